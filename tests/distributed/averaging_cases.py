@@ -45,7 +45,7 @@ class Net(nn.Module):
 def net(world):
     from xdevice.distributed import carrying
 
-    carrying.MOST = 2**20
+    carrying.BUCKET_BYTES = 2**20
     torch.manual_seed(world.rank)
     return world.broadcast(Net())
 

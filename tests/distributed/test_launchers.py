@@ -11,7 +11,7 @@ import pytest
 
 import xdevice
 from xdevice.distributed import launchers
-from xdevice.distributed.launchers import place
+from xdevice.distributed.launchers import find_launch
 
 NAMES = (
     "XDEVICE_",
@@ -78,9 +78,9 @@ OURS = {"XDEVICE_RANK": 1, "XDEVICE_SIZE": 2, "XDEVICE_ADDRESS": "10.1.0.1:29400
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_each_launcher_is_read(monkeypatch, said, expected):
-    assert place() is None
+    assert find_launch() is None
     say(monkeypatch, **said)
-    found = place()
+    found = find_launch()
     assert found[:6] == expected
     assert found.port == (29400 if said is OURS else None)
 
@@ -88,30 +88,30 @@ def test_each_launcher_is_read(monkeypatch, said, expected):
 def test_the_inner_launcher_counts(monkeypatch):
     say(monkeypatch, **SLURM)
     say(monkeypatch, **TORCHRUN)
-    assert place().launcher == "torchrun"
+    assert find_launch().launcher == "torchrun"
     say(monkeypatch, **OURS)
-    assert place().launcher == "xdevice launch"
+    assert find_launch().launcher == "xdevice launch"
 
 
 def test_on_one_machine_it_is_loopback_whatever_name_it_has(monkeypatch):
     say(monkeypatch, **{**TORCHRUN, "LOCAL_WORLD_SIZE": 8, "LOCAL_RANK": 5})
-    assert place().host == "127.0.0.1"
+    assert find_launch().host == "127.0.0.1"
 
 
 def test_the_script_of_a_job_was_not_started_by_srun(monkeypatch):
     say(monkeypatch, SLURM_PROCID=0, SLURM_NTASKS=4, SLURM_LOCALID=0, SLURM_JOB_ID=7)
-    assert place() is None
+    assert find_launch() is None
 
 
 def test_ports_are_the_same_for_all_of_a_run_and_others_for_another(monkeypatch):
     say(monkeypatch, **TORCHRUN)
-    first = place().ports()
+    first = find_launch().ports()
     say(monkeypatch, RANK=0, LOCAL_RANK=0)
-    assert place().ports() == first
+    assert find_launch().ports() == first
     assert len(set(first)) > 8
     assert all(20000 <= port < 32768 for port in first)
     say(monkeypatch, MASTER_PORT=29501)
-    assert not set(place().ports()) & set(first)
+    assert not set(find_launch().ports()) & set(first)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_ports_are_the_same_for_all_of_a_run_and_others_for_another(monkeypatch)
 def test_what_cannot_be_is_refused(monkeypatch, said, words):
     say(monkeypatch, **said)
     with pytest.raises(xdevice.errors.LaunchError) as raised:
-        place()
+        find_launch()
     assert words in str(raised.value)
 
 
@@ -167,10 +167,10 @@ def test_a_launcher_that_is_not_served_is_named_and_is_no_world_of_one(
         xdevice.errors.LaunchError,
         match="start the program with xdevice launch, torchrun, mpirun",
     ) as raised:
-        place()
+        find_launch()
     assert words in str(raised.value)
     say(monkeypatch, **OURS)
-    assert place().launcher == "xdevice launch"
+    assert find_launch().launcher == "xdevice launch"
 
 
 @pytest.mark.parametrize(
@@ -184,14 +184,14 @@ def test_a_launcher_that_is_not_served_is_named_and_is_no_world_of_one(
 )
 def test_one_process_of_a_launcher_that_is_not_served_is_a_world_of_one(monkeypatch, said):
     say(monkeypatch, **said)
-    assert place() is None
+    assert find_launch() is None
 
 
 @pytest.mark.parametrize("value", ["-1", "one", "1.0", "²"])
 def test_a_number_that_is_none(monkeypatch, value):
     say(monkeypatch, **{**TORCHRUN, "RANK": value})
     with pytest.raises(xdevice.errors.SettingError, match="RANK must be"):
-        place()
+        find_launch()
 
 
 def test_a_launcher_of_one_is_a_world_of_one(monkeypatch):

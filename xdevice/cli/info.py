@@ -166,10 +166,10 @@ def _launcher() -> str | None:
     """The name of the launcher that started this process, with the process's rank; None if none did. If the launcher's
     environment variables contradict each other, a text that says so."""
     try:
-        place = launchers.place()
+        launch = launchers.find_launch()
     except SettingError as error:
         return f"unknown, because its environment variables contradict each other: {error}"
-    return place and f"{place.launcher}, rank {place.rank} of {place.size}"
+    return launch and f"{launch.launcher}, rank {launch.rank} of {launch.size}"
 
 
 # how the column "imports" shows each value, with rich's marks for colors

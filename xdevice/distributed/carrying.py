@@ -1,5 +1,5 @@
-"""Takes one tensor through an engine: converts it to the engine's framework and back, and adds
-operations that engines lack: means, weights, and sums of 16-bit floats.
+"""Passes tensors through an engine: converts them to the engine's framework and back, and adds the operations that
+engines lack: means, weights, and sums of 16-bit floats.
 
 A tensor that can be written in place receives the result, without a copy if the engine's
 framework can use its memory. For any other tensor a new one is made. Nothing here is voted on,
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 
 OPS: Final = ("sum", "mean", "max", "min")
 """The operations by which tensors are reduced."""
-_MOST: Final = sys.float_info.max
-"""The largest weight."""
-MOST: Final = 25 * 2**20
+_MAX_WEIGHT: Final = sys.float_info.max
+"""The largest weight that is allowed: the largest finite float."""
+BUCKET_BYTES: Final = 25 * 2**20
 """The most bytes in a bucket. A gradient with more bytes has a bucket to itself. PyTorch's DDP
 uses the same size."""
-MOST_IN_FIRST: Final = 2**20
+FIRST_BUCKET_BYTES: Final = 2**20
 """The most bytes in the first bucket of each kind, which is small so that it is sent early."""
-_SMALL: Final = 2**16
+_SMALL_BYTES: Final = 2**16
 """The most bytes of a tensor that is sent together with others in one call of `all_reduce` or
 `broadcast`."""
 _JOINED: Final = (*FLOATS, "int32", "int64")
@@ -98,12 +98,12 @@ def require_here(operand: Operand, verb: str, own_device: Callable[[], Device]) 
     x = read(operand)
     # raises an error inside `torch.func.grad`, where other objects take the place of tensors
     operand.backend.detached(x)
-    place = operand.backend.device_of(x)
+    tensor_device = operand.backend.device_of(x)
     # `own_device` is not called for a tensor on the CPU, because it may import a framework that
     # the program has not imported
-    if place.kind != "cpu" and place is not (device := own_device()):
+    if tensor_device.kind != "cpu" and tensor_device is not (device := own_device()):
         raise DeviceMismatchError(
-            f"{operand.name} is on {place}, but this process works on {device} (world.device); move it to that device"
+            f"{operand.name} is on {tensor_device}, but this process works on {device} (world.device); move it there"
         )
 
 
@@ -112,7 +112,7 @@ class Bucket(NamedTuple):
 
     dtype: str
     indices: list[int]
-    """The places of the gradients in the list of all gradients."""
+    """The indices of the gradients in the list of all gradients."""
 
 
 def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
@@ -128,10 +128,10 @@ def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
         dtype = dtype_of(operand)
         kind = operand.backend.name, dtype, operand.backend.device_of(read(operand))
         size = bytes_of(operand)
-        bucket, used, most = filling.get(kind, (Bucket(dtype, []), 0, MOST_IN_FIRST))
+        bucket, used, most = filling.get(kind, (Bucket(dtype, []), 0, FIRST_BUCKET_BYTES))
         if not bucket.indices or used + size > most:
             # only the first bucket of a kind is small; later ones have the full size
-            most = MOST if bucket.indices else most
+            most = BUCKET_BYTES if bucket.indices else most
             bucket, used = Bucket(dtype, []), 0
             buckets.append(bucket)
         bucket.indices.append(i)
@@ -142,7 +142,7 @@ def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
 
 def _is_small(operand: Operand) -> bool:
     """Whether a tensor is sent together with others, in one vector."""
-    return dtype_of(operand) in _JOINED and 0 < bytes_of(operand) <= _SMALL
+    return dtype_of(operand) in _JOINED and 0 < bytes_of(operand) <= _SMALL_BYTES
 
 
 def _is_empty(operand: Operand) -> bool:
@@ -151,7 +151,7 @@ def _is_empty(operand: Operand) -> bool:
     return 0 in shape_of(operand)
 
 
-def _as(y: Any, dtype: str) -> Any:
+def _cast(y: Any, dtype: str) -> Any:
     """Returns a tensor of any framework in another dtype."""
     return array_namespace(y).astype(y, dtype)
 
@@ -172,7 +172,7 @@ def weight_of(value: Any) -> float:
     """Returns the argument `weight` of a collective as a float. Raises `ArgumentError` if it is
     not a finite number of 0 or more."""
     # the comparison with the largest float refuses infinity, and NaN, which compares as False
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= _MOST:  # type: ignore[operator]
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= _MAX_WEIGHT:  # type: ignore[operator]
         raise ArgumentError(
             f"weight must be a finite number of 0 or more, such as the number of samples, not {shown(value)}"
         )
@@ -188,7 +188,7 @@ class Carrier:
         engine: the engine.
         size: the number of ranks.
         device: the device of this process.
-        copying: runs a function without arguments that makes a copy, and returns its result.
+        run_copy: calls a function that makes a copy, perhaps in another thread, and returns its result.
     """
 
     def __init__(
@@ -197,21 +197,21 @@ class Carrier:
         engine: Engine,
         size: int,
         device: Device,
-        copying: Callable[[Callable[[], Any]], Any],
+        run_copy: Callable[[Callable[[], Any]], Any],
     ) -> None:
         self.backend = backend
         self.engine = engine
         self.size = size
         self.device = device
-        self._copying = copying
+        self._run_copy = run_copy
         self._admitted: set[tuple[str, Any, str, str | None]] = set()
         """The keys of `require_dtype` that have passed the check."""
 
     def require_dtype(self, operand: Operand, verb: str, op: str | None) -> None:
         """Raises `DTypeError` or `UnsupportedError` if the engine's method `verb` cannot take
         this tensor's dtype. `op` is the operation of a method that reduces, or None."""
-        # the answer depends on these four only, and each training step needs the same few
-        # answers
+        # the result depends on these four only, and each training step needs the same few
+        # results
         key = operand.backend.name, read(operand).dtype, verb, op
         if key not in self._admitted:
             self._require_dtype(operand, verb, op)
@@ -248,14 +248,14 @@ class Carrier:
     def one_by_one_or_packed(
         self,
         operands: list[Operand],
-        one: Callable[[Operand], Any],
-        packed: Callable[[Any, str], Any],
+        run_one: Callable[[Operand], Any],
+        run_packed: Callable[[Any, str], Any],
     ) -> dict[int, Any]:
         """Runs a collective on several operands, and returns the results by the `id` of the
         operands' values.
 
-        `one` gets an operand, and returns its result. If there are several small operands,
-        `packed` gets a vector with the elements of several, and its dtype, and returns the
+        `run_one` gets an operand, and returns its result. If there are several small operands,
+        `run_packed` gets a vector with the elements of several, and its dtype, and returns the
         vector of the results. A call of an engine takes 0.2 to 2 ms, however small its tensor
         is.
         """
@@ -264,9 +264,9 @@ class Carrier:
         # a single small tensor gains nothing from being packed
         for bucket in buckets_of(operands, small) if len(small) > 1 else ():
             own = [operands[i] for i in bucket.indices]
-            new.update(self.place_all(own, packed(self.pack(own), bucket.dtype)))
+            new.update(self.place_all(own, run_packed(self.pack(own), bucket.dtype)))
         rest = (operand for operand in operands if id(operand.value) not in new)
-        return new | {id(operand.value): one(operand) for operand in rest}
+        return new | {id(operand.value): run_one(operand) for operand in rest}
 
     def all_reduce(self, operand: Operand, op: str, weight: Weight | None) -> Any:
         """Returns the sum, mean, max or min (`op`) of an operand over the ranks: the caller's
@@ -304,7 +304,7 @@ class Carrier:
         wait = engine.start_mean(y, divisor) or (
             lambda: engine.over(engine.all_reduce(y, "sum"), divisor)
         )
-        return (lambda: _as(wait(), dtype)) if dtype in _WIDE else wait
+        return (lambda: _cast(wait(), dtype)) if dtype in _WIDE else wait
 
     def reduce(self, y: Any, dtype: str, op: str, weight: Weight | None, verb: str) -> Any:
         """Returns the sum, mean, max or min (`op`) of `y` over the ranks. `y` is a tensor of
@@ -320,7 +320,7 @@ class Carrier:
             # after the sum, so that it is rounded once: dividing on each rank would round once
             # for each rank
             result = engine.over(result, weight.total if weight is not None else self.size)
-        return _as(result, dtype) if dtype in _WIDE else result
+        return _cast(result, dtype) if dtype in _WIDE else result
 
     def _summand(self, y: Any, dtype: str, weight: Weight | None) -> Any:
         """Returns `y` as the engine reduces it: 16-bit floats as float32, and times this rank's
@@ -329,7 +329,7 @@ class Carrier:
         # a sum of 16-bit floats would be rounded once for each rank, in an order that depends
         # on the engine
         if wide is not None:
-            y = _as(y, wide)
+            y = _cast(y, wide)
         return y if weight is None else self._multiply(y, wide or dtype, weight.own)
 
     def _extreme(self, y: Any, op: str, reduce: Callable[[Any, str], Any]) -> Any:
@@ -435,7 +435,7 @@ class Carrier:
 
     def _copy_of(self, x: Any) -> Any:
         """Returns a copy of a tensor of any framework as a tensor of the engine's framework."""
-        return self._copying(lambda: convert(x, self.backend, copy=True))
+        return self._run_copy(lambda: convert(x, self.backend, copy=True))
 
     def _store(self, operand: Operand, y: Any, is_shared: bool, new: Any) -> Any:
         """Returns the result of a collective: the caller's tensor with the new values in it, or

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from .session import Session
 
 _checked: dict[tuple[type, Any, str], Backend] = {}
-"""The backend of each type of tensor, dtype and operation that has passed the checks of a
-collective in a world of one. Most checks are left out then, because in such a world they would
-take most of the time. So a collective costs a microsecond or two."""
+"""The backend of each type of tensor, dtype and operation that has passed the checks of a collective in a world of
+one. Later calls skip most checks, which would take most of the time in such a world. So a collective takes a
+microsecond or two."""
 _NO_OP: Final = "none"
-"""The operation, in `_checked`, of those collectives that compute nothing."""
+"""The operation in the keys of `_checked` for collectives that compute nothing."""
 
 
 def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
@@ -66,7 +66,8 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     if len(operands) > 1:
         refuse_overlaps(operands)
     if session.size == 1:
-        # refuses a weight of 0, as several ranks do
+        # refuses a weight of 0, as a larger world does. `str` stands for the text of the call,
+        # which is not sent
         session.agree(str, own)
         _remember(x, op)
         return x
@@ -78,6 +79,7 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
             f"all_reduce {op}{' weighted' if own is not None else ''}: {signatures(operands)}"
         )
 
+    # called after the vote, which sets `total`
     def job() -> dict[int, Any]:
         """Reduces the tensors, and returns the results by the `id` of the tensors."""
         return carrier.one_by_one_or_packed(
@@ -274,7 +276,7 @@ def split_batch(session: Session, x: Any, even: bool) -> Any:
     x = registry.as_array(x)
     operands = tensors_in(x, "x", "split")
     sizes = sizes_of(length_of(operands), session.size, even, "ranks")
-    # not `ready`, which checks what an engine needs
+    # not `ready`, which would also require what an engine needs: nothing is sent here
     session.require_open("split_batch")
     if session.size == 1:
         _remember(x, _NO_OP)

@@ -79,14 +79,14 @@ GOODBYE: Final = "end the world"
 
 PROTOCOL: Final = "xdevice control 1 "
 """The text before the nonce in a greeting. A server that sends any other text is not a hub."""
-MOST: Final = 64 * 2**20
+MAX_FRAME: Final = 64 * 2**20
 """The most bytes that a frame may have."""
-MOST_BEFORE: Final = 4096
+MAX_FRAME_BEFORE_PROOF: Final = 4096
 """The most bytes that a frame may have before the other side has proved that it knows the token."""
 _EXPLAINED: Final = 1.5
 """How many seconds `raise_reason` waits, after an engine's error, for the hub to name a failed rank as the reason."""
 _LONGEST: Final = 300
-"""The most characters of a call that the message of a mismatch repeats."""
+"""The most characters of the text of a call that the message of a mismatch repeats."""
 _HEAD: Final = struct.Struct("!Ic")
 """The first bytes of a frame: the length of the text in bytes, and the kind."""
 _open: weakref.WeakSet[Conn] = weakref.WeakSet()
@@ -101,14 +101,14 @@ class Conn:
     be sent, and incoming frames until they are complete. An incoming frame with more than
     `most` bytes sets `is_open` to False."""
 
-    def __init__(self, sock: socket.socket, most: int = MOST) -> None:
+    def __init__(self, sock: socket.socket, most: int = MAX_FRAME) -> None:
         sock.setblocking(False)
         if sock.family != getattr(socket, "AF_UNIX", None):
             # Nagle's algorithm would hold a small frame back until the last one is acknowledged, which may take 40 ms
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock = sock
         self.most = most
-        # bytes that are still to be sent
+        # bytes that `send` has kept, because the socket did not take them
         self.out = bytearray()
         self.is_open = True
         self._in = bytearray()
@@ -123,7 +123,7 @@ class Conn:
         # a text may contain half of a surrogate pair, which UTF-8 cannot encode
         body = text.encode("utf-8", "backslashreplace")
         frame = _HEAD.pack(len(body), kind) + body
-        # behind the frames that wait already
+        # frames must arrive in order, so this one waits behind those that are kept already
         if self.out:
             self.out += frame
             return
@@ -185,7 +185,8 @@ class Conn:
         self.sock.close()
 
     def finish(self) -> None:
-        """Closes the sending direction: the other side reads the last frame, and then the end of the stream."""
+        """Closes the sending direction, so that the other side still reads the last frame, and after it the end of the
+        stream."""
         try:
             self.sock.shutdown(socket.SHUT_WR)
         except OSError:
@@ -342,7 +343,7 @@ class Line:
         """Sends a call to the hub in a frame of this kind, VOTE or PAIR, and waits for the
         hub's GO. Returns the payloads that came with the GO. Raises `CollectiveMismatchError`
         if the calls differ, and `PeerError` if a rank fails."""
-        # a closed world answers nothing any more
+        # the hub of a closed world answers no votes
         if self.failure is not None:
             raise self.failure
         with self._lock:
@@ -482,7 +483,8 @@ class Line:
         """Runs in its own thread: answers the hub's questions whether this process still works,
         on the connection "pulse", until that ends."""
         poll = _poller(self._pulse)
-        # errors if another thread has closed the connection meanwhile
+        # another thread may close the connection meanwhile, which raises one of these errors
+        # here
         with suppress(OSError, ValueError):
             # the thread sleeps in the system until the hub asks, so it costs the program
             # nothing
@@ -556,7 +558,7 @@ def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
     """Returns the error for calls that differ. `calls` maps each rank to the text of its call,
     and `then` is the end of the error's message, which says what follows."""
     by_call: dict[str, list[int]] = {}
-    # ranks with the same call are named together
+    # ranks that make the same call are named together
     for rank, call in calls.items():
         by_call.setdefault(call, []).append(int(rank))
     texts = [
@@ -585,13 +587,14 @@ def _short(call: str, calls: list[str]) -> str:
     first item that differs between `calls`, the texts of all ranks."""
     if len(call) <= _LONGEST:
         return call
-    items = [one.split("; ") for one in calls]
-    first = next(
+    items = [text.split("; ") for text in calls]
+    # the number of the first item that differs between the calls, or the end of the shortest call
+    start = next(
         (i for i, row in enumerate(zip(*items, strict=False)) if len(set(row)) > 1),
         min(map(len, items)),
     )
     own = call.split("; ")
-    return f"{own[0][:100]} ... {'; '.join(own[first : first + 2])[:_LONGEST] if first < len(own) else '(no more)'} ..."
+    return f"{own[0][:100]} ... {'; '.join(own[start : start + 2])[:_LONGEST] if start < len(own) else '(no more)'} ..."
 
 
 def describe(error: BaseException) -> str:
@@ -601,15 +604,15 @@ def describe(error: BaseException) -> str:
     where = error.__traceback__
     while where is not None and where.tb_next is not None:
         where = where.tb_next
-    place = (
+    location = (
         f" ({where.tb_frame.f_code.co_filename}:{where.tb_lineno})" if where is not None else ""
     )
     try:
         text = str(error)[:2000]
-    # an error whose `str` fails must be reported all the same
+    # an error must be reported even if its `str` fails
     except Exception as unsaid:
         text = f"its text could not be read: {type(unsaid).__name__}"
-    return f"{type(error).__name__}: {text}{place}"
+    return f"{type(error).__name__}: {text}{location}"
 
 
 # the handshake: each side proves that it knows the token, without sending it
@@ -657,7 +660,7 @@ def parse(text: str) -> dict[str, Any]:
     """Returns the JSON object in the text of a frame; {} if the text is anything else."""
     try:
         message = json.loads(text)
-    # RecursionError for a text with deeply nested lists
+    # a text with deeply nested lists raises RecursionError
     except (ValueError, RecursionError):
         return {}
     return message if isinstance(message, dict) else {}
@@ -676,10 +679,10 @@ def addresses(host: str, port: int, passive: bool = False) -> list[Any]:
         ) from None
 
 
-def reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
-    """Connects a rank other than 0 to the hub, and returns its line. Tries all ports of
-    the launch, because the hub listens on one of these, and repeats that for `join_timeout`
-    seconds, because rank 0 may start later.
+def reach(launch: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
+    """Connects this rank, which is not rank 0, to the hub, and returns its line. Tries all ports of the launch,
+    because the hub listens on one of these, and repeats that for `join_timeout` seconds, because rank 0 may start
+    later.
 
     Raises:
         PeerError: no hub of this run has answered in that time.
@@ -687,33 +690,33 @@ def reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> L
     """
     until = time.monotonic() + join_timeout
     while True:
-        for port in place.ports():
-            vote = connect(place, port, terms, "vote")
+        for port in launch.ports():
+            vote = connect(launch, port, terms, "vote")
             if vote is None:
                 continue
-            pulse = connect(place, port, terms, "pulse")
+            pulse = connect(launch, port, terms, "pulse")
             if pulse is not None:
                 # the address by which this machine reaches rank 0 is one by which rank 0's network reaches this machine
-                host = LOOPBACK if is_loopback(place.host) else vote.getsockname()[0]
+                host = LOOPBACK if is_loopback(launch.host) else vote.getsockname()[0]
                 return Line(vote, pulse, host, timeout, None)
             vote.close()
         if time.monotonic() > until:
             raise PeerError(
-                f"rank 0 has not joined within {join_timeout:g} s: no process of this run listens on {place.host}, "
-                f"port {', '.join(map(str, place.ports()[:4]))}",
+                f"rank 0 has not joined within {join_timeout:g} s: no process of this run listens on {launch.host}, "
+                f"port {', '.join(map(str, launch.ports()[:4]))}",
                 0,
                 "never joined",
             )
         time.sleep(0.05)
 
 
-def connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket | None:
-    """Opens a connection to this run's hub, and makes the handshake. `line` is the name of the
-    connection, "vote" or "pulse". Returns None if no hub of this run answers on this port.
-    Raises `LaunchError` if the hub refuses this process."""
+def connect(launch: Launch, port: int, terms: Terms, line: str) -> socket.socket | None:
+    """Opens a connection to this run's hub, and makes the handshake. `launch` has this process's rank and the host of
+    the hub, and `line` is the name of the connection, "vote" or "pulse". Returns None if no hub of this run answers on
+    this port. Raises `LaunchError` if the hub refuses this process."""
     try:
         # the first address, which is also the first that rank 0 tries to listen on
-        family, kind, protocol, _, address = addresses(place.host, port)[0]
+        family, kind, protocol, _, address = addresses(launch.host, port)[0]
         sock = socket.socket(family, kind, protocol)
     # the host's name may become known later, and the caller tries again
     except (LaunchError, OSError):
@@ -722,29 +725,29 @@ def connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket 
     sock.settimeout(5)
     try:
         sock.connect(address)
-        refusal = _greet(sock, place, terms, line)
+        refusal = _greet(sock, launch, terms, line)
     except (OSError, ValueError):
         sock.close()
         return None
     if refusal is None:
         return sock
     sock.close()
-    # the hub of another run
+    # the hub belongs to another run, and the caller tries the next port
     if refusal.get("why") == "run":
         return None
     if refusal.get("why") == "token":
         text = f"refuses this process, which has a different {TOKEN} or belongs to another run"
         # the port is a hash, which another run may have too, with another token: the caller
         # tries the next port
-        if place.port is None and is_loopback(place.host):
+        if launch.port is None and is_loopback(launch.host):
             return None
     else:
         text = f"refuses this process: {refusal.get('text')}"
-    raise LaunchError(f"rank 0 at {place.host}:{port} {text}")
+    raise LaunchError(f"rank 0 at {launch.host}:{port} {text}")
 
 
 def _greet(
-    sock: socket.socket, place: Launch, terms: Terms, line: str
+    sock: socket.socket, launch: Launch, terms: Terms, line: str
 ) -> dict[str, Any] | None:
     """Makes the handshake, in which both sides prove that they belong to this run. Returns None
     if the hub has admitted this process, and otherwise the reason: a dict with the key "why",
@@ -755,7 +758,7 @@ def _greet(
     if kind != GREETING or not text.startswith(PROTOCOL):
         return {"why": "run"}
     own = nonce()
-    proven = [place.rank, line, terms.run, terms.world, terms.size, own]
+    proven = [launch.rank, line, terms.run, terms.world, terms.size, own]
     hello = {
         **dict(zip(PROVEN, proven, strict=True)),
         "proof": proof(terms.key, text.removeprefix(PROTOCOL), *proven),
@@ -774,7 +777,7 @@ def _read(sock: socket.socket) -> tuple[bytes, str]:
     its text. Raises `ValueError` if the frame is too long, and `OSError` if the connection ends
     in the middle of the frame, or nothing arrives in time."""
     length, kind = _HEAD.unpack(_exactly(sock, _HEAD.size))
-    if length > MOST_BEFORE:
+    if length > MAX_FRAME_BEFORE_PROOF:
         raise ValueError("another protocol")
     return kind, _exactly(sock, length).decode("utf-8", "replace")
 

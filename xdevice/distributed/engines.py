@@ -70,9 +70,9 @@ def _automatic(own: Backend, device: Device) -> list[str]:
 
 
 def _fitting(names: list[str], own: Backend, device: Device) -> list[str]:
-    """Returns the engines in `names` that take tensors on `device`. NCCL takes tensors
-    on real GPUs; the others take tensors in host memory, which includes virtual GPUs. PyTorch's
-    gloo takes both, because it copies."""
+    """Returns the engines in `names` that can send tensors on `device`. NCCL sends tensors on real GPUs; the other
+    engines send tensors in host memory, which includes those on virtual GPUs. PyTorch's gloo can send both, because it
+    copies tensors from a GPU to the host."""
     is_on_gpu = device.kind == "gpu" and not own.virtual
     return [
         name for name in names if name.endswith(":nccl") == is_on_gpu or name == "torch:gloo"

@@ -8,7 +8,8 @@ control connection. Gradients that the framework does not report during the pass
 it. Every bucket is sent whole, on all ranks and in the same order, with zeros for gradients
 that are None. So the engine stays usable if the second vote fails.
 
-A training step does this for each of some hundred parameters, so the facts about a model are kept in a `Plan`.
+Comparing and sorting some hundred parameters in each training step would take time, so the buckets of a model are kept
+in a `Plan`.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         plan = Plan(unique)
     else:
         plan = _plan(session, "average_gradients", backend, model_or_gradients, unique)
-    # a world of one has nothing to average, but checks its arguments as a larger world does
+    # a world of one has nothing to average, but refuses a weight of 0 as a larger world does.
+    # `str` stands for the text of the call, which is not sent
     if session.size == 1:
         session.agree(str, own)
         return model_or_gradients
@@ -86,6 +88,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         )
         return f"average_gradients{_weighted(own)}: {text}{nones}{weights}"
 
+    # called after the vote, which sets `total`
     def job() -> dict[int, Any]:
         """Averages the gradients, and returns the means by the `id` of the gradients."""
         # all buckets are started before the first wait, so that some are sent while others are
@@ -125,15 +128,16 @@ def network_backend(x: Any) -> Backend | None:
 
 
 def _rows_of(backend: Backend, model: Any) -> list[tuple[str, Operand | None]]:
-    """Returns the names and gradients of a model's trained parameters, in the model's order,
-    with None for a parameter without a gradient. Raises `NotATensorError` if no parameter is
-    trained."""
+    """Returns the names and gradients of a model's trainable parameters, in the model's order, with None for a
+    parameter without a gradient. Raises `NotATensorError` if the model has no trainable parameters."""
     rows = [
         (name, None if gradient is None else Operand(name, gradient, backend, "tensor"))
         for name, _, gradient in backend.gradients(model)
     ]
     if not rows:
-        raise NotATensorError(f"{shown(model)} holds no gradient")
+        raise NotATensorError(
+            f"{shown(model)} has no trainable parameters, so there are no gradients to average"
+        )
     return rows
 
 
@@ -147,7 +151,9 @@ def _rows_in(x: Any) -> list[tuple[str, Operand | None]]:
         (name + leaf.path, leaf.value) for leaf in dense_leaves(x, name, "average_gradients")
     )
     if not pairs:
-        raise NotATensorError(f"{shown(x)} holds no gradient")
+        raise NotATensorError(
+            f"{shown(x)} holds no gradients; pass a model, or a container of gradients"
+        )
     return [
         (name, None if value is None else _as_operand(name, value)) for name, value in pairs
     ]
@@ -166,10 +172,9 @@ def _as_operand(name: str, value: Any) -> Operand:
 
 
 class Plan:
-    """Which gradients go into which bucket, and the text that describes them in a vote. The
-    gradients themselves are not kept, because they would then stay in memory after the program
-    has set them to None. So a gradient is given by its number: its
-    index in the list of all gradients."""
+    """Which gradients go into which bucket, and the text that describes them in a vote. The gradients themselves are
+    not kept, because they would then stay in memory after the program has set them to None. So the plan identifies a
+    gradient by its number, which is its index in the list of all gradients."""
 
     def __init__(self, operands: list[Operand]) -> None:
         self.arrange(operands, [])
@@ -215,9 +220,8 @@ def _plan(
 
 
 def _first_weights(session: Session, backend: Backend, model: Any) -> str:
-    """Returns a text with a checksum of a model's trained parameters for the first vote on the
-    model, and "" for later votes. Ranks that begin with different weights would train different
-    models, even with the same gradients."""
+    """Returns a text with a checksum of a model's trainable parameters for the first vote on the model, and "" for
+    later votes. Ranks that begin with different weights would train different models, even with the same gradients."""
     if _COMPARED in session.plans.get(model, {}):
         return ""
     checksum = 0
@@ -263,7 +267,7 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
     parameters = [_as_operand(name, variable) for name, variable, _ in backend.gradients(model)]
     if not parameters:
         raise NotATensorError(
-            f"no parameter of {shown(model)} is trained, so the model will have no gradients"
+            f"{shown(model)} has no trainable parameters, so there are no gradients to average; leave the block out"
         )
     session.ready("averaging")
     plan = _plan(session, "averaging", backend, model, parameters)
@@ -304,7 +308,7 @@ def _weighted(own: float | None) -> str:
     return (
         ""
         if own is None
-        else " weighted (with weight=0, by the gradients of any batch, not by None)"
+        else " weighted (a rank with weight=0 needs gradients too, of any batch)"
     )
 
 
@@ -336,8 +340,8 @@ def _end(
                 f"averaging, after the backward pass{nones if refused is None else f'; {refused}'}"
             )
         )
-    # waits for the buckets that are being sent all the same, or the engine would confuse them
-    # with those of the next call
+    # the buckets that are being sent are waited for even so: the engine would confuse them with
+    # those of the next call
     except CollectiveMismatchError:
         session.call("all_reduce", call, sending.drop, parameters)
         raise
@@ -352,13 +356,13 @@ def _end(
 
 
 class _Sending:
-    """Sends the gradients of one backward pass. A gradient is given by its number, which is
-    the index of its parameter in `parameters`.
+    """Sends the gradients of one backward pass. Each gradient is identified by its number, which is the index of its
+    parameter in `parameters`.
 
     Args:
         session: this process's session.
         plan: the buckets.
-        parameters: the trained parameters of the model.
+        parameters: the trainable parameters of the model.
         weight: the weight of this rank, or None for equal weights.
     """
 
@@ -396,11 +400,10 @@ class _Sending:
                 raise
 
     def fill_up(self, rows: list[tuple[str, Any, Any | None]]) -> list[int]:
-        """Takes the gradients that the framework has not reported. `rows` has the name, the
-        variable and the gradient, or None, of each trained parameter. Returns the numbers of
-        the parameters without a gradient; [] if the framework has reported every gradient, or
-        if a gradient was refused. Raises `ArgumentError` if the variables in `rows` are not
-        the parameters with which the block began."""
+        """Takes the gradients that the framework has not reported. `rows` has, for each trainable parameter, the name,
+        the variable, and the gradient or None. Returns the numbers of the parameters without a gradient; [] if the
+        framework has reported every gradient, or if a gradient was refused. Raises `ArgumentError` if the variables in
+        `rows` are not the parameters with which the block began."""
         # every gradient was reported, or no mean will be written
         if not any(self._lacking) or self.refused is not None:
             return []
@@ -411,7 +414,7 @@ class _Sending:
             id(parameter.value) for parameter in parameters
         ]:
             raise ArgumentError(
-                "the trained parameters of the model changed in the block of averaging(); change them outside it"
+                "the trainable parameters of the model changed in the block of averaging(); change them outside it"
             )
         for i, (_, _, gradient) in enumerate(rows):
             if gradient is not None and i not in self._gradients:

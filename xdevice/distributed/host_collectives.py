@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from .session import Session
 
-_SIDE: Final = "first(), where the ranks run one after another"
+_BLOCK: Final = "first(), where the ranks run one after another"
 """The name of the block of `first`, for the error of a collective that is called in the
 block."""
-_MOST: Final = 16 * 2**20
+_MAX_BYTES: Final = 16 * 2**20
 """The most bytes that the values of all ranks may have together: one message of the control
 connection has them all."""
 
@@ -43,7 +43,7 @@ def first(session: Session) -> Iterator[bool]:
     wait for rank 0 before they run their blocks."""
     session.ready("first")
     if session.size == 1:
-        with session.inside(_SIDE):
+        with session.inside(_BLOCK):
             yield True
         return
     line = session.line
@@ -57,7 +57,7 @@ def first(session: Session) -> Iterator[bool]:
     # rank 0 may take any time in its block, so it counts as working
     line.is_first_busy = session.rank == 0
     try:
-        with session.inside(_SIDE):
+        with session.inside(_BLOCK):
             yield session.rank == 0
     except BaseException as error:
         line.is_first_busy = False
@@ -88,9 +88,9 @@ def split_range(
     rank, size = session.rank, session.size
     # the length of the longest part, which is the quotient rounded up, and how many ranks have
     # such a part
-    most, longer = -(-count // size), count % size or size
-    start = rank * most if pad else rank * (count // size) + min(rank, count % size)
-    stop = start + (most if pad or rank < longer else most - 1)
+    longest, longer = -(-count // size), count % size or size
+    start = rank * longest if pad else rank * (count // size) + min(rank, count % size)
+    stop = start + (longest if pad or rank < longer else longest - 1)
     own = np.arange(start, stop, dtype=np.int64)
     if pad and count:
         # the padding repeats the first indices
@@ -116,10 +116,10 @@ def all_gather_object(session: Session, value: Any) -> list[Any]:
     _require_json(value, "value")
     text = json.dumps(value)
     # every rank receives the values of all ranks
-    if len(text) * session.size > _MOST:
+    if len(text) * session.size > _MAX_BYTES:
         raise ArgumentError(
-            f"value has {len(text)} bytes as JSON, but all {session.size} ranks together may have at most {_MOST}; put "
-            "numbers in a tensor and call all_gather"
+            f"value has {len(text)} bytes as JSON, but all {session.size} ranks together may have at most {_MAX_BYTES};"
+            " put numbers in a tensor and call all_gather"
         )
     session.ready("all_gather_object")
     if session.size == 1:

@@ -65,16 +65,16 @@ _log: Final = logging.getLogger("xdevice")
 
 
 _listeners: dict[tuple[str, int | None, str], socket.socket] = {}
-"""The sockets that rank 0 listens on, by host, port and run. They are kept until the process
-ends, because the next world of this process uses them too."""
+"""The sockets that rank 0 listens on, by host, port and run. They are kept until the process ends, because later
+worlds of this process use them again."""
 _worlds = 0
 """How many worlds this process has joined."""
 
 
-def join(place: Launch, timeout: float, join_timeout: float) -> Line:
-    """Opens the control connection of this process, and waits until all ranks have joined.
-    Returns this rank's side of the connection. `timeout` is the seconds after which a rank
-    counts as late, and `join_timeout` the seconds within which all ranks must join.
+def join(launch: Launch, timeout: float, join_timeout: float) -> Line:
+    """Opens the control connection of this process, and waits until all ranks have joined. Returns this rank's side of
+    the connection. `launch` has this process's rank and the address of rank 0, `timeout` is the seconds after which a
+    rank counts as late, and `join_timeout` the seconds within which all ranks must join.
 
     Raises:
         PeerError: a process has not joined in time.
@@ -83,17 +83,17 @@ def join(place: Launch, timeout: float, join_timeout: float) -> Line:
     """
     global _worlds
     token = (os.environ.get(TOKEN) or "").strip()
-    if not token and not is_loopback(place.host):
+    if not token and not is_loopback(launch.host):
         raise LaunchError(
-            f"rank 0 is on {place.host}, not on loopback: set {TOKEN} to the same secret in all processes, for "
+            f"rank 0 is on {launch.host}, not on loopback: set {TOKEN} to the same secret in all processes, for "
             "example to the output of python -c 'import secrets; print(secrets.token_hex())'"
         )
     _worlds += 1
-    terms = Terms(token, place.run, _worlds, place.size)
+    terms = Terms(token, launch.run, _worlds, launch.size)
     line = (
-        _serve(place, terms, timeout, join_timeout)
-        if place.rank == 0
-        else control.reach(place, terms, timeout, join_timeout)
+        _serve(launch, terms, timeout, join_timeout)
+        if launch.rank == 0
+        else control.reach(launch, terms, timeout, join_timeout)
     )
     try:
         line.wait_for_all(join_timeout)
@@ -103,14 +103,14 @@ def join(place: Launch, timeout: float, join_timeout: float) -> Line:
     return line
 
 
-def _serve(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
+def _serve(launch: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
     """Starts the hub in rank 0, and returns rank 0's own line to the hub."""
     # two connections for each rank, and 256 for the program's own files
-    _allow_files(2 * place.size + 256)
-    hub = Hub(_listener(place, terms), terms, timeout, join_timeout)
+    _allow_files(2 * launch.size + 256)
+    hub = Hub(_listener(launch, terms), terms, timeout, join_timeout)
     (vote, hubs_vote), (pulse, hubs_pulse) = socket.socketpair(), socket.socketpair()
     hub.attach(hubs_vote, hubs_pulse)
-    line = Line(vote, pulse, place.host, timeout, hub)
+    line = Line(vote, pulse, launch.host, timeout, hub)
     hub.start()
     return line
 
@@ -142,23 +142,23 @@ def _after_fork() -> None:
     _listeners.clear()
 
 
-def _listener(place: Launch, terms: Terms) -> socket.socket:
+def _listener(launch: Launch, terms: Terms) -> socket.socket:
     """Returns the socket that rank 0 listens on. The first world of this process opens it, and
     later worlds with the same host, port and run get the same socket."""
-    key = place.host, place.port, place.run
+    key = launch.host, launch.port, launch.run
     if key not in _listeners:
-        _listeners[key] = _bind(place, terms)
+        _listeners[key] = _bind(launch, terms)
     return _listeners[key]
 
 
-def _bind(place: Launch, terms: Terms) -> socket.socket:
+def _bind(launch: Launch, terms: Terms) -> socket.socket:
     """Opens the socket that rank 0 listens on, at the first of the launch's ports that is free.
     Raises `LaunchError` if none is free, or if another process is already rank 0 of this
     run."""
     refused: OSError | None = None
-    for port in place.ports():
+    for port in launch.ports():
         for family, kind, protocol, _, address in control.addresses(
-            place.host, port, passive=True
+            launch.host, port, passive=True
         ):
             sock = socket.socket(family, kind, protocol)
             try:
@@ -172,11 +172,11 @@ def _bind(place: Launch, terms: Terms) -> socket.socket:
             except OSError as error:
                 refused = error
                 sock.close()
-        # the port is taken. If another rank 0 of this run has it, this call raises an error,
-        # because that one refuses this process
-        control.connect(place, port, terms, "vote")
+        # the port is taken. If another rank 0 of this run has it, this call raises
+        # `LaunchError`, because that rank 0 refuses a second one
+        control.connect(launch, port, terms, "vote")
     raise LaunchError(
-        f"rank 0 cannot listen on {place.host}, port {', '.join(map(str, place.ports()))}: {refused}; choose a free "
+        f"rank 0 cannot listen on {launch.host}, port {', '.join(map(str, launch.ports()))}: {refused}; choose a free "
         "port on its machine with XDEVICE_ADDRESS=host:port"
     )
 
@@ -244,7 +244,7 @@ class Calls:
         self.slow: set[int] = set()
         """The waiting ranks that have reported a slow call of the engine."""
         self.left: Peer | None = None
-        """The rank that was the last to vote that it leaves the block; None if no rank has."""
+        """The rank that was the last to vote LEAVE, which says that it leaves the block; None if no rank has."""
         self._unvoted: Counter[tuple[int, str]] = Counter()
         """How many of the slow ranks are in each call, by its number and text."""
         self._voting: Counter[int] = Counter()
@@ -252,7 +252,7 @@ class Calls:
 
     def add(self, peer: Peer, pending: Pending) -> None:
         """Adds the call of a rank, which replaces the rank's earlier call."""
-        self.settle(peer)
+        self.remove(peer)
         peer.pending, peer.still_since = pending, None
         self.waiting[peer.rank] = peer
         if pending.kind == SLOW:
@@ -261,7 +261,7 @@ class Calls:
         if pending.call == LEAVE:
             self.left = peer
 
-    def settle(self, peer: Peer) -> None:
+    def remove(self, peer: Peer) -> None:
         """Removes the call of a rank, when the hub has answered the call or the call has ended
         without an answer."""
         if peer.pending is not None:
@@ -284,9 +284,10 @@ class Calls:
             del counts[key]
 
     def has_begun_all(self, started: int) -> bool:
-        """Whether a rank that has begun `started` calls has begun every call that other ranks
-        are in, so that these ranks do not wait for it. False if any rank waits for an answer to
-        a vote, a `send` or a `recv`, or if no rank waits."""
+        """Whether a rank that has begun `started` calls has begun every call that other ranks are in, so that these
+        ranks wait for the engine and not for that rank. False if any rank waits for an answer to a vote, a `send` or a
+        `recv`, because that answer may depend on the rank. Also False if no call waits, because then there is no
+        engine to wait for."""
         latest = max((number for number, _ in self._unvoted), default=-1)
         return len(self.slow) == len(self.waiting) > 0 and latest <= started
 
@@ -304,7 +305,8 @@ class Calls:
             # all ranks began this call before the one left
             if pending.kind == SLOW and pending.number <= left.pending.number:
                 continue
-            # a `send` or `recv` with a third rank
+            # a `send` or `recv` with a third rank: the payload is such as "send 3 float32 [2]",
+            # with the rank in second place
             if pending.kind == PAIR and int(pending.payload.split(" ", 2)[1]) != left.rank:
                 continue
             return left.rank, peer.rank, pending.call
@@ -333,7 +335,7 @@ class Hub(threading.Thread):
     """
 
     def __init__(
-        self, listener: socket.socket | None, terms: Terms, timeout: float, join_timeout: float
+        self, listener: socket.socket, terms: Terms, timeout: float, join_timeout: float
     ) -> None:
         super().__init__(name="xdevice control", daemon=True)
         self.terms = terms
@@ -353,9 +355,9 @@ class Hub(threading.Thread):
         """How many processes were refused because they did not prove that they have the
         token."""
         self._calls = Calls()
-        self._all_here = 0.0
-        """The time since which all ranks have been in a call, at least one of them in a slow
-        call of the engine."""
+        self._all_called_since = 0.0
+        """The time since which every rank has been in a call, and at least one of them in a slow call of the
+        engine."""
         self._waiting_since: float | None = None
         """The time since which some rank has been waiting; None if none waits."""
         self._log_after = timeout
@@ -391,18 +393,19 @@ class Hub(threading.Thread):
         """Runs the loop of the thread: waits for frames, reads them, and at each beat looks for
         ranks that are late, silent or missing."""
         begun = self._clock.tick()
-        if self._listener is not None:
-            self._listener.setblocking(False)
-            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         next_beat = 0.0
         self._tell_if_all_joined()
         while not self.ended:
-            # while nobody waits, the thread sleeps until a frame comes, and costs nothing
+            # while no rank waits, the thread sleeps until a frame comes, and uses no processor
+            # time
             ready = self._selector.select(self._beat if self._needs_time() else None)
             now = self._clock.tick()
             for key, events in ready:
                 if events & selectors.EVENT_WRITE:
                     self._flush(key.fileobj)  # type: ignore[arg-type]
+                # `key.data` is the function `on_frame` of `_register`
                 if events & selectors.EVENT_READ and not self.ended:
                     key.data()
             self._drop_strangers(now)
@@ -413,8 +416,7 @@ class Hub(threading.Thread):
                 self._watch(now)
 
     def _needs_time(self) -> bool:
-        """Whether something may happen without a frame: a rank, or a new connection, may be
-        late."""
+        """Whether the loop must wake up even if no frame comes, because a rank or a new connection may be late."""
         return not self._joined or bool(self._calls.waiting) or bool(self._strangers)
 
     def _register(self, conn: Conn, on_frame: Callable[[], None]) -> None:
@@ -440,7 +442,7 @@ class Hub(threading.Thread):
 
     def _close(self, conn: Conn) -> None:
         """Closes a connection, and has the loop forget it."""
-        # negative if it is closed already
+        # negative if the socket is closed already
         if conn.sock.fileno() >= 0:
             self._selector.unregister(conn)
         conn.close()
@@ -452,9 +454,9 @@ class Hub(threading.Thread):
         conns = [
             peer.vote for peer in self.peers if peer.vote is not None and peer.vote.is_open
         ]
-        for one in conns:
-            if not one.out:
-                one.finish()
+        for connection in conns:
+            if not connection.out:
+                connection.finish()
         while not all(map(Conn.is_delivered, conns)) and time.monotonic() < until:
             # often, because no event tells that a frame has been acknowledged
             for key, events in self._selector.select(0.02):
@@ -467,8 +469,8 @@ class Hub(threading.Thread):
                     self._flush(conn)
                     if not conn.out:
                         conn.finish()
-                # late frames of the ranks are dropped; `frames` notices the end of the
-                # connection
+                # frames that still come are dropped; `frames` also notices when the connection
+                # ends
                 for _ in conn.frames():
                     pass
                 if not conn.is_open:
@@ -487,14 +489,14 @@ class Hub(threading.Thread):
     def _accept(self) -> None:
         """Accepts a new connection, and sends a greeting with the nonce that the other side's
         proof must include."""
-        if self._listener is None:
-            return
         try:
             sock, _ = self._listener.accept()
         # the other side has given up already
         except OSError:
             return
-        stranger = Stranger(Conn(sock, control.MOST_BEFORE), self._clock.now + _HANDSHAKE)
+        stranger = Stranger(
+            Conn(sock, control.MAX_FRAME_BEFORE_PROOF), self._clock.now + _HANDSHAKE
+        )
         self._strangers.append(stranger)
         self._register(stranger.conn, lambda: self._read_hello(stranger))
         self._send(stranger.conn, GREETING, control.PROTOCOL + stranger.nonce)
@@ -502,6 +504,7 @@ class Hub(threading.Thread):
     def _read_hello(self, stranger: Stranger) -> None:
         """Reads the HELLO of a new connection, and admits or refuses it. Closes a connection
         whose other side is gone."""
+        # only the first frame counts: after it the connection is admitted or closed
         for kind, text in stranger.conn.frames():
             self._strangers.remove(stranger)
             hello = control.parse(text) if kind == HELLO else {}
@@ -541,10 +544,10 @@ class Hub(threading.Thread):
             )
 
     def _refusal(self, hello: dict[str, Any], nonce: str) -> dict[str, str] | None:
-        """Returns why a process cannot join as the rank in its HELLO, as a dict for the frame
-        REFUSED: "why" is "token", "run" or "said", and with "said" there is also a "text".
-        Returns None if the process can join. `nonce` is the one in the hub's greeting. The
-        proof is checked first, so that a process without the token learns nothing else."""
+        """Returns why a process cannot join as the rank in its HELLO, as a dict for the frame REFUSED. Its "why" is
+        "token" if the process has not proved that it knows the token, "run" if it belongs to another run or world, and
+        otherwise "said", with the reason as "text". Returns None if the process can join. `nonce` is the one in the
+        hub's greeting. The proof is checked first, so that a process without the token learns nothing else."""
         terms = self.terms
         proven = [hello.get(name) for name in PROVEN]
         if not control.is_proof(hello.get("proof"), terms.key, nonce, *proven):
@@ -553,7 +556,10 @@ class Hub(threading.Thread):
         if run != terms.run or world != terms.world:
             return {"why": "run"}
         if type(rank) is not int or type(size) is not int or line not in ("vote", "pulse"):
-            return {"why": "said", "text": "it does not identify itself"}
+            return {
+                "why": "said",
+                "text": "it sent no valid rank and size; use the same version of xdevice in all processes",
+            }
         if size != terms.size or not 0 <= rank < terms.size:
             return {
                 "why": "said",
@@ -573,8 +579,9 @@ class Hub(threading.Thread):
         """Makes a new connection one of a rank's two connections, and sends the rank the proof
         that this is the hub of its run."""
         peer = self.peers[hello["rank"]]
-        # only now, because a process that does not belong to this run could fill the memory
-        conn.most = control.MOST
+        # long frames are accepted only now: a process that does not belong to this run could
+        # fill the memory with them
+        conn.most = control.MAX_FRAME
         peer.pid = str(hello.get("pid"))
         if hello["line"] == "vote":
             peer.vote = conn
@@ -636,7 +643,7 @@ class Hub(threading.Thread):
                 self._end(peer.rank, str(failure.get("why")), str(failure.get("text")))
             # the rank has left a slow call of the engine by itself, so the hub owes it no answer
             elif kind == DONE:
-                self._calls.settle(peer)
+                self._calls.remove(peer)
             else:
                 # only two splits, because the payload may contain line breaks, and the call
                 # cannot
@@ -655,7 +662,8 @@ class Hub(threading.Thread):
             answer = control.parse(text)
             peer.answered, peer.at = self._clock.now, str(answer.get("at", ""))
             # if this rank has begun every call in which others wait, they wait for the engine,
-            # and not for this rank
+            # and not for this rank. A rank that is in a call itself is excluded, because its
+            # "moved" says whether its engine works
             if answer.get("moved") or (
                 not peer.pending and self._calls.has_begun_all(answer.get("started", 0))
             ):
@@ -673,9 +681,10 @@ class Hub(threading.Thread):
         pending = caller.pending
         if pending is None:
             return
-        # first, because a rank that has left will never vote, and the others would wait until the timeout
-        if (alone := self._calls.left_while_needed(self.peers)) is not None:
-            left, other, call = alone
+        # checked first, because a rank that has left will never vote on this call, and the
+        # others would wait for it
+        if (conflict := self._calls.left_while_needed(self.peers)) is not None:
+            left, other, call = conflict
             self._end(
                 left, "left", f"rank {left} has left the block, but rank {other} calls {call}"
             )
@@ -699,38 +708,39 @@ class Hub(threading.Thread):
             self._report_mismatch(self.peers)
 
     def _go(self, is_last: bool) -> None:
-        """Answers the votes of all ranks with GO. `is_last` says that the vote was GOODBYE,
-        which ends the world."""
+        """Answers the votes of all ranks with GO. `is_last` says whether the votes were GOODBYE, which ends the
+        world."""
         payloads = [p.pending.payload for p in self.peers if p.pending]
         # most votes have no payload, and so need no JSON
         text = json.dumps(payloads) if any(payloads) else ""
         for peer in self.peers:
-            self._calls.settle(peer)
+            self._calls.remove(peer)
             self._send(peer.vote, GO, text)
         # if all ranks have voted LEAVE, no rank waits for one that has left
         self._calls.left = None
         self.ended = is_last
-        self._reset_waiting()
+        self._reset_timers()
 
     def _decide_pair(self, caller: Peer, pending: Pending) -> None:
         """Decides what follows from `pending`, a `send` or `recv` of `caller`. If the other
         rank of the pair waits with its part, tells both to go on, or that their tensors differ.
         Otherwise the caller waits."""
+        # the payload is such as "send 3 float32 [2]"
         verb, other, what = pending.payload.split(" ", 2)
         peer = self.peers[int(other)]
         theirs = peer.pending
         if theirs is None or theirs.kind != PAIR:
             return
-        their_verb, back, their_what = theirs.payload.split(" ", 2)
+        their_verb, their_other, their_what = theirs.payload.split(" ", 2)
         # the other rank waits for a third rank, or both ranks send: a later call, or the
         # timeout, decides that
-        if int(back) != caller.rank or their_verb == verb:
+        if int(their_other) != caller.rank or their_verb == verb:
             return
         if what == their_what:
-            for one in (caller, peer):
-                self._calls.settle(one)
-                self._send(one.vote, GO)
-            self._reset_waiting()
+            for partner in (caller, peer):
+                self._calls.remove(partner)
+                self._send(partner.vote, GO)
+            self._reset_timers()
         else:
             self._report_mismatch([caller, peer])
 
@@ -740,9 +750,9 @@ class Hub(threading.Thread):
         peers = sorted(peers, key=lambda peer: peer.rank)
         calls = {peer.rank: peer.pending.call for peer in peers if peer.pending}
         for peer in peers:
-            self._calls.settle(peer)
+            self._calls.remove(peer)
             self._send(peer.vote, MISMATCH, json.dumps(calls))
-        self._reset_waiting()
+        self._reset_timers()
 
     # ranks that are late or stuck
 
@@ -762,7 +772,7 @@ class Hub(threading.Thread):
         absent = [peer for peer in self.peers if not peer.pending]
         in_engine = [self.peers[rank] for rank in sorted(self._calls.slow)]
         if absent or not in_engine:
-            self._all_here = now
+            self._all_called_since = now
         for peer in absent + in_engine:
             # the time counts from when another rank begins to wait, and not from this rank's
             # last vote
@@ -774,7 +784,7 @@ class Hub(threading.Thread):
             # both times begin at the last sign of life, so a rank that works for hours is never
             # late
             if is_late or now - peer.answered > self.timeout:
-                self._end_late(peer, [one for one in waiting if one is not peer], now)
+                self._end_late(peer, [other for other in waiting if other is not peer], now)
                 return
             self._send(peer.pulse, ASK)
         # only if no rank is absent: otherwise the engine waits for the absent rank, which was
@@ -802,10 +812,11 @@ class Hub(threading.Thread):
         first = in_engine[0]
         since = max(
             [
-                self._all_here,
+                self._all_called_since,
                 *(peer.still_since for peer in in_engine if peer.still_since is not None),
             ]
         )
+        # the payload of a slow call is the seconds that the call may take
         if first.pending is None or now - since < float(first.pending.payload):
             return False
         self._end(
@@ -816,8 +827,9 @@ class Hub(threading.Thread):
         )
         return True
 
-    def _reset_waiting(self) -> None:
-        """Starts the times of waiting again, after the hub has answered ranks."""
+    def _reset_timers(self) -> None:
+        """Stops the wait timers of all ranks after the hub has answered some. `_watch` starts them again at its next
+        beat if a rank still waits."""
         self._waiting_since = None
         for peer in self.peers:
             peer.still_since = None
@@ -825,12 +837,12 @@ class Hub(threading.Thread):
     def _end_late(self, peer: Peer, waiting: list[Peer], now: float) -> None:
         """Ends the world because of the rank `peer`, which the ranks `waiting` wait for: it is
         "late" if its process still answers, and "silent" if not."""
-        # the message names one waiting rank, and counts the others
-        one = waiting[0] if waiting else peer
-        calls = f"rank {one.rank} calls {one.pending.call}" if one.pending else ""
+        # the message names the call of one waiting rank, and counts the other waiting ranks
+        caller = waiting[0] if waiting else peer
+        calls = f"rank {caller.rank} calls {caller.pending.call}" if caller.pending else ""
         others = f" and {len(waiting) - 1} more wait" if len(waiting) > 1 else ""
         silent = now - peer.answered
-        # its process has answered recently, so only its program is stuck
+        # its process has answered within the last four beats, so only its program is stuck
         if silent <= 4 * self._beat:
             text = f"rank {peer.rank} has not arrived within {self.timeout:g} s and makes no progress: it is at"
             self._end(peer.rank, "late", f"{text} {peer.at}; {calls}{others}")

@@ -20,13 +20,13 @@ _FIRST_PORT: Final = 20000
 _PORTS: Final = 12768
 """How many ports rank 0 can choose from. The last is 32767, because Linux gives programs that
 ask for any free port one from 32768 on."""
-_TRIES: Final = 16
+_PORTS_TRIED: Final = 16
 """How many of these ports rank 0 tries."""
 
 
 class Launch(NamedTuple):
-    """The rank of this process and the address of rank 0, from the environment variables of a
-    launcher. `place` makes it."""
+    """The rank of this process and the address of rank 0. `find_launch` reads them from the environment variables of a
+    launcher."""
 
     launcher: str
     """The launcher's name, as `xdevice info` shows it: "torchrun", "srun", "xdevice launch"."""
@@ -48,11 +48,12 @@ class Launch(NamedTuple):
             return [self.port]
         # by crc32, which is the same in every process, as Python's own hash of a text is not
         return [
-            _FIRST_PORT + zlib.crc32(f"{self.run}/{i}".encode()) % _PORTS for i in range(_TRIES)
+            _FIRST_PORT + zlib.crc32(f"{self.run}/{i}".encode()) % _PORTS
+            for i in range(_PORTS_TRIED)
         ]
 
 
-def place() -> Launch | None:
+def find_launch() -> Launch | None:
     """Returns the rank of this process and the address of rank 0, from the environment
     variables of the launcher; None if no launcher has set any.
 
@@ -236,6 +237,7 @@ def _launch(launcher: _Launcher) -> Launch:
     if local_rank is None:
         # on several machines without local ranks, each machine is assumed to have one process
         local_rank = rank if on_this_machine == size else 0
+    # `on_this_machine` is 0 if it is not known; this process is there in any case
     return Launch(launcher.name, rank, size, local_rank, on_this_machine or 1, host, port, run)
 
 

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-_UPDATE: Final = 1.0
+_UPDATE_SECONDS: Final = 1.0
 """The seconds after which a line that a program overwrites, such as a progress bar, is shown
 again."""
-_KEPT: Final = 400
+_KEPT_LINES: Final = 400
 """How many of the last lines of a rank's standard error are kept, to be shown again if the rank
 fails."""
-_SHOWN: Final = 5
+_SHOWN_LINES: Final = 5
 """How many of the kept lines are shown if there is no traceback among them."""
-_LONGEST: Final = 2**16
+_MAX_LINE: Final = 2**16
 """The most bytes in a line. Output without line breaks, such as a dump of bytes, is shown in
 pieces of this length."""
 _TRACEBACK: Final = "Traceback (most recent call last)"
@@ -81,7 +81,7 @@ class RankOutput:
     def __init__(
         self, rank: int, process: subprocess.Popen[bytes], folder: Path | None
     ) -> None:
-        self._kept: deque[str] = deque(maxlen=_KEPT)
+        self._kept: deque[str] = deque(maxlen=_KEPT_LINES)
         self._threads = []
         self._log = _Log(folder / f"rank_{rank}.log") if folder is not None else None
         for source, target, kept in (
@@ -111,7 +111,7 @@ class RankOutput:
         # the last traceback has ended the process; those before it are its causes, or were
         # handled
         starts = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
-        return lines[starts[-1] :] if starts else lines[-_SHOWN:]
+        return lines[starts[-1] :] if starts else lines[-_SHOWN_LINES:]
 
 
 def _read(source: IO[bytes], lines: Lines) -> None:
@@ -176,7 +176,7 @@ class Lines:
         # the bytes may end in the middle of a line, which then waits for the next bytes
         *lines, self._rest = (self._rest + read).split(b"\n")
         self._show(*map(_last_state, lines))
-        if len(self._rest) > _LONGEST:
+        if len(self._rest) > _MAX_LINE:
             self._show(_last_state(self._rest))
             self._rest = b""
         # the last state that the line was completely written in, and a state that may be
@@ -188,7 +188,7 @@ class Lines:
         # earlier states are no longer needed
         self._rest = current or state + b"\r"
         now = time.monotonic()
-        if now - self._updated >= _UPDATE:
+        if now - self._updated >= _UPDATE_SECONDS:
             self._updated = now
             self._show(state)
             self._rest = current

@@ -129,8 +129,8 @@ class World:
         self.options = options
         self._session = session = Session(options)
         self.rank, self.size = session.rank, session.size
-        self.local_rank, self.local_size = session.place.local_rank, session.place.local_size
-        self.launcher = session.place.launcher
+        self.local_rank, self.local_size = session.launch.local_rank, session.launch.local_size
+        self.launcher = session.launch.launcher
         # how many nested blocks of this world the program is in
         self._depth = 0
 

@@ -56,7 +56,7 @@ _COUNTED: Final = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 """The methods of an engine (the library that moves tensors, such as NCCL) that all ranks call
 at the same time. Their calls are numbered, and those of `send` and `recv` are not."""
 _ALONE: Final = launchers.Launch("none", 0, 1, 0, 1, launchers.LOOPBACK, None, "")
-"""The place of a process that no launcher has started."""
+"""The rank of a process that no launcher has started: rank 0 of 1, local rank 0 of 1."""
 
 _failed: BaseException | None = None
 """The error that ended a world of this process. The other ranks have ended too, so there can be no second world."""
@@ -85,8 +85,8 @@ class Session:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.place = launchers.place() or _ALONE
-        self.rank, self.size = self.place.rank, self.place.size
+        self.launch = launchers.find_launch() or _ALONE
+        self.rank, self.size = self.launch.rank, self.launch.size
         self.engine = "none"
         self.is_open = False
         self._within = ""
@@ -99,17 +99,18 @@ class Session:
         self._carrier: Carrier | None = None
         self._runner: Runner | None = None
         self._native: NativeGroup | None = None
-        # the call of the engine under way. Its text is a function, because only slow calls need
-        # the text
+        # the call of the engine under way: a function that returns its text, because only slow
+        # calls need the text, and its tensors. Before the first call, the function is `str`,
+        # which returns ""
         self._current_call: tuple[Callable[[], str], list[Operand]] = str, []
-        # not reentrant, because a collective that a hook calls inside another collective must
-        # be refused too
+        # not reentrant, so that a collective that a hook calls inside another collective, in
+        # the same thread, is refused too
         self._busy = threading.Lock()
         self._verb = ""
         # a forked child inherits this object, but the connections belong to its parent
         self._pid = os.getpid()
-        # set at the first use, because some frameworks start the GPUs to answer, and an engine
-        # may have to start them
+        # set at the first use, because some frameworks start the GPUs to find it, and an engine
+        # may have to start them first
         self._device: Device | None = None
         # the blocks that the program is in as long as it is in the world
         self._scope = ExitStack()
@@ -141,7 +142,7 @@ class Session:
     def _connect(self) -> None:
         """Opens the control connection, agrees with the other ranks on the options and the engine, and starts the
         engine."""
-        self._line = join(self.place, self.options.timeout, self.options.join_timeout)
+        self._line = join(self.launch, self.options.timeout, self.options.join_timeout)
         self._runner = Runner()
         self._line.liveness.engine_threads.append(self._runner)
         # from now on, the end of rank 0 is noticed even while the program waits inside a
@@ -162,7 +163,8 @@ class Session:
             self._carrier = self.call(
                 "", lambda: f"the start of {self.engine}", self._start, []
             )
-        # after Ctrl-C too, because ranks that wait for this one must learn that it is gone
+        # `BaseException` includes Ctrl-C: ranks that wait for this one must learn that it is
+        # gone
         except BaseException as error:
             self._close_after_failure(error)
             raise
@@ -175,9 +177,9 @@ class Session:
 
     def _group(self) -> Group:
         """Returns the `Group` of this process, which an engine gets when it starts."""
-        place, line = self.place, self._line
+        launch, line = self.launch, self._line
         return Group(
-            place.rank, place.size, place.local_rank, place.local_size, self.device,
+            launch.rank, launch.size, launch.local_rank, launch.local_size, self.device,
             launchers.LOOPBACK if line is None else line.host, self.options.timeout,
             (lambda text: [text]) if line is None else line.exchange, self._wait,
         )  # fmt: skip
@@ -252,7 +254,8 @@ class Session:
         is ignored. Closes nothing if no engine was started. Raises the errors of closing the engine."""
         runner, carrier, line = self._runner, self._carrier, self._line
         native, self._native = self._native, None
-        # first, so that a call while the engine closes is refused like one outside the block
+        # set to None first, so that a call while the engine closes is refused like a call
+        # outside the block
         self._line = self._carrier = self._runner = None
         if runner is None or carrier is None or line is None:
             return
@@ -357,7 +360,8 @@ class Session:
             raise ScopeError(
                 f"{verb} was called inside {self._within}; call it after the block"
             )
-        # without tensors, such as in `barrier`; a traced tensor is refused as a symbol below
+        # a call without tensors, such as `barrier`, may be inside a function that is being
+        # traced; with tensors, `require` refuses the traced ones
         for backend in registry.list_loaded() if not tensors else ():
             if (tracer := backend.tracing()) is not None:
                 raise backend.unsupported(
@@ -370,12 +374,12 @@ class Session:
         """Raises an error if the engine cannot take one of the tensors in the collective
         `verb`. A world of one, which has no engine, refuses the tensors that all engines
         refuse."""
-        for one in tensors:
+        for operand in tensors:
             if self.size > 1:
-                self.carrier.require_dtype(one, verb, op)
+                self.carrier.require_dtype(operand, verb, op)
             else:
-                require_dtype(one, op)
-            require_here(one, verb, lambda: self.device)
+                require_dtype(operand, op)
+            require_here(operand, verb, lambda: self.device)
 
     def require_open(self, verb: str) -> None:
         """Raises the error that has closed this world, or `LaunchError` outside the block of
@@ -410,14 +414,14 @@ class Session:
                 f"{verb} was called while another thread is in {self._verb}, so their order may differ from that on "
                 "other ranks; call the methods of a world from one thread"
             )
-        # for the error that another thread gets
+        # the error names it if another thread calls a collective meanwhile
         self._verb = verb
         try:
             if self.size > 1:
                 # this thread is watched for signs of life from now on
                 self.line.liveness.thread = threading.current_thread()
             yield
-        # the other ranks know of these already
+        # the other ranks already know of these errors
         except (PeerError, CollectiveMismatchError, OnAllError):
             raise
         except BaseException as error:
@@ -491,7 +495,8 @@ class Session:
             return job()
         self._current_call = call, tensors
         try:
-            # such a method itself waits by `_wait`, in this thread
+            # these methods of the engine wait in this thread, by `_wait`, which notices
+            # failures
             if self._carrier is not None and verb in self._carrier.engine.in_steps:
                 return job()
             return self._run_in_engine_thread(job, verb in _COUNTED)
@@ -513,9 +518,9 @@ class Session:
         return runner.result()
 
     def _run_copy(self, job: Callable[[], Any]) -> Any:
-        """Runs `job`, which copies the tensors of the current call, and returns its result. A
-        copy that may take long, as the first use of a gigabyte of new memory does, runs in the
-        engine's thread, so that the failure of another rank is noticed meanwhile."""
+        """Runs `job`, which copies the tensors of the current call, and returns its result. In a process that works on
+        the CPU, a copy of `_LARGE` bytes or more runs in the engine's thread, so that the failure of another rank is
+        noticed meanwhile: the first use of a gigabyte of new memory may take long."""
         is_short = _bytes_of(self._current_call[1]) < _LARGE or self.device.kind != "cpu"
         if is_short or threading.current_thread() is self._runner:
             return job()

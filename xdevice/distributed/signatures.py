@@ -17,45 +17,45 @@ if TYPE_CHECKING:
 
     from xdevice.replicas.operands import Operand
 
-_LONGEST: Final = 60
+_MAX_CHARACTERS: Final = 60
 """Numbers and texts of at most this many characters are sent in full, and longer ones as a
 digest."""
-_MOST: Final = 10_000
-"""The most numbers and texts that are sent individually. If there are more, a digest for each
-thousand is sent."""
+_MAX_TEXTS: Final = 10_000
+"""The most numbers and texts that are sent individually. If there are more, one digest is sent for each thousand of
+them."""
 
 
-def signatures(tensors: list[Operand], but_lengths: Sequence[bool] = ()) -> str:
-    """Returns the text for several tensors. The text marks a tensor that occurs again, because
-    each tensor is sent only once. `but_lengths` says for each tensor whether the length of its
-    first axis may differ between ranks; empty means that no length may differ."""
-    first: dict[int, int] = {}
+def signatures(operands: list[Operand], are_uneven: Sequence[bool] = ()) -> str:
+    """Returns the text for several tensors. The text marks a tensor that occurs again, because each tensor is sent
+    only once. `are_uneven` says, for each tensor, whether the length of its first axis may differ between ranks; if it
+    is empty, no length may differ."""
+    first_indices: dict[int, int] = {}
     texts = []
-    for i, one in enumerate(tensors):
+    for i, operand in enumerate(operands):
         # a rank with one tensor in two places and a rank with two equal tensors would send
         # different numbers of tensors
-        is_again = first.setdefault(id(one.value), i) != i
-        but_length = bool(but_lengths) and but_lengths[i]
+        is_again = first_indices.setdefault(id(operand.value), i) != i
+        is_uneven = bool(are_uneven) and are_uneven[i]
         texts.append(
-            signature(one, but_length)
-            + (f" is tensor {first[id(one.value)]}" if is_again else "")
+            signature(operand, is_uneven)
+            + (f" is tensor {first_indices[id(operand.value)]}" if is_again else "")
         )
     return "; ".join(texts)
 
 
-def signature(one: Operand, but_length: bool = False) -> str:
+def signature(operand: Operand, is_uneven: bool = False) -> str:
     """Returns the text for one tensor: its name, dtype, shape and kind of device, such as
     "x['a'] float32 [2, 3] on gpu". The name "x", of a tensor that is the whole argument, and
-    the device "cpu" are left out. With `but_length`, "any" replaces the length of the first
+    the device "cpu" are left out. With `is_uneven`, "any" replaces the length of the first
     axis."""
-    lengths = [str(length) for length in shape_of(one)]
-    if but_length:
+    lengths = [str(length) for length in shape_of(operand)]
+    if is_uneven:
         lengths[0] = "any"
-    text = f"{dtype_of(one)} [{', '.join(lengths)}]"
+    text = f"{dtype_of(operand)} [{', '.join(lengths)}]"
     # a tensor that is the whole argument is named "x" on every rank
-    if one.name != "x":
-        text = f"{one.name} {text}"
-    device = one.backend.device_of(read(one))
+    if operand.name != "x":
+        text = f"{operand.name} {text}"
+    device = operand.backend.device_of(read(operand))
     # not the index, because each rank has its own GPU
     return text if device.kind == "cpu" else f"{text} on {device.kind}"
 
@@ -77,8 +77,10 @@ def others_text(x: Any) -> str:
     others = [leaf for leaf in trees.leaves(x) if registry.kind_of(type(leaf.value)) is None]
     texts = sorted(f"; x{leaf.path} is {_same_everywhere(leaf.value)}" for leaf in others)
     # because the size of a message of the control connection is limited
-    if len(texts) > _MOST:
-        parts = [texts[i : i + _MOST // 10] for i in range(0, len(texts), _MOST // 10)]
+    if len(texts) > _MAX_TEXTS:
+        parts = [
+            texts[i : i + _MAX_TEXTS // 10] for i in range(0, len(texts), _MAX_TEXTS // 10)
+        ]
         texts = [
             f"{part[0]}, and {len(part) - 1} after it: sha256 {_digest(''.join(part))}"
             for part in parts
@@ -100,9 +102,9 @@ def _same_everywhere(value: Any) -> str:
 def _shorten(text: str) -> str:
     """Returns a text of at most 60 characters unchanged, and for a longer text its first 60
     characters, its length and a digest."""
-    if len(text) <= _LONGEST:
+    if len(text) <= _MAX_CHARACTERS:
         return text
-    return f"{text[:_LONGEST]}... ({len(text)} characters, sha256 {_digest(text)})"
+    return f"{text[:_MAX_CHARACTERS]}... ({len(text)} characters, sha256 {_digest(text)})"
 
 
 def _digest(text: str) -> str:

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 PATIENCE: Final = 3.0
 """The seconds between the signal that asks a process to end, and SIGKILL, which ends it."""
-_ECHO: Final = 0.25
+_ECHO_SECONDS: Final = 0.25
 """The seconds after the first failure in which further failures are collected: a rank that
 failed because of another rank may be noticed before that rank."""
-_DERIVED: Final = "PeerError: "
-"""The text in the traceback of a rank that has failed only because another rank failed."""
+_REPEATED: Final = "PeerError: "
+"""The text in the traceback of a rank that only repeats the failure of another rank."""
 _HAS_GROUPS: Final = hasattr(os, "killpg")
 """Whether this system has process groups, as Windows does not."""
 _SIGNALS: Final = tuple(
@@ -46,7 +46,7 @@ _SIGNALS: Final = tuple(
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 _PR_SET_CHILD_SUBREAPER: Final = 36
 """The constant PR_SET_CHILD_SUBREAPER of linux/prctl.h."""
-_NOTHING: Final = 0
+_NO_SIGNAL: Final = 0
 """Signal 0, which has no effect: sending it only tells whether a process group still has a
 process."""
 # the program of the guard: each line of its input adds or removes a process group. When the
@@ -121,12 +121,14 @@ def launch(
             # on several machines all launchers must have the same ports
             [nodes.port, nodes.port + 1]
             if nodes.port
-            else [stack.enter_context(reserve(nodes.host)) for _ in "ab"]
+            else [
+                stack.enter_context(reserve(nodes.host)) for _ in "ab"
+            ]  # for xdevice and for torch
         )
         guard = stack.enter_context(_guard())
         attempt = 0
         while True:
-            # a new object for each attempt, because events of the attempt before must not count
+            # a new object for each attempt, because events of the last attempt must not count
             ranks = _Ranks(guard, size * nodes.rank, folder)
             with ranks.listening():
                 for rank in range(size):
@@ -154,7 +156,7 @@ def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) ->
     own = {"RANK": rank, "LOCAL_RANK": local, "SIZE": total, "LOCAL_SIZE": size}
     torch = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": total, "LOCAL_WORLD_SIZE": size}
     return {
-        **_usual(size),
+        **_default_variables(size),
         **{f"XDEVICE_{name}": str(value) for name, value in own.items()},
         **{name: str(value) for name, value in torch.items()},
         "XDEVICE_ADDRESS": address(nodes.host, ports[0]),
@@ -163,10 +165,10 @@ def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) ->
     }
 
 
-def _usual(size: int) -> dict[str, str]:
-    """Returns environment variables for `size` processes on one machine. Variables that the
-    user has set are left out."""
-    usual = {
+def _default_variables(size: int) -> dict[str, str]:
+    """Returns the environment variables that suit `size` processes on one machine, without those that the user has
+    set."""
+    defaults = {
         # otherwise output would appear late, and be lost if a rank is killed
         "PYTHONUNBUFFERED": "1",
         # prints the line of Python at a segmentation fault
@@ -177,7 +179,7 @@ def _usual(size: int) -> dict[str, str]:
         # otherwise each rank starts a thread for every core
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size)),
     }
-    return {name: text for name, text in usual.items() if name not in os.environ}
+    return {name: text for name, text in defaults.items() if name not in os.environ}
 
 
 def new_token() -> str:
@@ -203,9 +205,10 @@ def reserve(host: str) -> Iterator[int]:
         keeper.bind((host, 0))
         port = keeper.getsockname()[1]
         try:
-            # as rank 0 will do it
+            # tests whether rank 0 can listen on the port while `keeper` is open
             socket.create_server((host, port), family=family).close()
-        # a system that does not allow two sockets: rank 0 must be able to listen
+        # this system does not allow two sockets, and rank 0 must be able to listen: the port is
+        # not reserved
         except OSError:
             keeper.close()
         yield port
@@ -216,9 +219,11 @@ class _Ranks:
     given by its number on this machine, and is shown with its number among all ranks.
 
     Args:
-        guard: the guard's input pipe, or None.
+        guard: the input pipe of the guard, the process that ends the ranks if this launcher is killed; None on
+            Windows, which has no guard.
         first: the number, among all ranks, of the first rank on this machine.
-        folder: the folder for the output of each rank, or None.
+        folder: the folder in which the output of each rank is also written to a file, `rank_0.log` and so on; None to
+            write no files.
     """
 
     def __init__(self, guard: IO[bytes] | None, first: int, folder: Path | None) -> None:
@@ -276,8 +281,8 @@ class _Ranks:
             env=environment,
             start_new_session=_HAS_GROUPS,
         )
-        # at once, so that the guard ends this group even if the launcher is killed in the next
-        # moment
+        # at once, so that the guard ends this process group even if the launcher is killed a
+        # moment later
         self._notify_guard(f"+{process.pid}")
         self._processes.append(process)
         self._alive.add(rank)
@@ -290,7 +295,7 @@ class _Ranks:
         """Tells the guard to add ("+123") or to remove ("-123") the process group with this
         number."""
         if self._guard is not None:
-            # an error if somebody has killed the guard
+            # writing fails if somebody has killed the guard
             with suppress(OSError):
                 self._guard.write(f"{line}\n".encode())
 
@@ -304,12 +309,13 @@ class _Ranks:
         if not _HAS_GROUPS:
             return
         deadline = time.monotonic() + PATIENCE
-        # such as the workers of a DataLoader, which outlive a rank that was killed
+        # some may be left, such as the workers of a DataLoader, which outlive a rank that was
+        # killed
         is_left = _send(process.pid, signal.SIGTERM)
         while is_left and time.monotonic() < deadline:
             time.sleep(0.02)
-            _bury(process.pid)
-            is_left = _send(process.pid, _NOTHING)
+            _reap(process.pid)
+            is_left = _send(process.pid, _NO_SIGNAL)
         if is_left:
             _send(process.pid, _KILL)
         self._notify_guard(f"-{process.pid}")
@@ -324,9 +330,9 @@ class _Ranks:
             output.say(
                 f"{signal.Signals(self._signal).name} is passed on to the ranks; processes that do not end are killed"
             )
-        # a rank that failed because of another may be noticed a little before that one
+        # a rank that failed because of another rank may be noticed a little before that rank
         if self._failed:
-            self._collect(time.monotonic() + _ECHO)
+            self._collect(time.monotonic() + _ECHO_SECONDS)
         # before the ranks are ended, because the report says whether some were still running
         is_cut_off = bool(self._alive)
         self._end(self._signal or signal.SIGTERM)
@@ -334,8 +340,9 @@ class _Ranks:
             return 128 + self._signal
         if not self._failed:
             return 0
-        failure = self._first()
+        failure = self._first_failure()
         _report(failure, is_cut_off)
+        # -n means that signal n ended the rank, for which shells report 128 + n
         return failure.status if failure.status > 0 else 128 - failure.status
 
     @property
@@ -369,15 +376,16 @@ class _Ranks:
     def _end(self, number: int) -> None:
         """Sends all ranks the signal `number`, and kills those that have not ended three
         seconds later."""
-        # a copy, because ranks that are ended below count as failed too
+        # a copy, because the ranks that the signal ends are added to `_failed` too
         failed = dict(self._failed)
         self._send_all(number)
         self._collect(time.monotonic() + PATIENCE)
         self._send_all(_KILL)
         self._collect(time.monotonic() + PATIENCE)
-        # without the ranks that the signal has ended
+        # the report must not name ranks that failed only because of the signal
         if failed:
             self._failed = failed
+        # a thread may wait `PATIENCE` seconds for processes that its rank has left behind
         for thread in self._waiting:
             thread.join(2 * PATIENCE)
 
@@ -386,11 +394,10 @@ class _Ranks:
         for rank in self._alive:
             _send(self._processes[rank].pid, number)
 
-    def _first(self) -> Failure:
-        """Returns the failure to report: of the ranks of this machine, the first to fail with
-        an error of its own, and not with a `PeerError` that only repeats another rank's
-        failure. If all have a `PeerError`, because the rank to blame is on another machine,
-        returns the first of these. Some rank must have failed."""
+    def _first_failure(self) -> Failure:
+        """Returns the failure to report: of the ranks of this machine, the first to fail with an error of its own, and
+        not with a `PeerError`. If all have a `PeerError`, returns the first of these. At least one rank must have
+        failed."""
         failures = [
             Failure(self._first_rank + rank, status, self._outputs[rank].last_lines())
             for rank, status in self._failed.items()
@@ -399,9 +406,10 @@ class _Ranks:
         own = [
             failure
             for failure in failures
-            if not any(_DERIVED in line for line in failure.last_lines)
+            if not any(_REPEATED in line for line in failure.last_lines)
         ]
-        # if the rank to blame is on another machine, all ranks of this one have a PeerError
+        # if the rank that failed first is on another machine, all ranks of this machine have a
+        # PeerError
         return (own or failures)[0]
 
 
@@ -424,7 +432,7 @@ def _send(process: int, number: int) -> bool:
 
 
 def _adopt_orphans() -> None:
-    """Makes the launcher the new parent of processes that outlive their rank, so that `_bury`
+    """Makes the launcher the new parent of processes that outlive their rank, so that `_reap`
     can remove them when they have ended.
 
     It works on Linux only. Elsewhere such processes become children of process 1, and ending
@@ -435,10 +443,10 @@ def _adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def _bury(group: int) -> None:
+def _reap(group: int) -> None:
     """Removes the processes of a group that have ended and are children of this process. Until
     then the system counts them as members of the group."""
-    # an error if the group has no children of this process
+    # `waitpid` raises it if no process of the group is a child of this process
     with suppress(ChildProcessError):
         while os.waitpid(-group, os.WNOHANG) != (0, 0):
             pass
@@ -446,9 +454,9 @@ def _bury(group: int) -> None:
 
 @contextmanager
 def _guard() -> Iterator[IO[bytes] | None]:
-    """A block in which the guard runs, a process that ends the ranks' process groups when its
-    input pipe closes. Yields that pipe, by which the launcher tells the guard the groups; None
-    on Windows, which has no process groups."""
+    """A block in which the guard runs: a process that ends the ranks' process groups when its input pipe closes.
+    Yields the pipe, through which the launcher tells the guard which groups exist; None on Windows, which has no
+    process groups."""
     if not _HAS_GROUPS:
         yield None
         return

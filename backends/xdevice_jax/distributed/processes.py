@@ -62,7 +62,7 @@ _State = private["jax._src.distributed.State"]
 _global_state = private["jax._src.distributed.global_state"]
 _SPREAD = PartitionSpec("rank")
 """Says that the first axis of an array is spread over the ranks."""
-_START: Final = 300
+_START_SECONDS: Final = 300
 """How many seconds JAX's ranks may take to meet, at least: after that time, JAX ends the
 process by SIGABRT, without an error that could be reported. A rank that is missing is named by
 the world's own timeout, which may be shorter."""
@@ -180,8 +180,8 @@ class JaxEngine(Engine):
 def _own(y: jax.Array, x: jax.Array) -> jax.Array:
     """Returns this rank's part of a result, on the device of the operand `x`, without the axis
     that `_called` adds to an operand without axes."""
-    (place,) = x.devices()
-    part = _on(place, y.addressable_data(0))
+    (device,) = x.devices()
+    part = _on(device, y.addressable_data(0))
     return part if x.ndim else part.reshape(())
 
 
@@ -234,7 +234,7 @@ def _initialize(group: Group) -> bool:
             group.rank,
             # JAX must not look for a launcher's variables: xdevice has read them already
             cluster_detection_method="deactivate",
-            initialization_timeout=max(_START, int(group.timeout)),
+            initialization_timeout=max(_START_SECONDS, int(group.timeout)),
             coordinator_bind_address=coordinator if group.rank == 0 else None,
         )
         return True

@@ -49,9 +49,9 @@ def leave() -> None:
             far.shutdown(socket.SHUT_RDWR)
 
 
-def _accept(listener: socket.socket, there: tuple[str, int]) -> None:
+def _accept(listener: socket.socket, service: tuple[str, int]) -> None:
     """Accepts JAX's connections for ever, and connects each to the service, whose address is
-    `there`. After `leave`, keeps JAX's new connections open without connecting them."""
+    `service`. After `leave`, keeps JAX's new connections open without connecting them."""
     open_sockets = []
     while True:
         near, _ = listener.accept()
@@ -60,7 +60,7 @@ def _accept(listener: socket.socket, there: tuple[str, int]) -> None:
             open_sockets.append(near)
             continue
         try:
-            far = socket.create_connection(there)
+            far = socket.create_connection(service)
         except OSError:  # the service does not listen yet: JAX tries again
             near.close()
             continue

@@ -63,7 +63,7 @@ _SMALL: Final[dict[str, As]] = dict.fromkeys(
 _REDUCED_AS: Final[dict[str, As]] = {
     **_SMALL,
     "uint32": (None, "int64"),
-    # a sum has the same bits in int64; max and min have not, so `refusal` names them
+    # a sum has the same bits in int64; max and min may not, so `refusal` excludes them
     "uint64": ("int64", None),
     "complex64": ("float32", None),
     "complex128": ("float64", None),
@@ -107,16 +107,14 @@ class TensorflowEngine(Engine):
         """Returns why a collective is refused for a dtype; None if it is not. `verb` is the
         name of a method of this class, and `op` is "sum", "max", "min" or None."""
         if verb in ("all_reduce", "reduce_scatter") and op != "sum" and dtype == "uint64":
-            return (
-                "TensorFlow does not reduce uint64, whose bits have a different order in int64"
-            )
+            return "uint64 is reduced as int64, in which values from 2**63 on are negative"
         return None
 
     def all_reduce(self, x: Any, op: str) -> Any:
         """Returns the reduction ("sum", "max" or "min") of the `x` of all ranks, as a new
         tensor."""
         with tf.device(self._native):
-            sent = _carried(x, self._reduced_as)
+            sent = _packed(x, self._reduced_as)
             result = tf.raw_ops.CollectiveReduceV2(
                 input=sent,
                 merge_op=_OPS[op],
@@ -133,7 +131,7 @@ class TensorflowEngine(Engine):
     def all_gather(self, x: Any) -> list[Any]:
         """Returns the `x` of each rank as new tensors, in the order of the ranks."""
         with tf.device(self._native):
-            sent = _carried(x, self._moved_as)[tf.newaxis]
+            sent = _packed(x, self._moved_as)[tf.newaxis]
             result = tf.raw_ops.CollectiveGatherV2(
                 input=sent, ordering_token=[], **self._call(_ALL, self.size)
             )
@@ -176,7 +174,7 @@ class TensorflowEngine(Engine):
         """Returns the tensor of the rank that is the source, broadcast in the group with this
         key, which has `size` ranks. The other ranks use only the shape and dtype of `x`."""
         with tf.device(self._native):
-            sent, call = _carried(x, self._moved_as), self._call(key, size)
+            sent, call = _packed(x, self._moved_as), self._call(key, size)
             if is_source:
                 result = tf.raw_ops.CollectiveBcastSendV2(input=sent, **call)
             else:
@@ -204,16 +202,15 @@ def _on_gpu(table: Mapping[str, As]) -> dict[str, As]:
     return {**wider, "int32": (None, "int64")}
 
 
-def _carried(x: Any, table: Mapping[str, As]) -> Any:
-    """Returns `x` in the form in which TensorFlow can send or reduce it, as the table says."""
+def _packed(x: Any, table: Mapping[str, As]) -> Any:
+    """Returns `x` in the dtype in which TensorFlow can send or reduce it, according to the table."""
     bits, cast_to = table.get(x.dtype.name, _PLAIN)
     x = x if bits is None else tf.bitcast(x, bits)
     return x if cast_to is None else tf.cast(x, cast_to)
 
 
 def _unpacked(result: Any, x: Any, table: Mapping[str, As]) -> Any:
-    """Returns the result of a collective in the dtype of `x`: the steps of `_carried` undone,
-    in the reverse order."""
+    """Returns the result of a collective in the dtype of `x`: undoes the steps of `_packed` in the reverse order."""
     bits, cast_to = table.get(x.dtype.name, _PLAIN)
     result = result if cast_to is None else tf.cast(result, bits or x.dtype)
     return result if bits is None else tf.bitcast(result, x.dtype)

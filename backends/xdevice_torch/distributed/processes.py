@@ -48,7 +48,7 @@ _DEADLINE: Final = timedelta(days=7)
 """The timeout that PyTorch is given. It is long, because xdevice's own control connection
 notices lost ranks."""
 
-_AS: Final = {
+_SUMMED_AS: Final = {
     torch.bool: torch.uint8,
     torch.int16: torch.int32,
     torch.uint16: torch.int32,
@@ -87,7 +87,9 @@ class TorchEngine(Engine):
         """Connects this process with the others of `group`, which do the same at the same time.
         `kind` is "gloo" or "nccl", and `native` the device of this process."""
         super().__init__(f"torch:{kind}", group)
-        self._until = group.wait
+        # `_wait_until(is_done)` calls `is_done` until it returns True, and raises an error if
+        # another rank fails meanwhile
+        self._wait_until = group.wait
         options = _listening_at(group.host)
         self._store = store_of(group)
         self._gloo: Any = None
@@ -95,13 +97,13 @@ class TorchEngine(Engine):
         self._last: Any = None
         """PyTorch's object for the last mean whose function, returned by `start_mean`, was
         called; None before. On a GPU only the stream has waited for that mean."""
-        # the prefixes keep the addresses of the two groups apart in the one store
+        # both groups use the same store; the prefixes keep their addresses apart
         if kind == "nccl":
             torch.cuda.set_device(native)
             prefixed = _c10d.PrefixStore("nccl", self._store)
-            patient = dist.ProcessGroupNCCL.Options()
-            _timeout.set(patient, _DEADLINE)
-            self._nccl = dist.ProcessGroupNCCL(prefixed, group.rank, group.size, patient)
+            nccl_options = dist.ProcessGroupNCCL.Options()
+            _timeout.set(nccl_options, _DEADLINE)
+            self._nccl = dist.ProcessGroupNCCL(prefixed, group.rank, group.size, nccl_options)
         # gloo is needed besides NCCL, for tensors on the host
         prefixed = _c10d.PrefixStore("gloo", self._store)
         self._gloo = dist.ProcessGroupGloo(prefixed, group.rank, group.size, options)
@@ -110,7 +112,7 @@ class TorchEngine(Engine):
         """Returns why a collective cannot be done; None if it can. `verb` is the name of a
         method of this class, and `op` is "sum", "max", "min" or None."""
         if op in ("max", "min") and dtype == "uint64":
-            return "it compares signed integers only"
+            return "uint64 is reduced as int64, in which values from 2**63 on are negative"
         return None
 
     def all_reduce(self, x: torch.Tensor, op: str) -> torch.Tensor:
@@ -187,7 +189,7 @@ class TorchEngine(Engine):
                 with torch.cuda.device(buffer.device):
                     work.wait()  # only the stream waits, not the host
             else:
-                self._until(lambda seconds: is_done(work))
+                self._wait_until(lambda seconds: is_done(work))
             self._last = work
             total = _into(x, buffer)
             return total if is_mean else self.over(total, divisor)
@@ -198,20 +200,22 @@ class TorchEngine(Engine):
     def pack(self, tensors: list[torch.Tensor]) -> torch.Tensor:
         """Returns the elements of the tensors, one tensor after the other, as one new
         vector."""
-        return torch.cat([one.reshape(-1) for one in tensors])
+        return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
     @torch.no_grad()
     def unpack(self, x: torch.Tensor, tensors: list[torch.Tensor]) -> bool:
         """Writes the elements of `x`, a vector that `pack` has made of such tensors, into
         `tensors`. Returns True."""
-        parts = x.split([one.numel() for one in tensors])
-        shaped = [part.view_as(one) for part, one in zip(parts, tensors, strict=True)]
+        parts = x.split([tensor.numel() for tensor in tensors])
+        shaped = [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
         # one kernel for all tensors; it refuses lazy conjugates and negatives
-        if _copy_each is not None and not any(one.is_conj() or one.is_neg() for one in tensors):
+        if _copy_each is not None and not any(
+            tensor.is_conj() or tensor.is_neg() for tensor in tensors
+        ):
             _copy_each(tensors, shaped)
             return True
-        for one, part in zip(tensors, shaped, strict=True):
-            one.copy_(part)
+        for tensor, part in zip(tensors, shaped, strict=True):
+            tensor.copy_(part)
         return True
 
     def times(self, x: torch.Tensor, factor: float) -> torch.Tensor:
@@ -254,7 +258,7 @@ class TorchEngine(Engine):
         work = call(self._gloo)
         # `seconds` is not used: gloo waits in steps of its own length, `_STEP`
         if in_steps:
-            self._until(lambda seconds: is_done(work))
+            self._wait_until(lambda seconds: is_done(work))
         else:
             work.wait()
 
@@ -266,21 +270,22 @@ class TorchEngine(Engine):
             call(self._nccl).wait()  # only the stream waits; the host does below
             stream = torch.cuda.current_stream()
             if in_steps:
-                self._until(lambda seconds: _is_idle(stream, seconds))
+                self._wait_until(lambda seconds: _is_idle(stream, seconds))
             else:
                 stream.synchronize()
 
     def _buffer(self, x: torch.Tensor) -> torch.Tensor:
         """Returns `x` in a dtype that gloo and NCCL can sum, C-contiguous, without a copy where
         that is possible."""
-        if x.dtype in _AS:
+        if x.dtype in _SUMMED_AS:
             # `view_as_real` raises for a lazy conjugate
             buffer = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
-            # the bits of uint64 are read as int64, the sums of which have the same bits
+            # the bits of uint64 are read as int64, because a sum of int64 has the same bits
+            # (`refusal` excludes max and min)
             if x.dtype is torch.uint64:
                 buffer = x.view(torch.int64)
-            return self._here(buffer.to(_AS[x.dtype])).contiguous()
-        return self._here(x.resolve_neg()).contiguous()
+            return self._to_engine_device(buffer.to(_SUMMED_AS[x.dtype])).contiguous()
+        return self._to_engine_device(x.resolve_neg()).contiguous()
 
     def _bytes(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the bytes of `x` in C order as a flat uint8 tensor, without a copy where that
@@ -288,12 +293,12 @@ class TorchEngine(Engine):
         # a lazy conjugate or negative is not in the memory, from which the bytes are taken
         if x.is_complex():
             x = x.resolve_conj()
-        flat = self._here(x.resolve_neg()).contiguous().reshape(-1)
+        flat = self._to_engine_device(x.resolve_neg()).contiguous().reshape(-1)
         # a tensor of one element counts as contiguous with any stride, and `view` requires the
         # stride 1
         return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
 
-    def _here(self, x: torch.Tensor) -> torch.Tensor:
+    def _to_engine_device(self, x: torch.Tensor) -> torch.Tensor:
         """Returns `x`; if `x` is on a GPU and the engine is not NCCL, a copy on the host."""
         return x if x.is_cpu or (x.is_cuda and self._nccl is not None) else x.cpu()
 
@@ -343,7 +348,7 @@ def _into(x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
 def _like(buffer: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Returns the result in `buffer`, which `_buffer` or `_bytes` has made of a tensor like
     `x`, in the shape and dtype and on the device of `x`."""
-    # bytes of the elements, as `_bytes` returns them: more than there are elements, or elements
+    # the buffer has the bytes of the elements: it has more items than `x`, or `x` has elements
     # of one byte each
     if buffer.dtype is torch.uint8 and (buffer.numel() != x.numel() or x.itemsize == 1):
         buffer = buffer.view(x.dtype)

@@ -1,5 +1,4 @@
-"""Watching gradients: code shared by the adapters of frameworks that call a function once a gradient has been
-stored."""
+"""Watches gradients, for the adapters of frameworks that call a function when a gradient has been stored."""
 
 from __future__ import annotations
 
@@ -31,7 +30,8 @@ class GradientWatch:
         gradient of `variables[i]`, and returns a function that ends this."""
         for i, variable in enumerate(variables):
             reference = self._hooked.get(id(variable))
-            # an id is used again once its variable is gone, and the new variable has no hook yet
+            # Python may reuse the `id` of a variable that is gone for a new variable, which has
+            # no hook yet
             if reference is None or reference() is not variable:
                 self._hook(variable)
             self._listeners[id(variable)] = i, ready
@@ -50,7 +50,7 @@ class GradientWatch:
         key, alive = id(variable), weakref.ref(variable)
 
         def on_gradient() -> None:
-            """Passes the variable's gradient on to its listener, if it has one."""
+            """Passes the variable's gradient to the function that `watch` has stored for it, if it is watched now."""
             listener, parameter = self._listeners.get(key), alive()
             if listener is not None and parameter is not None:
                 listener[1](listener[0], parameter.grad)
