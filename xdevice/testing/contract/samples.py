@@ -52,10 +52,9 @@ class Samples(ABC):
 
     @abstractmethod
     def other_device(self) -> Device | None:
-        """Returns a second device on this machine for the suite, and creates the device at the
-        first call if necessary; None if the framework has no device other than cpu:0 and real
-        or virtual GPUs. The suite calls this method often, and for the first time before it
-        uses the framework."""
+        """Returns a second device on this machine for the suite, and creates it at the first call if necessary.
+        Returns None if the framework has no devices other than cpu:0 and GPUs, real or virtual. The suite calls this
+        method often, and for the first time before it uses the framework."""
 
     @abstractmethod
     def native_ones(self, *shape: int) -> Any:

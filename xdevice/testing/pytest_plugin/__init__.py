@@ -21,12 +21,12 @@ from xdevice.errors import DeviceNotFoundError, UnsupportedError, XDeviceError
 from .choice import (
     NOWHERE,
     BackendName,
-    about,
     backend_of,
+    facts_of,
     named_by,
     needs_gpu,
-    placed,
     tolerances,
+    used_devices,
 )
 from .markers import MARKERS, fault_of
 from .options import Settings, settings_key
@@ -142,7 +142,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         ]
         if idle:
             pytest.fail(
-                f"{definition.nodeid}: {idle[0]} does nothing for a test without the fixture xd",
+                f"{definition.nodeid}: {idle[0]} does nothing for a test without the fixture xd; "
+                "add the argument xd, or remove the marker",
                 pytrace=False,
             )
         return
@@ -256,7 +257,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def _need_gpus(item: pytest.Item, backend: Backend) -> None:
     """Skips a test whose marker `xd_needs_gpu` asks for more GPUs than the backend has."""
-    # first, because counting may start the framework: TensorFlow initializes CUDA to count GPUs
+    # returns before GPUs are counted, because that may start the framework: TensorFlow
+    # initializes CUDA for it
     if not needs_gpu(item):
         return
     wanted = max((*mark.args, 1)[0] for mark in item.iter_markers("xd_needs_gpu"))
@@ -289,9 +291,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     given."""
     name = backend_of(item)
     if name is not None:
-        # again, because one of the project's fixtures may have changed it
+        # selected again, because one of the project's fixtures may have changed the backend
         selection.set_backend(name)
-        # again, so that the test draws the same numbers whichever fixtures were made before
+        # seeded again, so that the test draws the same numbers whichever fixtures have drawn
+        # before
         _seed(_SEED_OF_BODY)
     recordings = item.config.stash[settings_key].recordings
     recording: AbstractContextManager[Any] = (
@@ -308,7 +311,7 @@ def _run_kernel_hook(item: pytest.Item, when: Literal["enter", "leave"]) -> None
     that for the next test."""
     for backend in registry.list_loaded():
         if backend.name == backend_of(item):
-            # an error if the backend has no arithmetic functions, or cannot prepare this thread
+            # raised if the backend has no arithmetic functions, or cannot prepare this thread
             # for them
             with suppress(UnsupportedError):
                 getattr(backend.namespace(), when, _nothing)()
@@ -347,10 +350,10 @@ def pytest_runtest_makereport(
             module = entry.frame.f_globals
             if module["__name__"].startswith("xdevice."):
                 # pytest looks this name up in the frame's globals, except with --full-trace
-                module["__tracebackhide__"] = _is_named
+                module["__tracebackhide__"] = _is_xdevice_error
     report = yield
     if name is not None:
-        report.xdevice = about(item, name)  # type: ignore[attr-defined]
+        report.xdevice = facts_of(item, name)  # type: ignore[attr-defined]
     # only in the report of the call, because a test also has reports of its setup and teardown
     if report.when == "call" and item.config.stash[settings_key].recordings is not None:
         from .recordings import value_count
@@ -359,9 +362,9 @@ def pytest_runtest_makereport(
     return report
 
 
-def _is_named(error: pytest.ExceptionInfo[BaseException]) -> bool:
-    """Whether an error is an `XDeviceError`, whose cause is the line that called xdevice, and
-    not a line inside xdevice."""
+def _is_xdevice_error(error: pytest.ExceptionInfo[BaseException]) -> bool:
+    """Whether an error is an `XDeviceError`: its cause is the line that called xdevice, and not a line inside
+    xdevice."""
     return isinstance(error.value, XDeviceError)
 
 
@@ -400,7 +403,7 @@ def xd_device(xd: Backend, pytestconfig: pytest.Config) -> Device:
     """The device to test on: the device that --xd-device names; without that option gpu:0 if
     the backend has a GPU, and cpu:0 otherwise."""
     device = _device(xd, pytestconfig.stash[settings_key])
-    pytestconfig.stash.setdefault(placed, {})[xd.name] = device
+    pytestconfig.stash.setdefault(used_devices, {})[xd.name] = device
     return device
 
 
@@ -487,7 +490,7 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
         # inside, the transfers are not reported
         with patching.unseen():
             if recordings is not None:
-                recordings.see(actual, expected, options)
+                recordings.record(actual, expected, options)
             check(actual, expected, **options)
 
     return assert_parity

@@ -1,4 +1,4 @@
-"""Finds the backend that a test runs on, and what the test's markers say about that backend.
+"""Finds the backend that a test runs on, and the settings of the test's markers for that backend.
 (PYTEST_DONT_REWRITE: it asserts nothing.)"""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _DEVICE_FIXTURES: Final = {"xd_device", "xd_devices", "xd_other_device"}
 """The fixtures that give a test a device."""
 
-placed: Final[pytest.StashKey[dict[str, Device]]] = pytest.StashKey()
+used_devices: Final[pytest.StashKey[dict[str, Device]]] = pytest.StashKey()
 """For each backend's name, the device that the fixture `xd_device` has given to tests on that
 backend."""
 
@@ -65,7 +65,7 @@ def needs_gpu(item: pytest.Item) -> bool:
     return item.get_closest_marker("xd_needs_gpu") is not None
 
 
-def about(item: pytest.Item, name: str) -> dict[str, Any]:
+def facts_of(item: pytest.Item, name: str) -> dict[str, Any]:
     """Returns the facts about a test on the backend `name` that the summary needs: the name of
     the backend, its version (None if it is not loaded), and whether the test used a GPU. They
     are added to the reports of the test, which xdist sends to another process."""
@@ -81,6 +81,6 @@ def about(item: pytest.Item, name: str) -> dict[str, Any]:
 
 def _is_placed_on_gpu(item: pytest.Item, name: str) -> bool:
     """Whether a fixture of the plugin has given a GPU to this test on the backend `name`."""
-    device = item.config.stash.get(placed, {}).get(name)
+    device = item.config.stash.get(used_devices, {}).get(name)
     is_placed = not _DEVICE_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
     return is_placed and device is not None and device.kind == "gpu"

@@ -56,20 +56,20 @@ class Cuda:
             )
         # the backends for which "cuda" was changed in this process, and those of all processes
         # of xdist
-        self._here: list[str] = []
+        self._taken_here: list[str] = []
         self._taken: dict[str, None] = {}
         # the suite may have imported a framework before the options were read
         for backend in registry.list_loaded():
-            self._tell(backend)
-        registry.on_load.append(self._tell)
+            self._take_for_cuda(backend)
+        registry.on_load.append(self._take_for_cuda)
 
-    def _tell(self, backend: Backend) -> None:
+    def _take_for_cuda(self, backend: Backend) -> None:
         """Makes "cuda" mean the virtual GPU for a backend that was just loaded. Changes nothing
         if programs do not ask the backend's framework for "cuda"."""
         if backend.take_for_cuda(
             self._device, _in_tests(backend) if self._is_default_of_tests else None
         ):
-            self._here.append(f"{backend.name} {backend.version}")
+            self._taken_here.append(f"{backend.name} {backend.version}")
 
     def pytest_report_header(self) -> str:
         return f'xdevice: "cuda" is {self._device}, a virtual GPU in the memory of the host'
@@ -91,7 +91,7 @@ class Cuda:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         # with xdist this carries the names to the main process
-        report.xdevice_cuda = self._here  # type: ignore[attr-defined]
+        report.xdevice_cuda = self._taken_here  # type: ignore[attr-defined]
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -130,7 +130,7 @@ def _in_tests(backend: Backend) -> Callable[[FrameType], bool]:
     # the packages of the framework and its adapter
     inner = {*backend.modules, f"xdevice_{backend.name}"}
 
-    def answer(frame: FrameType | None) -> bool:
+    def is_called_by_test(frame: FrameType | None) -> bool:
         """Whether the innermost caller of the framework in the stack of `frame` is a test."""
         # the innermost frame outside the framework and its wrappers has made the call
         while frame is not None:
@@ -140,7 +140,7 @@ def _in_tests(backend: Backend) -> Callable[[FrameType], bool]:
             frame = frame.f_back
         return False
 
-    return answer
+    return is_called_by_test
 
 
 def _is_test(path: Path) -> bool:

@@ -85,13 +85,13 @@ class Recordings:
         """A block in which the values of the test `item` are recorded. When the block ends, the
         values are compared with the recordings in the folder that --xd-compare names, if that
         option was given."""
-        place = _place(item)
+        path = _path_of(item)
         self._arguments = []
         with ExitStack() as stack:
             if self._target is None:
                 folder = Path(stack.enter_context(TemporaryDirectory(prefix="xdevice-")))
             else:
-                folder = self._target / place
+                folder = self._target / path
                 # removes the values of an earlier run, which would stay if this run records
                 # nothing
                 for name in (INDEX, ARRAYS):
@@ -104,26 +104,25 @@ class Recordings:
             entries = _entries(folder)
             item.stash[value_count] = len(entries)
             if self._reference is not None:
-                self._compare(item, entries, self._reference / place)
+                self._compare(item, entries, self._reference / path)
 
-    def see(self, actual: object, expected: object, arguments: dict[str, Any]) -> None:
+    def record(self, actual: object, expected: object, arguments: dict[str, Any]) -> None:
         """Records the two values of a call of `assert_parity`, and keeps its arguments for the
         comparison. Ignores a call from a fixture, outside the body of a test."""
-        # a call in a fixture, outside the test's body
+        # only the body of a test has a recorder
         if self._recorder is None:
             return
         self._arguments.append(arguments)
         self._recorder.add(_ACTUAL, actual)
         self._recorder.add(_EXPECTED, expected)
 
-    def _compare(self, item: pytest.Item, entries: list[RecordedCall], place: Path) -> None:
-        """Compares the recorded calls of a test with the recording of its own backend in the
-        folder `place`, or, if there is none, with the recordings of all backends. Fails the
-        test at a difference, or if it has recorded calls and there is no recording to compare
-        them with."""
-        folders = sorted(path.parent for path in place.parent.glob(f"*/{INDEX}"))
-        if place in folders:
-            folders = [place]
+    def _compare(self, item: pytest.Item, entries: list[RecordedCall], own: Path) -> None:
+        """Compares the recorded calls of a test with the recording of its own backend, in the folder `own`. If that
+        does not exist, compares them with the recordings of all backends, in the folders beside it. Fails the test at
+        a difference, or if it has recorded calls and there is no recording to compare them with."""
+        folders = sorted(path.parent for path in own.parent.glob(f"*/{INDEX}"))
+        if own in folders:
+            folders = [own]
         if not folders and entries:
             pytest.fail(
                 f"{self._reference} has no recording of this test; record it with --xd-record",
@@ -142,26 +141,30 @@ class Recordings:
 
         expected = Recording(folder).entries
         mine, theirs = (
-            [(entry.name, entry.step) for entry in one] for one in (entries, expected)
+            [(entry.name, entry.step) for entry in calls] for calls in (entries, expected)
         )
         if mine != theirs:
             pytest.fail(
                 f"this test recorded {_steps(mine)}, but {folder} has {_steps(theirs)}",
                 pytrace=False,
             )
-        usual = tolerances(item)
-        for one, other in zip(entries, expected, strict=True):
-            arguments = self._arguments[one.step] if one.name in (_ACTUAL, _EXPECTED) else usual
+        defaults = tolerances(item)
+        for call, reference in zip(entries, expected, strict=True):
+            arguments = (
+                self._arguments[call.step] if call.name in (_ACTUAL, _EXPECTED) else defaults
+            )
             # only the arguments that concern values; and without devices, because the other
             # environment may have others
             options: dict[str, Any] = {
                 name: x for name, x in arguments.items() if name in Strictness._fields
             }
             options["check_device"] = False
-            result = compare_leaves(one.read(), other.read(), Strictness(**options).check())
+            result = compare_leaves(
+                call.read(), reference.read(), Strictness(**options).check()
+            )
             if not result.ok:
                 pytest.fail(
-                    f"{one.name} (step {one.step}) differs from {folder}: {result.text}",
+                    f"{call.name} (step {call.step}) differs from {folder}: {result.text}",
                     pytrace=False,
                 )
 
@@ -173,7 +176,7 @@ def _path(config: pytest.Config, option: str) -> Path | None:
     return Path(config.invocation_params.dir, text) if text else None
 
 
-def _place(item: pytest.Item) -> Path:
+def _path_of(item: pytest.Item) -> Path:
     """Returns the path of a test's recording: the folder of the test, and in it that of its
     backend, such as `test_net.py-test_loss-3f2a90bc/torch`."""
     nodeid, backend = item.nodeid, backend_of(item)

@@ -17,7 +17,7 @@ from .options import Settings, settings_key
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_ORDER: Final = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
+_PYTEST_ORDER: Final = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 """The order in which pytest lists outcomes."""
 
 
@@ -149,18 +149,18 @@ class Summary:
     def _not_run(self) -> list[str]:
         """Returns the names that the last line lists as not run: "gpu" if no test has used a
         GPU, and backends, some with the reason."""
-        left = [] if self._on_gpu else ["gpu"]
+        not_run = [] if self._on_gpu else ["gpu"]
         for name in registry.names():
             if name in self._ran:
                 continue
             # all of its tests were skipped
             if name in self._counts:
-                left.append(f"{name} ({_outcomes(self._counts[name])})")
+                not_run.append(f"{name} ({_outcomes(self._counts[name])})")
             elif name in self._settings.names:
-                left.append(name)
+                not_run.append(name)
             elif self._settings.is_auto:
-                left.append(f"{name} (not installed)")
-        return left
+                not_run.append(f"{name} (not installed)")
+        return not_run
 
 
 def _lacking(skipped: Sequence[pytest.TestReport | pytest.CollectReport]) -> list[str]:
@@ -186,10 +186,13 @@ def _outcomes(counts: Counter[str]) -> str:
     # outcomes that plugins have added come last
     shown = sorted(
         counts,
-        key=lambda category: _ORDER.index(category) if category in _ORDER else len(_ORDER),
+        key=lambda category: (
+            _PYTEST_ORDER.index(category) if category in _PYTEST_ORDER else len(_PYTEST_ORDER)
+        ),
     )
     return ", ".join(
-        f"{counts[one]} {one}{'s' * (one == 'error' and counts[one] > 1)}" for one in shown
+        f"{counts[outcome]} {outcome}{'s' * (outcome == 'error' and counts[outcome] > 1)}"
+        for outcome in shown
     )
 
 

@@ -1,5 +1,4 @@
-"""The conformance suite's checks of the kernels from which `xdevice.array_namespace` is made,
-and of gradients."""
+"""Checks of the kernels on which `xdevice.array_namespace` is built, and of gradients."""
 
 from __future__ import annotations
 
@@ -39,9 +38,9 @@ class ArithmeticChecks(Suite):
         self.needs_kernels()
         x = self.make([[1, 2], [3, 4]])
         # in a new thread, so that settings of the framework for the thread end with it
-        self.in_thread(self.compute, x)
+        self.in_thread(self.check_kernels, x)
 
-    def compute(self, x: Any) -> None:
+    def check_kernels(self, x: Any) -> None:
         """Checks one kernel of each kind, with results that are exact in float32, on the
         integer matrix `x`, `[[1, 2], [3, 4]]`. Does nothing if the adapter refuses a
         namespace."""
@@ -68,7 +67,9 @@ class ArithmeticChecks(Suite):
 
     def assert_is(self, x: Any, numbers: list[list[float]]) -> None:
         """Checks that a result is on the home device, and has exactly these values."""
-        assert self.adapter.device_of(x) is self.here, "it is not where its operands are"
+        assert self.adapter.device_of(x) is self.home_device, (
+            "the result is not on the device of its operands"
+        )
         assert xdevice.to_numpy(x).tolist() == numbers
 
     # gradients of sums of numbers, which every framework can compute
@@ -81,9 +82,9 @@ class ArithmeticChecks(Suite):
         if self.requires_grad(constant) is not None:
             constant = self.samples.marked(constant)
         for mode, _ in ((nullcontext, None), *self.samples.modes().values()):
-            self.in_thread(self.differentiate, [x, y, x, unused], constant, mode)
+            self.in_thread(self.check_gradients, [x, y, x, unused], constant, mode)
 
-    def differentiate(
+    def check_gradients(
         self, leaves: list[Any], constant: Any, mode: Callable[[], AbstractContextManager[Any]]
     ) -> None:
         """Checks the value and the gradients of `2 * x + constant + y + x` with respect to
@@ -110,10 +111,10 @@ class ArithmeticChecks(Suite):
         self.assert_number(beside, 3.0, "the values returned with the loss")
         assert text == "text"
         for gradient, number in zip(grads, (2.0, 1.0, 1.0), strict=True):
-            assert gradient is not None, "no gradient"
+            assert gradient is not None, "value_and_grad returned no gradient"
             self.assert_number(gradient, number, "a gradient")
-            assert self.adapter.device_of(gradient) is self.here, (
-                "a gradient that is not where its tensor is"
+            assert self.adapter.device_of(gradient) is self.home_device, (
+                "the gradient is not on the device of its tensor"
             )
         if unused is not None:
             self.assert_holds(
@@ -126,9 +127,11 @@ class ArithmeticChecks(Suite):
         _, nothing, _ = self.adapter.value_and_grad(
             leaves, lambda inputs: (add(constant, constant), []), False
         )
-        assert nothing == [None] * 4, "a gradient of a loss that depends on none of the leaves"
+        assert nothing == [None] * 4, (
+            "expected None for each leaf on which the loss does not depend"
+        )
         assert [self.flags(x) for x in (*leaves, constant)] == before, (
-            "a tensor's gradient, or its flag for gradients"
+            "value_and_grad has changed the gradient of a tensor, or its mark"
         )
 
     def assert_number(self, x: Any, number: float, name: str) -> None:
@@ -148,9 +151,9 @@ class ArithmeticChecks(Suite):
     def test_gradients_nest_or_are_refused(self) -> None:
         self.needs_kernels()
         x = self.make(2.0)
-        self.in_thread(self.differentiate_twice, x)
+        self.in_thread(self.check_nested_gradients, x)
 
-    def differentiate_twice(self, x: Any) -> None:
+    def check_nested_gradients(self, x: Any) -> None:
         """Checks that `value_and_grad` can be nested. The value of the inner call, `x + x`,
         must still depend on `x` in the outer call, so that its gradient is 2."""
         add = self.samples.add
@@ -166,16 +169,16 @@ class ArithmeticChecks(Suite):
             _, (slope,), _ = self.adapter.value_and_grad([x], outer, False)
         except UnsupportedError:
             return
-        assert slope is not None, "the inner value is cut off"
+        assert slope is not None, "the value of the inner call has no link to x"
         assert self.adapter.to_numpy(slope) == 2.0
 
     @needs("Gradients")
     def test_what_is_stopped_has_the_value_and_no_gradient(self) -> None:
         self.needs_kernels()
         x = self.make(2.0)
-        self.in_thread(self.stop, x)
+        self.in_thread(self.check_stop_gradient, x)
 
-    def stop(self, x: Any) -> None:
+    def check_stop_gradient(self, x: Any) -> None:
         """Checks that for `x` = 2 the value of `x + stop_gradient(x)` is 4 and its gradient is
         1, and that the stopped tensor is 2 and on the device of `x`."""
         stopped = []
@@ -183,7 +186,9 @@ class ArithmeticChecks(Suite):
         def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
             """Returns `x + stop_gradient(x)` as the loss, and the stopped tensor beside it."""
             stopped.append(self.adapter.stop_gradient(inputs[0]))
-            assert self.adapter.device_of(stopped[0]) is self.here, "stopped on another device"
+            assert self.adapter.device_of(stopped[0]) is self.home_device, (
+                "stopped on another device"
+            )
             return self.samples.add(inputs[0], stopped[0]), stopped
 
         try:
@@ -198,13 +203,13 @@ class ArithmeticChecks(Suite):
         self.needs_kernels()
         leaves = self.marked([1.0, 2.0], [3.0])
         grads = self.marked([10.0, 2.0], [3.0])
-        self.in_thread(self.update, list(zip(leaves, grads, strict=True)))
+        self.in_thread(self.check_update, list(zip(leaves, grads, strict=True)))
 
     def marked(self, *arrays: list[float]) -> list[Any]:
         """Returns tensors with these values that are marked as tensors that get gradients."""
         return [self.samples.marked(self.make(array)) for array in arrays]
 
-    def update(self, rows: list[tuple[Any, Any]]) -> None:
+    def check_update(self, rows: list[tuple[Any, Any]]) -> None:
         """Checks a step whose rule adds the gradient to the parameter, without and with
         permission to write into its arguments: the new parameters must be right and not marked.
         With permission, the rule must get copies. `rows` has the two pairs of a parameter and
@@ -224,8 +229,12 @@ class ArithmeticChecks(Suite):
                 return
             # [1, 2] + [10, 2], and [3] + [3]
             for x, value in zip(new, ([11.0, 4.0], [6.0]), strict=True):
-                self.assert_on(self.here, x, np.array(value, "float32"), "a new parameter")
-                assert not self.requires_grad(x), "the step was recorded"
+                self.assert_on(
+                    self.home_device, x, np.array(value, "float32"), "a new parameter"
+                )
+                assert not self.requires_grad(x), (
+                    "the new parameter is marked as one that gets a gradient"
+                )
         # the operands of the last step, whose rule may write
         for x, y in zip((x for row in rows for x in row), operands, strict=True):
             if self.adapter.can_write(x):

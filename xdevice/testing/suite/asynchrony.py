@@ -12,9 +12,9 @@ import pytest
 import xdevice
 from xdevice.errors import DeviceMismatchError, NotATensorError, XDeviceError
 
-from .base import Planned, Suite, need, refusal_of, skipping_what_is_refused
+from .base import Planned, Suite, refusal_of, skip_if_none, skipping_what_is_refused
 from .capabilities import needs
-from .values import plain
+from .values import small_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +26,15 @@ class WaitingChecks(Suite):
     def test_sync_takes_every_target(self) -> None:
         x = self.make()
         xdevice.sync()
+        # a device as a text, as a `Device` and as the framework's own object; a tensor, a
+        # container, and a backend
         xdevice.sync(
-            self.home, self.here, self.here.native, x, [x, {"x": x, "n": 1}], self.adapter
+            self.home,
+            self.home_device,
+            self.home_device.native,
+            x,
+            [x, {"x": x, "n": 1}],
+            self.adapter,
         )
         with pytest.raises(NotATensorError):
             xdevice.sync(object())
@@ -36,35 +43,37 @@ class WaitingChecks(Suite):
         self.needs_kernels()
         ways: list[Callable[[Any], object]] = [
             lambda result: xdevice.sync(),
-            lambda result: xdevice.sync(self.here),
+            lambda result: xdevice.sync(self.home_device),
             lambda result: xdevice.sync(result),
             lambda result: self.adapter.wait(result),
             lambda result: self.adapter.synchronize(None),
         ]
-        # new work for each way, because only work under way shows that a way does not wait
+        # new work for each way, because a way that does not wait is noticed only while work is
+        # under way
         for number, wait in enumerate(ways):
-            work = self.long_work(self.here)
+            work = self.long_work(self.home_device)
             assert not work.is_done(), (
                 "the work was done before anything waited for it; make the sample longer"
             )
             wait(work.result)
-            assert work.is_done(), f"way {number} does not wait"
+            assert work.is_done(), f"way number {number} of this check does not wait"
 
     def test_sync_waits_on_every_device(self) -> None:
         self.needs_kernels()
-        works = [self.long_work(place) for place in self.places()]
+        works = [self.long_work(place) for place in self.devices_with_values()]
         xdevice.sync()
         assert all(work.is_done() for work in works)
 
     def test_errors_of_asynchronous_work_surface_at_sync(self) -> None:
-        # each by itself, because the error must come whichever targets are named
+        # each kind of target separately, because the error must come whichever targets are
+        # named
         for targets_of in (
             lambda x: (),
             lambda x: ("cpu:0",),
             lambda x: (x,),
             lambda x: ({"x": [x]},),
         ):
-            x = need(self.samples.failing_work(), "work that fails asynchronously")
+            x = skip_if_none(self.samples.failing_work(), "work that fails asynchronously")
             with pytest.raises(Exception) as raised:
                 xdevice.sync(*targets_of(x))
             assert not isinstance(raised.value, XDeviceError)
@@ -83,24 +92,26 @@ class WaitingChecks(Suite):
     def test_blocking_leaves_nothing_under_way(self) -> None:
         self.needs_kernels()
         self.needs_blocking()
-        # nested, because a program in blocking mode may call a library that uses it too
+        # nested, because a program in blocking mode may call a library that enters it again
         with xdevice.accelerator.blocking(), xdevice.accelerator.blocking():
             x, expected = self.pending()
             self.assert_reads(x, expected)
-        work = self.long_work(self.here)
+        work = self.long_work(self.home_device)
         xdevice.sync()
         assert work.is_done()
         if not self.samples.can_block:
             pytest.skip("the samples do not have: work that blocking mode waits for")
         with xdevice.accelerator.blocking():
             with xdevice.accelerator.blocking():
-                assert self.long_work(self.here).is_done(), (
+                assert self.long_work(self.home_device).is_done(), (
                     "the work is under way inside blocking mode"
                 )
-            assert self.long_work(self.here).is_done(), "an inner block has ended the outer one"
+            assert self.long_work(self.home_device).is_done(), (
+                "an inner block has ended the outer one"
+            )
         with pytest.raises(Planned), xdevice.accelerator.blocking():
             raise Planned
-        work = self.long_work(self.here)
+        work = self.long_work(self.home_device)
         assert not work.is_done(), "blocking mode is still on after its block"
         xdevice.sync()
 
@@ -122,13 +133,13 @@ class StreamChecks(Suite):
         streams or events on the home device."""
         self.needs_kernels()
         with skipping_what_is_refused():
-            self.adapter.new_stream(self.here)
-            self.adapter.new_event(self.here)
+            self.adapter.new_stream(self.home_device)
+            self.adapter.new_event(self.home_device)
 
     @needs("Streams")
     def test_a_stream_holds_the_work_of_its_block(self) -> None:
         self.needs_streams()
-        here = self.here
+        here = self.home_device
         default = self.adapter.current_stream(here)
         side = self.adapter.new_stream(here)
         assert side != default
@@ -151,21 +162,21 @@ class StreamChecks(Suite):
         self.needs_streams()
         # a stream can wait for all work of another stream, or for the work before an event
         for way in ("stream", "event"):
-            side = xdevice.accelerator.Stream(self.here)
-            work = self.samples.long_work(self.here)
+            side = xdevice.accelerator.Stream(self.home_device)
+            work = self.samples.long_work(self.home_device)
             x, expected = self.pending()
             # both stand for the work of the current stream so far
             mark = (
-                xdevice.accelerator.Event(self.here).record()
+                xdevice.accelerator.Event(self.home_device).record()
                 if way == "event"
-                else xdevice.accelerator.Stream.current(self.here)
+                else xdevice.accelerator.Stream.current(self.home_device)
             )
             side.wait(mark)
             with side:
                 y = self.add(x, x)
             # PyTorch's `record_stream`: the allocator must not reuse the memory while the side stream reads it
             side.keep(x)
-            xdevice.accelerator.Stream.current(self.here).wait(side)
+            xdevice.accelerator.Stream.current(self.home_device).wait(side)
             z = self.add(y, y)
             side.sync()
             assert work is None or work.is_done(), f"by {way}: the side stream did not wait"
@@ -175,20 +186,20 @@ class StreamChecks(Suite):
     def test_events_are_there_or_refused(self) -> None:
         """`require_events` must raise an error for exactly those devices for which `new_event`
         does."""
-        for place in self.places():
+        for place in self.devices_with_values():
             refusal = refusal_of(partial(self.adapter.new_event, place))
             earlier = refusal_of(partial(self.adapter.require_events, place))
             assert (refusal is None) is (earlier is None), (
-                f"{place}: {earlier!r}, and new_event: {refusal!r}"
+                f"{place}: require_events raised {earlier!r}, but new_event {refusal!r}"
             )
 
     @needs("Streams")
     def test_an_event_happens_when_the_work_before_it_is_done(self) -> None:
         self.needs_streams()
-        start, middle, end = (xdevice.accelerator.Event(self.here) for _ in range(3))
+        start, middle, end = (xdevice.accelerator.Event(self.home_device) for _ in range(3))
         before = time.perf_counter()
         start.record()
-        work = self.long_work(self.here)
+        work = self.long_work(self.home_device)
         middle.record()
         end.record()
         assert not work.is_done()
@@ -198,7 +209,9 @@ class StreamChecks(Suite):
         took = time.perf_counter() - before
         # the long work of the samples takes a tenth of a second or more; the two clocks may
         # differ by some milliseconds
-        assert 0.05 <= whole <= took + 0.01, f"{whole} s of device time in {took} s"
+        assert 0.05 <= whole <= took + 0.01, (
+            f"elapsed() returned {whole} s for work that took {took} s"
+        )
         # no work lies between the last two events
         assert 0 <= tail < whole
         assert start.elapsed(middle) + tail == pytest.approx(whole, abs=0.01)
@@ -207,8 +220,8 @@ class StreamChecks(Suite):
     def test_kept_memory_is_not_given_away(self) -> None:
         self.needs_streams()
         x, expected = self.pending()
-        side = xdevice.accelerator.Stream(self.here)
-        side.wait(xdevice.accelerator.Stream.current(self.here))
+        side = xdevice.accelerator.Stream(self.home_device)
+        side.wait(xdevice.accelerator.Stream.current(self.home_device))
         with side:
             y = self.add(x, x)
         side.keep(x)
@@ -216,7 +229,7 @@ class StreamChecks(Suite):
         # without `keep` the allocator would give these tensors the memory that the side stream
         # still reads
         more = [self.make(np.zeros_like(expected)) for _ in range(8)]
-        xdevice.sync(self.here)
+        xdevice.sync(self.home_device)
         xdevice.sync(more)
         self.assert_reads(y, expected + expected)
 
@@ -227,55 +240,55 @@ class StreamChecks(Suite):
         device."""
         self.needs_streams()
         with skipping_what_is_refused():
-            self.adapter.new_graph(self.here)
+            self.adapter.new_graph(self.home_device)
 
     @needs("Streams", "Graphs")
     def test_a_graph_does_the_work_again(self) -> None:
         self.needs_graphs()
-        x = xdevice.copy_to(self.make(plain("float32")), self.home)
+        x = xdevice.copy_to(self.make(small_numbers("float32")), self.home)
         calls = []
 
         def task() -> Any:
             calls.append(1)
             return self.samples.add(x, x)
 
-        step = xdevice.accelerator.make_graphed_callable(task, self.here)
+        step = xdevice.accelerator.make_graphed_callable(task, self.home_device)
         # a replay reads the same memory as the recorded work, with the values that are in it
         # now
         for factor in (1, 3, -2):
-            self.adapter.write(x, self.make(plain("float32") * factor))
-            self.assert_reads(step(), plain("float32") * factor * 2, "a replay")
+            self.adapter.write(x, self.make(small_numbers("float32") * factor))
+            self.assert_reads(step(), small_numbers("float32") * factor * 2, "a replay")
         # once before the recording, because a first call may allocate memory, and once for the
         # recording
         assert len(calls) == 2, "the task is called exactly twice"
         # a replay records no gradients
         assert self.requires_grad(step()) in (None, False)
-        side = xdevice.accelerator.Stream(self.here)
-        self.adapter.write(x, self.make(plain("float32") * 5))
-        side.wait(xdevice.accelerator.Stream.current(self.here))
-        with side, self.here:
+        side = xdevice.accelerator.Stream(self.home_device)
+        self.adapter.write(x, self.make(small_numbers("float32") * 5))
+        side.wait(xdevice.accelerator.Stream.current(self.home_device))
+        with side, self.home_device:
             y = step()
             z = self.samples.add(y, y)
         side.sync()
-        self.assert_reads(z, plain("float32") * 20, "a replay on another stream")
+        self.assert_reads(z, small_numbers("float32") * 20, "a replay on another stream")
 
     @needs("Streams", "Graphs")
     def test_a_graph_holds_the_work_of_one_device(self) -> None:
         self.needs_graphs()
-        there = self.there_with_values()
+        there = self.second_device_with_values()
         far = xdevice.to_device(self.make(), there)
         with pytest.raises(DeviceMismatchError):
             xdevice.accelerator.make_graphed_callable(
-                lambda: self.samples.add(far, far), self.here
+                lambda: self.samples.add(far, far), self.home_device
             )
         with pytest.raises(Planned):
-            xdevice.accelerator.make_graphed_callable(self.fail, self.here)
+            xdevice.accelerator.make_graphed_callable(self.fail, self.home_device)
         x, expected = self.pending()
         # a recording that fails must end, or later work would be recorded and not done
         self.assert_reads(x, expected, "after a capture that failed")
 
     def fail(self) -> None:
-        """A task that raises an error."""
+        """The task of a graph: raises an error."""
         raise Planned
 
     # compiled functions
@@ -286,11 +299,11 @@ class StreamChecks(Suite):
         def double(x: Any) -> list[Any]:
             return [x + x, "and", x]
 
-        for place in (xdevice.device(self.home), self.here):
+        for place in (xdevice.device(self.home), self.home_device):
             for factor in (1, 3):
-                x = xdevice.to_device(self.make(plain("float32") * factor), place)
+                x = xdevice.to_device(self.make(small_numbers("float32") * factor), place)
                 twice, _, same = double(x)
-                self.assert_reads(twice, plain("float32") * factor * 2)
+                self.assert_reads(twice, small_numbers("float32") * factor * 2)
                 # the tensor that the function returns unchanged is checked too
                 assert [xdevice.device_of(y) for y in (twice, same)] == [place, place]
 
@@ -300,11 +313,14 @@ class StreamChecks(Suite):
         def add(x: Any, y: Any) -> Any:
             return x + y
 
-        near, far = self.make(), xdevice.to_device(self.make(), self.there_with_values())
+        near, far = (
+            self.make(),
+            xdevice.to_device(self.make(), self.second_device_with_values()),
+        )
         # the second time there is a compiled program, which must not run
         for _ in range(2):
             with pytest.raises(
                 DeviceMismatchError, match="a compiled function takes tensors on one device"
             ):
                 add(near, far)
-            assert xdevice.device_of(add(near, near)) is self.here
+            assert xdevice.device_of(add(near, near)) is self.home_device

@@ -1,4 +1,4 @@
-"""`Suite`, the base of all checks: chooses devices, makes tensors, and compares them."""
+"""`Suite`, the base class of all checks: chooses devices, makes tensors, and compares them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from .values import Array
 
 HOMES = ("cpu:0", "gpu:0")
-"""The devices on which the suite runs if a subclass does not set `home`."""
+"""The home devices on which the suite runs if a subclass does not set `home`."""
 
 
-class Planned(Exception):  # noqa: N818  # a test's own, and no error of the package
+class Planned(Exception):  # noqa: N818  # an exception of the tests, and not an error of the package
     """The exception that a check raises on purpose."""
 
 
@@ -127,16 +127,17 @@ class Suite:
 
     def has_home(self) -> bool:
         """Whether this machine has the home device."""
-        # at once, because some frameworks can make a second device only before they are used
+        # before the framework is used, because some frameworks can make a second device only
+        # then
         self.samples.other_device()
-        return self.adapter.has(self.here)
+        return self.adapter.has(self.home_device)
 
     @contextmanager
     def select(self) -> Iterator[None]:
         """A block that every check runs inside: it makes the second device, and selects the
         backend."""
         self.home = self.home or HOMES[0]
-        self.second()
+        self.second_device_or_none()
         with xdevice.use_backend(self.backend):
             # collects the errors of earlier work, for which the device has no kernels
             if not self.computes:
@@ -159,48 +160,50 @@ class Suite:
         samples: Samples = self.adapter.samples()
         return samples
 
-    def second(self) -> Device | None:
+    def second_device_or_none(self) -> Device | None:
         """Returns `other` if the class names it. Otherwise returns a GPU, a device that the
         samples make, or cpu:0: the first in this order that exists and is not the home device;
         None if there is none."""
         if self.other:
             return devices.parse(self.other)
-        # before counting GPUs, because some frameworks can make a device only before they are
-        # used
+        # before counting GPUs, which uses the framework: some can make a device only before
+        # that
         other = self.samples.other_device()
         gpus = [devices.of("gpu", i) for i in range(self.adapter.count("gpu"))]
         choice = [*gpus, other, devices.CPU]
-        return next((device for device in choice if device not in (None, self.here)), None)
+        return next(
+            (device for device in choice if device not in (None, self.home_device)), None
+        )
 
-    def there(self) -> Device:
-        """Returns the second device, or skips the check if there is none."""
-        device: Device = need(self.second(), "a second device")
+    def second_device(self) -> Device:
+        """Returns the second device: see `second_device_or_none`. Skips the check if there is none."""
+        device: Device = skip_if_none(self.second_device_or_none(), "a second device")
         return device
 
     @property
-    def here(self) -> Device:
-        """The home device, on which the checks make their tensors."""
+    def home_device(self) -> Device:
+        """The home device, on which the checks make their tensors: `home` as a `Device`."""
         # parsed at each use, because the text may name a device that the samples make later
         return devices.parse(self.home)
 
-    def places(self) -> list[Device]:
+    def devices_with_values(self) -> list[Device]:
         """Returns the home device, and the second device if it has one whose tensors have
         values."""
         return [
             place
-            for place in self.all_places()
-            if place is self.here or self.holds_values(place)
+            for place in self.all_devices()
+            if place is self.home_device or self.holds_values(place)
         ]
 
-    def all_places(self) -> list[Device]:
+    def all_devices(self) -> list[Device]:
         """Returns the home device, and the second device if there is one."""
-        second = self.second()
-        return [self.here] if second is None else [self.here, second]
+        second = self.second_device_or_none()
+        return [self.home_device] if second is None else [self.home_device, second]
 
-    def there_with_values(self) -> Device:
+    def second_device_with_values(self) -> Device:
         """Returns the second device, or skips the check if there is none or its tensors have no
         values."""
-        there = self.there()
+        there = self.second_device()
         if not self.holds_values(there):
             pytest.skip(f"{there} holds no values")
         return there
@@ -226,7 +229,9 @@ class Suite:
     def dtypes(self) -> list[str]:
         """Returns the dtypes that the framework can make and the devices of the checks can
         hold. JAX without 64-bit, for example, refuses int64 and float64."""
-        lacked = {name for place in self.places() for name in self.adapter.lacks(place)}
+        lacked = {
+            name for place in self.devices_with_values() for name in self.adapter.lacks(place)
+        }
         return [
             name
             for name in sorted(self.adapter.dtypes - lacked)
@@ -235,7 +240,7 @@ class Suite:
 
     def odd_arrays(self) -> dict[str, Array]:
         """Returns, by name, the NumPy arrays from which `odd_tensors` makes tensors."""
-        arrays = {name: values.telling(name) for name in self.dtypes()}
+        arrays = {name: values.extreme_values(name) for name in self.dtypes()}
         # a number that float32 rounds, so that a detour through another dtype shows
         arrays["0-d"] = np.array(-1 / 3, "float32")
         arrays["empty"] = np.zeros((2, 0), dtype="float32")
@@ -252,7 +257,7 @@ class Suite:
             for name, array in self.odd_arrays().items()
         }
         # in a block, because TensorFlow would slice on the GPU if there is one
-        with self.here:
+        with self.home_device:
             return tensors | self._views(tensors["float32"])
 
     def odd(self) -> Iterator[tuple[str, Any, Array]]:
@@ -278,7 +283,9 @@ class Suite:
     def plain_tensors(self) -> dict[str, Any]:
         """Returns, by name, tensors of every dtype whose sums and means are exact, a tensor
         without axes, and one without elements."""
-        tensors = {name: self.make(values.plain(name), dtype=name) for name in self.dtypes()}
+        tensors = {
+            name: self.make(values.small_numbers(name), dtype=name) for name in self.dtypes()
+        }
         return {
             **tensors,
             "0-d": self.make(-1.5),
@@ -289,19 +296,19 @@ class Suite:
         """Returns a tensor whose computation may still be under way, and the array that the
         tensor will equal. Skips the check if the framework cannot compute on the GPU."""
         self.needs_kernels()
-        array = values.plain("float32")
+        array = values.small_numbers("float32")
         x = self.make(array)
         return self.add(x, x), array + array
 
     def add(self, x: Any, y: Any) -> Any:
         """Returns `x + y`, computed by the framework on the home device."""
-        with self.here:
+        with self.home_device:
             return self.samples.add(x, y)
 
     def long_work(self, device: Device) -> Work:
         """Returns work that has just begun on a device. Skips the check if the samples have
         none."""
-        work: Work = need(
+        work: Work = skip_if_none(
             self.samples.long_work(device), "work that can be asked whether it is done"
         )
         return work
@@ -393,19 +400,19 @@ class Suite:
         self.needs_kernels()
         x = self.make()
         # in a block, because TensorFlow would compute on the GPU if there is one
-        with self.here:
-            need(self.samples.gradient(lambda x: x * 3, x), "gradients")
+        with self.home_device:
+            skip_if_none(self.samples.gradient(lambda x: x * 3, x), "gradients")
             gradient = self.samples.gradient(function, x)
         # frameworks return None, and raise no error, if a copy has cut the graph
-        assert gradient is not None, "the gradient does not arrive"
+        assert gradient is not None, "the gradient does not reach x"
         self.assert_on(xdevice.device_of(x), gradient, np.full((2, 3), -2.5, "float32"))
 
     def assert_apart(self, x: Any, y: Any, name: str = "") -> None:
         """Checks that the memory of two tensors does not begin at the same address. Tensors
         without elements pass. Skips the check if the samples do not tell addresses."""
         if 0 not in tuple(x.shape):
-            assert self.address(x) != need(self.samples.address(y), "addresses"), (
-                f"{name}: the same memory"
+            assert self.address(x) != skip_if_none(self.samples.address(y), "addresses"), (
+                f"{name}: both tensors have the same memory"
             )
 
 
@@ -427,9 +434,9 @@ def assert_same(actual: Any, expected: Any, name: str = "") -> None:
         raise AssertionError(f"{name}: {actual} is not {expected}")
 
 
-def need(value: Any, what: str) -> Any:
-    """Returns `value`, which a sample has returned. Skips the check if it is None; `what` names
-    the sample."""
+def skip_if_none(value: Any, what: str) -> Any:
+    """Returns `value`, the result of a sample. Skips the check if it is None, because the samples do not have it;
+    `what` names the sample in the reason."""
     if value is None:
         pytest.skip(f"the samples do not have: {what}")
     return value
@@ -445,6 +452,5 @@ def side_by_side(function: Callable[[Any], Any], arguments: list[Any]) -> list[A
 
 
 def cast(array: Any, name: str) -> Array:
-    """Returns an array in the dtype with this name, which may be one that NumPy lacks, such as
-    "bfloat16"."""
+    """Returns an array in the dtype with this name. It may be a dtype that NumPy lacks, such as "bfloat16"."""
     return np.asarray(array).astype(host_dtype(name))

@@ -22,19 +22,19 @@ CAPABILITIES: Final = (
 """The capabilities of the device layer and of all products."""
 
 HOOKS: Final = contract.methods_of(Primitives, *CAPABILITIES)
-"""Every method and property of the whole contract by its name, in the contract's order."""
+"""All methods and properties (hooks) of the whole contract by their names, in the contract's order."""
 
-_HOOKS: Final[dict[str, tuple[str, ...]]] = {
+_HOOKS_TO_WRITE: Final[dict[str, tuple[str, ...]]] = {
     part.__name__: vars(part)["needs"] for part in CAPABILITIES
 }
-"""For each capability, the names of the hooks that an adapter must write for it."""
+"""For each capability, the names of the hooks that an adapter must write to have it."""
 
 
 def needs(*names: str) -> Callable[[Checks], Checks]:
     """Marks a check, or all checks of a class, so that it runs only for adapters with these
     capabilities or individual hooks (methods of an adapter): `@needs("Streams")`,
     `@needs("memory")`. Returns a decorator."""
-    unknown = [name for name in names if name not in _HOOKS and name not in HOOKS]
+    unknown = [name for name in names if name not in _HOOKS_TO_WRITE and name not in HOOKS]
     # a misspelt name would skip the check for every adapter
     assert not unknown, f"the contract has no {', '.join(unknown)}"
 
@@ -51,26 +51,32 @@ def needs(*names: str) -> Callable[[Checks], Checks]:
 def lacking(adapter: Backend, check: Any) -> list[str]:
     """Returns the names of the capabilities and hooks that a check needs and the adapter
     lacks."""
-    # the folders of the adapter for products may also have methods of the device layer
+    # an adapter's folder for a product is loaded when the product is first used, and may
+    # contain these hooks
     for product in contract.PRODUCTS:
         contract.extend(adapter, product)
-    return [name for name in getattr(check, "needs", ()) if not _has(adapter, _hooks(name))]
+    return [
+        name
+        for name in getattr(check, "needs", ())
+        if not _overrides_all(adapter, _hooks_to_write(name))
+    ]
 
 
 def described(name: str) -> str:
     """Returns a text for the end of a run: for a capability, its name and the hooks that an
     adapter must write for it, such as "Prefetch: stage()"; for a hook, only the hook, such as
     "memory()"."""
-    hooks = ", ".join(f"{hook}()" for hook in _hooks(name))
-    return f"{name}: {hooks}" if name in _HOOKS else hooks
+    hooks = ", ".join(f"{hook}()" for hook in _hooks_to_write(name))
+    return f"{name}: {hooks}" if name in _HOOKS_TO_WRITE else hooks
 
 
-def _hooks(name: str) -> tuple[str, ...]:
-    """Returns the names of the hooks of a capability; for the name of a hook, that hook."""
-    return _HOOKS.get(name, (name,))
+def _hooks_to_write(name: str) -> tuple[str, ...]:
+    """Returns the names of the hooks that an adapter must write to have a capability; if `name` is the name of a hook,
+    only that name."""
+    return _HOOKS_TO_WRITE.get(name, (name,))
 
 
-def _has(adapter: Backend, hooks: tuple[str, ...]) -> bool:
+def _overrides_all(adapter: Backend, hooks: tuple[str, ...]) -> bool:
     """Whether an adapter overrides all these hooks."""
     return all(
         # a hook that the adapter does not override is still the contract's own function

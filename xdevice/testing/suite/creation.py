@@ -1,4 +1,4 @@
-"""Checks of making and reading tensors, of shared memory, and of random numbers."""
+"""Checks of creating and reading tensors, of sharing memory, and of random numbers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from xdevice.contract import dlpack
 from xdevice.core.generators import keep_generator
 from xdevice.errors import UnsupportedError
 
-from .base import Suite, assert_same, cast, need, once
+from .base import Suite, assert_same, cast, once, skip_if_none
 from .capabilities import needs
-from .values import FLOATS, aligned_and_not, odd_sources, plain, telling
+from .values import FLOATS, aligned_and_not, extreme_values, small_numbers, unusual_arrays
 
 
 def _name_of(dtype: object) -> str:
@@ -61,15 +61,15 @@ class CreationChecks(Suite):
             )
 
     def test_a_dtype_is_refused_if_and_only_if_it_would_be_narrowed(self) -> None:
-        for name in sorted(self.adapter.dtypes - self.adapter.lacks(self.here)):
+        for name in sorted(self.adapter.dtypes - self.adapter.lacks(self.home_device)):
             refusal = self.adapter.dtype_refusal(name)
             assert refusal is None or len(refusal) > 10, (
                 f"{name}: the refusal must say why, and what to do instead: {refusal!r}"
             )
             if refusal is None:
-                array = telling(name)
+                array = extreme_values(name)
                 assert_same(
-                    self.adapter.to_numpy(self.adapter.from_numpy(array, self.here)),
+                    self.adapter.to_numpy(self.adapter.from_numpy(array, self.home_device)),
                     array,
                     name,
                 )
@@ -84,7 +84,7 @@ class CreationChecks(Suite):
         try:
             return bool(
                 self.adapter.to_numpy(
-                    self.adapter.from_numpy(telling(name), self.here)
+                    self.adapter.from_numpy(extreme_values(name), self.home_device)
                 ).dtype.name
                 == name
             )
@@ -95,11 +95,11 @@ class CreationChecks(Suite):
 
     def test_every_dtype_survives_the_way_in_and_out(self) -> None:
         for name in self.dtypes():
-            array = telling(name)
+            array = extreme_values(name)
             # shapes that a copy of bytes gets wrong: strides, no axes, no elements, an axis of one
             for source in (array, array.T, array[1, 2], array[:0], array[None]):
                 x = xdevice.tensor(source, device=self.home, dtype=name)
-                self.assert_on(self.here, x, np.asarray(source), name)
+                self.assert_on(self.home_device, x, np.asarray(source), name)
                 self.assert_reads(x, np.asarray(source), name)
 
     def test_memory_is_taken_over_and_read_without_a_change(self) -> None:
@@ -107,27 +107,28 @@ class CreationChecks(Suite):
         `peek` read them: every value of every dtype must be the same afterwards."""
         for name in (
             *self.dtypes(),
-            *sorted(self.adapter.short_floats - self.adapter.lacks(self.here)),
+            *sorted(self.adapter.short_floats - self.adapter.lacks(self.home_device)),
         ):
-            # 251 is prime, so that a copy with an offset of a power of two shows; a bool has
-            # only two values
+            # 251 is prime, so that a copy with an offset of a power of two is noticed; a bool
+            # has only two values. The array begins at a multiple of 64 bytes, because JAX
+            # shares no other memory
             raw = np.arange(64 * 80 + 64, dtype="uint8") % (2 if name == "bool" else 251)
             begin = -raw.ctypes.data % 64
             source = raw[begin : begin + 64 * 80].view(host_dtype(name)).reshape(-1, 8)
             expected = source.copy()
             for x in (
-                self.adapter.from_numpy(source, self.here),
+                self.adapter.from_numpy(source, self.home_device),
                 self.adapter.from_buffer(source),
             ):
-                assert self.adapter.device_of(x) in (devices.CPU, self.here), name
+                assert self.adapter.device_of(x) in (devices.CPU, self.home_device), name
                 # `peek` may share the memory, `to_numpy` may not; both must have every value
                 for array in (self.adapter.to_numpy(x), self.adapter.peek(x)):
                     assert_same(array, expected, name)
             assert self.adapter.device_of(self.adapter.from_buffer(source)) is devices.CPU
 
     def test_odd_sources_go_in_right(self) -> None:
-        for name, source in odd_sources():
-            self.assert_holds(self.adapter.from_numpy(source, self.here), source, name)
+        for name, source in unusual_arrays():
+            self.assert_holds(self.adapter.from_numpy(source, self.home_device), source, name)
             self.assert_holds(self.make(source), source, name)
 
     def test_tensor_never_aliases_its_source(self) -> None:
@@ -135,7 +136,7 @@ class CreationChecks(Suite):
         for waits in (False, True):
             for source in aligned_and_not():
                 expected = source.copy()
-                tensors = [self.make(source), self.adapter.from_numpy(source, self.here)]
+                tensors = [self.make(source), self.adapter.from_numpy(source, self.home_device)]
                 if waits:
                     xdevice.sync(tensors)
                 # JAX aliases an aligned array on the CPU, and MXNet reads an array later, when
@@ -145,7 +146,7 @@ class CreationChecks(Suite):
                     self.assert_reads(x, expected, "the source was written afterwards")
 
     def test_to_numpy_never_aliases(self) -> None:
-        for place in self.places():
+        for place in self.devices_with_values():
             # a tensor without axes too, because NumPy often returns its scalars in the place of
             # arrays without axes
             for data in (((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)), 1.0):
@@ -153,13 +154,13 @@ class CreationChecks(Suite):
                 read = xdevice.to_numpy(x)
                 inside = xdevice.to_numpy({"x": [x]})["x"][0]
                 for array in (read, inside):
-                    # JAX gives read-only arrays
-                    assert array.flags.writeable, "what is read belongs to the reader"
+                    # JAX itself returns read-only arrays
+                    assert array.flags.writeable, "the array that was read must be writable"
                     array[...] = -1
                 self.assert_reads(x, np.array(data, "float32"), f"on {place}")
 
     def test_to_numpy_reads_every_tensor(self) -> None:
-        for place in self.places():
+        for place in self.devices_with_values():
             for name, x, array in self.odd():
                 # compiled code that takes NumPy arrays often assumes that they are C-contiguous
                 assert xdevice.to_numpy(xdevice.to_device(x, place)).flags.c_contiguous, name
@@ -176,21 +177,21 @@ class CreationChecks(Suite):
         x, expected = self.pending()
         xdevice.sync(x)
         self.assert_reads(x, expected)
-        # each method that hands out memory must wait by itself
+        # each method that returns values or memory must wait by itself
         for take in (
             self.adapter.to_numpy,
             self.adapter.peek,
             lambda x: self.export(self.adapter.detached(x)),
         ):
-            work = self.samples.long_work(self.here)
+            work = self.samples.long_work(self.home_device)
             if work is None:
                 return
             assert take(work.result) is None or work.is_done(), (
-                "memory of what is not computed yet"
+                "memory was returned before its values were computed"
             )
 
     def test_what_was_read_outlives_its_tensor(self) -> None:
-        array = telling("float32")
+        array = extreme_values("float32")
         arrays = [
             xdevice.to_numpy(self.make(array)),
             self.adapter.to_numpy(self.make(array)).copy(),
@@ -213,8 +214,8 @@ class CreationChecks(Suite):
     # functions that create tensors
 
     def test_creators_place_where_they_are_told(self) -> None:
-        for place in self.all_places():
-            # with an explicit device, whatever the framework's default is
+        for place in self.all_devices():
+            # an explicit device is used, whatever the framework's default is
             for x in self.create(str(place)):
                 assert xdevice.device_of(x) is place
                 assert tuple(x.shape) == (2, 3)
@@ -236,7 +237,9 @@ class CreationChecks(Suite):
             for shape in ((2, 3), (), (0, 3), (1,)):
                 for make, value in ((xdevice.ones, 1), (xdevice.zeros, 0)):
                     x = make(shape, device=self.home, dtype=name)
-                    self.assert_on(self.here, x, np.full(shape, value, host_dtype(name)), name)
+                    self.assert_on(
+                        self.home_device, x, np.full(shape, value, host_dtype(name)), name
+                    )
 
     def test_full_gives_any_value_in_new_memory(self) -> None:
         self.needs_kernels()
@@ -250,10 +253,12 @@ class CreationChecks(Suite):
             )
             for value in numbers:
                 # twice, to notice a tensor that is cached or shared
-                x, y = (self.adapter.full((2, 3), value, self.here, name) for _ in range(2))
+                x, y = (
+                    self.adapter.full((2, 3), value, self.home_device, name) for _ in range(2)
+                )
                 for tensor in (x, y):
                     self.assert_on(
-                        self.here, tensor, np.full((2, 3), value, host_dtype(name)), name
+                        self.home_device, tensor, np.full((2, 3), value, host_dtype(name)), name
                     )
                 if self.address(x) is not None:
                     self.assert_apart(x, y, name)
@@ -274,17 +279,17 @@ class CreationChecks(Suite):
         for shape in fitting:
             array = np.full(shape, 3, "uint8")
             try:
-                x = self.adapter.from_numpy(array, self.here)
+                x = self.adapter.from_numpy(array, self.home_device)
             except Exception as error:
                 raise AssertionError(
                     f"{len(shape)} axes of up to {max(shape)} do not fit: {error}"
                 ) from error
             self.assert_holds(x, array)
-        # `wait`, because an asynchronous framework may raise its error only then
+        # with `wait`, because an asynchronous framework may raise its error only there
         for shape in too_much:
             with pytest.raises(Exception, match=r".+"):
                 self.adapter.wait(
-                    self.adapter.from_numpy(np.full(shape, 3, "uint8"), self.here)
+                    self.adapter.from_numpy(np.full(shape, 3, "uint8"), self.home_device)
                 )
 
     def test_what_is_given_away_is_nobody_elses(self) -> None:
@@ -318,7 +323,7 @@ class CreationChecks(Suite):
         for copy in (None, True):
             x, expected = self.pending()
             # NumPy takes memory of the host only
-            if self.here is devices.CPU:
+            if self.home_device is devices.CPU:
                 assert_same(np.asarray(xdevice.convert(x, "numpy", copy=copy)), expected)
             else:
                 self.adapter.finish(x)
@@ -326,7 +331,7 @@ class CreationChecks(Suite):
 
     def test_converting_shares_memory_only_where_it_says_so(self) -> None:
         x = xdevice.to_device(self.make(), "cpu")
-        address = need(self.samples.address(x), "an address")
+        address = skip_if_none(self.samples.address(x), "an address")
         assert xdevice.convert(x, "numpy", copy=True).ctypes.data != address
         # `copy=False` may be refused, but must not copy
         with suppress(BufferError):
@@ -336,7 +341,7 @@ class CreationChecks(Suite):
     def test_what_numpy_lends_can_be_worked_in(self) -> None:
         """A tensor that shares the memory of a NumPy array has the array's values, and can be
         computed with."""
-        for name, source in odd_sources():
+        for name, source in unusual_arrays():
             before = source.copy()
             for copy in (None, False):
                 try:
@@ -354,7 +359,7 @@ class CreationChecks(Suite):
                     )
 
     def test_shared_memory_outlives_its_owner(self) -> None:
-        array = plain("float32")
+        array = small_numbers("float32")
         x = xdevice.to_device(self.make(array), "cpu")
         host = xdevice.convert(x, "numpy")
         back = xdevice.convert(xdevice.convert(array.copy(), self.backend), "numpy")
@@ -375,10 +380,10 @@ class CreationChecks(Suite):
             # a tensor without elements has no memory, and None leaves the answer to DLPack
             if 0 in tuple(x.shape) or layout is None:
                 continue
-            assert layout[0] == need(self.samples.address(detached), "addresses"), (
-                f"{name}: another address"
+            assert layout[0] == skip_if_none(self.samples.address(detached), "addresses"), (
+                f"{name}: memory_layout returned another address"
             )
-            lent = self.export(detached) if self.adapter.shares(self.here) else None
+            lent = self.export(detached) if self.adapter.shares(self.home_device) else None
             if lent is not None:
                 is_forward = min(lent.strides, default=0) >= 0
                 assert layout == (lent.address, lent.is_compact(), is_forward), name
@@ -395,14 +400,14 @@ class CreationChecks(Suite):
 
     @needs("Conversion")
     def test_memory_is_shared_only_where_others_can_see_it(self) -> None:
-        for place in self.places():
+        for place in self.devices_with_values():
             x = xdevice.to_device(self.make(), place)
             lent = self.export(self.adapter.detached(x)) if self.adapter.shares(place) else None
             if lent is not None:
                 # an importer crashes if the device in the DLPack capsule is wrong
                 kinds = (dlpack.CPU,) if place is devices.CPU else dlpack.GPUS
                 assert lent.device[0] in kinds, (
-                    f"{place} is not where DLPack says: {lent.device}"
+                    f"{place}, but the device in the DLPack capsule is {lent.device}"
                 )
                 assert place is devices.CPU or lent.device[1] == place.index
                 assert lent.shape == list(x.shape)
@@ -430,7 +435,7 @@ class CreationChecks(Suite):
             return
         detached = self.adapter.detached(marked)
         assert self.requires_grad(detached) is False
-        assert self.requires_grad(marked) is True, "the source has changed"
+        assert self.requires_grad(marked) is True, "detached has changed its source"
         assert self.address(detached) == self.address(marked)
         self.assert_equal(detached, marked)
 
@@ -441,9 +446,11 @@ class CreationChecks(Suite):
             if name == "empty" or self.adapter.detached(x) is not x:
                 continue
             compact = self.adapter.compact(x)
-            self.assert_on(self.here, compact, array, name)
+            self.assert_on(self.home_device, compact, array, name)
             self.assert_apart(compact, x, name)
-            is_asked = self.here is not devices.CPU and self.adapter.shares(self.here)
+            is_asked = self.home_device is not devices.CPU and self.adapter.shares(
+                self.home_device
+            )
             lent = self.export(compact) if is_asked else None
             assert lent is None or (lent.is_compact() and lent.address % 64 == 0), name
 
@@ -452,7 +459,7 @@ class CreationChecks(Suite):
     def test_memory_is_adopted_in_place(self) -> None:
         """An array whose memory fits the rules that `takes` returns must be converted without a
         copy."""
-        rules = need(self.adapter.takes(), "memory of others that it takes over")
+        rules = skip_if_none(self.adapter.takes(), "memory of others that it takes over")
         assert rules.alignment >= 1
         assert rules.strides in ("any", "forward", "compact")
         for name in self.dtypes():
@@ -461,7 +468,7 @@ class CreationChecks(Suite):
             # JAX takes over only memory that begins at a multiple of 64 bytes
             begin = (-array.ctypes.data % 64) // array.itemsize
             source = array[begin : begin + 12].reshape(3, 4)
-            source[...] = cast(plain(name), name)
+            source[...] = cast(small_numbers(name), name)
             x = xdevice.convert(source, self.backend, copy=False)
             self.assert_on(devices.CPU, x, source.copy(), name)
             assert self.samples.address(x) in (None, source.ctypes.data), name
@@ -475,8 +482,8 @@ class RandomNumberChecks(Suite):
         if self.samples.draw() is NotImplemented:
             pytest.skip("the samples do not have: generators of the framework")
         first, again, other = (self.numbers_from(seed) for seed in (3, 3, 4))
-        assert first == again, "one seed gives two sequences"
-        assert first != other, "two seeds give one sequence"
+        assert first == again, "the same seed gave two sequences"
+        assert first != other, "two seeds gave the same sequence"
 
     def numbers_from(self, seed: int) -> object:
         """Seeds all generators, and returns numbers that the framework then draws."""
@@ -506,4 +513,4 @@ class RandomNumberChecks(Suite):
             x = xdevice.random.uniform(50, device=self.home)
         # the numbers of every backend are those of NumPy's Philox
         expected = np.random.Generator(np.random.Philox(3)).random(50, "float32")
-        self.assert_on(self.here, x, expected, "float32")
+        self.assert_on(self.home_device, x, expected, "float32")

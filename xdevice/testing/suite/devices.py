@@ -21,8 +21,8 @@ from xdevice.errors import (
     UnsupportedError,
 )
 
-from .base import Suite, assert_same, need, once
-from .values import telling
+from .base import Suite, assert_same, once, skip_if_none
+from .values import extreme_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ class DeviceChecks(Suite):
         # the first of its modules is the one whose import loads the backend
         assert adapter.framework.__name__ == adapter.modules[0]
         assert adapter.name in repr(adapter)
-        # xdevice has no branch for any other value
+        # xdevice knows only these values
         assert adapter.threads in ("many", "one")
         assert {adapter.scope_reach, adapter.stream_reach} <= {"thread", "process"}
         assert adapter.dtypes <= frozenset(DTYPES), "dtypes must have NumPy's names"
@@ -55,7 +55,8 @@ class DeviceChecks(Suite):
         # models are moved in place, tensors by a copy, so the two must not be confused
         for make in self.samples.models().values():
             assert adapter.classify(type(make())) == "model"
-        # a type that is taken for a tensor would be moved, and one that is taken for a model searched
+        # xdevice would move an object of a type that is mistaken for a tensor, and search one
+        # of a type that is mistaken for a model
         others = [
             object,
             int,
@@ -69,7 +70,7 @@ class DeviceChecks(Suite):
             type(adapter),
             Exception,
         ]
-        for cls in (*others, type(adapter.to_native(self.here))):
+        for cls in (*others, type(adapter.to_native(self.home_device))):
             assert adapter.classify(cls) is None, (
                 f"{cls.__qualname__} is neither a tensor nor a model"
             )
@@ -87,15 +88,19 @@ class DeviceChecks(Suite):
         # comparing two native devices must not raise an error
         assert all(a == b or a != b for a in natives for b in natives)
         assert len({str(native) for native in natives}) == len(natives), (
-            f"two devices are one: {natives}"
+            f"two devices have the same native object: {natives}"
         )
         # PyTorch and Paddle also accept an int as a device; here it would be ambiguous
         for thing in (object(), 3, 2.5, None, [], self.make()):
-            assert self.adapter.from_native(thing) is None, f"{thing!r:.60} is not a device"
+            assert self.adapter.from_native(thing) is None, (
+                f"from_native took {thing!r:.60} for a device"
+            )
 
     @once
     def test_the_devices_are_those_of_the_framework(self) -> None:
-        natives = need(self.samples.native_devices(), "the framework's own list of devices")
+        natives = skip_if_none(
+            self.samples.native_devices(), "the framework's own list of devices"
+        )
         assert [self.adapter.from_native(native) for native in natives] == list(
             self.adapter.devices()
         )
@@ -108,7 +113,7 @@ class DeviceChecks(Suite):
 
     @once
     def test_every_device_works(self) -> None:
-        array = telling("float32")
+        array = extreme_values("float32")
         for device in self.adapter.devices():
             x = self.adapter.from_numpy(array, device)
             assert self.adapter.device_of(x) is device
@@ -116,12 +121,12 @@ class DeviceChecks(Suite):
                 assert_same(self.adapter.to_numpy(x), array, str(device))
 
     def test_devices_are_described(self) -> None:
-        for device in self.places():
+        for device in self.devices_with_values():
             name, memory = self.adapter.describe(device)
             assert isinstance(name, str)
             assert name.strip(), f"{device} has no name"
             assert memory is None or (type(memory) is int and memory > 1 << 20), (
-                f"{memory!r} bytes"
+                f"{device}: memory is {memory!r}, expected None or bytes"
             )
             if device.kind == "gpu" and self.adapter.virtual:
                 assert (name, memory) == VIRTUAL_GPU
@@ -131,13 +136,17 @@ class DeviceChecks(Suite):
         why = self.adapter.why_no_gpu()
         assert isinstance(why, str)
         # `xdevice info` shows it in a table's cell
-        assert 3 <= len(why.strip()) == len(why) <= 200, f"{why!r} is shown in a table"
+        assert 3 <= len(why.strip()) == len(why) <= 200, (
+            f"expected 3 to 200 characters for a table, not {why!r}"
+        )
         assert "\n" not in why
 
     def test_a_device_that_was_used_is_started(self) -> None:
-        for device in self.places():
-            xdevice.sync(self.adapter.from_numpy(telling("float32"), device))
-            assert self.adapter.is_started(device) is True, f"{device} was used"
+        for device in self.devices_with_values():
+            xdevice.sync(self.adapter.from_numpy(extreme_values("float32"), device))
+            assert self.adapter.is_started(device) is True, (
+                f"is_started must be True for {device}, which was used"
+            )
 
     def test_try_gpu_gives_what_is_there(self) -> None:
         n = xdevice.num_gpus()
@@ -190,14 +199,14 @@ class DeviceChecks(Suite):
         for attempt in tries:
             with pytest.raises(DeviceNotFoundError, match=missing):
                 attempt()
-        assert xdevice.device_of(x) is self.here
+        assert xdevice.device_of(x) is self.home_device
         assert (xdevice.to_numpy(x) == before).all()
 
     def test_what_a_device_lacks_is_refused_before_anything_moves_and_the_rest_is_held(
         self,
     ) -> None:
         adapter = self.adapter
-        for place in {devices.CPU, *self.places()}:
+        for place in {devices.CPU, *self.devices_with_values()}:
             lacks = adapter.lacks(place)
             assert lacks <= adapter.dtypes | adapter.short_floats, (
                 "missing dtypes must have NumPy's names"
@@ -212,8 +221,8 @@ class DeviceChecks(Suite):
                 assert xdevice.accelerator.is_dtype_supported(name, place) is is_held, name
                 if is_held:
                     assert_same(
-                        adapter.to_numpy(adapter.from_numpy(telling(name), place)),
-                        telling(name),
+                        adapter.to_numpy(adapter.from_numpy(extreme_values(name), place)),
+                        extreme_values(name),
                         name,
                     )
                 # a dtype that the framework refuses on every device is checked elsewhere
@@ -241,19 +250,19 @@ class DeviceChecks(Suite):
 
     def test_device_of_and_same_device_see_where_tensors_are(self) -> None:
         x, y = self.make(), self.make()
-        assert xdevice.device_of(x) is self.here
-        assert self.adapter.device_of(x) is self.here
-        assert xdevice.device_of([x, {"y": y}]) is self.here
+        assert xdevice.device_of(x) is self.home_device
+        assert self.adapter.device_of(x) is self.home_device
+        assert xdevice.device_of([x, {"y": y}]) is self.home_device
         assert xdevice.same_device(x, y, [x])
         # without arguments it is True, like `all` of nothing
         assert xdevice.same_device()
-        assert xdevice.check_same_device(x, y=[y]) is self.here
+        assert xdevice.check_same_device(x, y=[y]) is self.home_device
 
     def test_a_mismatch_is_found_and_named(self) -> None:
-        x, far = self.make(), xdevice.copy_to(self.make(), self.there())
+        x, far = self.make(), xdevice.copy_to(self.make(), self.second_device())
         assert not xdevice.same_device(x, far)
         assert not xdevice.same_device(x, [x, {"far": far}])
-        message = rf"batch\['x'\]\[1\] is on {self.there()}, but .* is on {self.home}"
+        message = rf"batch\['x'\]\[1\] is on {self.second_device()}, but .* is on {self.home}"
         with pytest.raises(DeviceMismatchError, match=message):
             xdevice.check_same_device(batch={"x": [x, far]})
         with pytest.raises(DeviceMismatchError, match="argument 1"):
@@ -264,17 +273,17 @@ class DeviceChecks(Suite):
     # blocks that set a device
 
     def test_a_scope_places_what_the_framework_creates(self) -> None:
-        there = self.there()
+        there = self.second_device()
         with there:
             self.assert_creates_on(there)
             assert self.default_place() is there
-            with self.here:
-                self.assert_creates_on(self.here)
+            with self.home_device:
+                self.assert_creates_on(self.home_device)
                 # an inner block for the device of the outermost block must restore the device
                 # of the middle one
                 with there:
                     self.assert_creates_on(there)
-                self.assert_creates_on(self.here)
+                self.assert_creates_on(self.home_device)
             self.assert_creates_on(there)
         assert self.default_place() is devices.CPU
 
@@ -299,16 +308,16 @@ class DeviceChecks(Suite):
         """`computes_on` must say whether a result is on the device of the operands or on that
         of the block."""
         self.needs_kernels()
-        here, there = self.here, self.there_with_values()
+        here, there = self.home_device, self.second_device_with_values()
         x = xdevice.ones(2, device=here)
         with there:
             place = xdevice.device_of(x + x)
         assert (place is there) is (self.adapter.computes_on == "scope"), (
-            f"x on {here}, and x + x on {place}"
+            f"x is on {here}, and x + x on {place}"
         )
 
     def test_a_scope_ends_after_an_exception(self) -> None:
-        there = self.second() or self.here
+        there = self.second_device_or_none() or self.home_device
         before = xdevice.device_of(self.native_ones())
 
         with pytest.raises(KeyError, match="planned"), there:
@@ -318,12 +327,12 @@ class DeviceChecks(Suite):
 
     def test_a_scope_holds_for_one_thread(self) -> None:
         before = xdevice.device_of(self.native_ones())
-        with self.second() or self.here:
+        with self.second_device_or_none() or self.home_device:
             # xdevice's own scope holds for its thread, even if the framework's holds for the process
             assert self.in_thread(self.placed_by_default) is devices.CPU
         # the framework's own default may be set for all threads, and then the adapter says so
-        other = next((place for place in self.all_places()[::-1] if place is not before), None)
-        there = need(other, "another device")
+        other = next((place for place in self.all_devices()[::-1] if place is not before), None)
+        there = skip_if_none(other, "another device")
         with there:
             elsewhere = xdevice.device_of(self.in_thread(self.native_ones))
         assert (elsewhere is there) is (self.adapter.scope_reach == "process"), (
@@ -339,7 +348,7 @@ class DeviceChecks(Suite):
     def test_scopes_of_threads_leave_each_other_alone(self) -> None:
         self.needs_kernels()
         before = xdevice.device_of(self.native_ones())
-        for device in self.places():
+        for device in self.devices_with_values():
             self.in_thread(self.placed_in, device)
             self.assert_creates_on(before, "a scope of another thread is still active")
 
@@ -350,7 +359,7 @@ class DeviceChecks(Suite):
             self.assert_creates_on(device)
 
     def test_the_default_device_holds_until_it_is_set_again(self) -> None:
-        here, there = self.here, self.there()
+        here, there = self.home_device, self.second_device()
         before = xdevice.device_of(self.native_ones())
         try:
             for device in (there, here, there):

@@ -13,7 +13,7 @@ from xdevice.base import devices
 from xdevice.errors import DeviceMismatchError, NotBuiltError
 from xdevice.twins.contract import layouts
 
-from .base import Suite, need, skipping_what_is_refused
+from .base import Suite, skip_if_none, skipping_what_is_refused
 from .capabilities import needs
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ModelChecks(Suite):
         # a move to the device that the model is on must not even reallocate its memory
         for name, model in self.build():
             before = self.addresses(model)
-            self.assert_all_on(self.here, model, name)
+            self.assert_all_on(self.home_device, model, name)
             # an optimizer refers to the model's tensors, which must stay the same
             assert xdevice.to_device(model, self.home) is model, name
             assert self.addresses(model) == before, name
@@ -58,14 +58,14 @@ class ModelChecks(Suite):
         }
 
     def test_a_model_moves_in_place_with_its_values(self) -> None:
-        there = self.there()
-        back = [self.here] if self.holds_values(there) else []
+        there = self.second_device()
+        back = [self.home_device] if self.holds_values(there) else []
         for name, make in self.samples.models().items():
             model = make()
             # frozen parameters must stay frozen
             before, marks = self.values(model), self.marks(model)
             # values cannot be moved back from a device that holds none
-            for target in (self.here, there, *back):
+            for target in (self.home_device, there, *back):
                 assert xdevice.to_device(model, target) is model, name
                 self.assert_all_on(target, model, name)
                 after = self.samples.variables(model)
@@ -90,14 +90,14 @@ class ModelChecks(Suite):
         }
 
     def test_a_copied_model_shares_nothing(self) -> None:
-        for target in self.all_places():
+        for target in self.all_devices():
             for name, model in self.build():
                 before = self.values(model)
                 copied = xdevice.copy_to(model, target)
                 assert copied is not model, name
                 assert type(copied) is type(model), name
                 assert xdevice.device_of(copied) is target, name
-                assert xdevice.device_of(model) is self.here, name
+                assert xdevice.device_of(model) is self.home_device, name
                 old, new = self.samples.variables(model), self.samples.variables(copied)
                 assert len(new) >= len(old), name
                 for (key, a), b in zip(old.items(), new.values(), strict=False):
@@ -111,20 +111,20 @@ class ModelChecks(Suite):
                     assert self.requires_grad(a) == self.requires_grad(b), f"{name}.{key}"
 
     def test_a_parameter_beside_its_model_stays_its_parameter(self) -> None:
-        there = self.there_with_values()
+        there = self.second_device_with_values()
         for (name, model), (_, twin) in zip(self.build(), self.build(), strict=True):
             if not self.samples.variables(model):
                 continue
             # a parameter and its model are moved in one call, and the parameter must stay the
             # model's
-            alone, one = self.first_variable(twin), self.first_variable(model)
+            alone, parameter = self.first_variable(twin), self.first_variable(model)
             xdevice.to_device(twin, there)
             # false for Gluon, whose moves make new arrays
             is_kept = self.first_variable(twin) is alone
-            moved = xdevice.to_device({"one": one, "net": model}, there)
+            moved = xdevice.to_device({"parameter": parameter, "net": model}, there)
             assert moved["net"] is model, name
             assert xdevice.device_of(moved) is there, name
-            assert not is_kept or moved["one"] is one, name
+            assert not is_kept or moved["parameter"] is parameter, name
 
     def first_variable(self, model: Any) -> Any:
         """Returns the first variable of a model, as the samples read it."""
@@ -145,7 +145,7 @@ class ModelChecks(Suite):
         and that all of them are on the second device after a move."""
         variables = list(self.adapter.variables(model))
         keys = [key for key, _ in variables]
-        assert len(set(keys)) == len(keys), f"{name}: {keys}"
+        assert len(set(keys)) == len(keys), f"{name}: two variables have one name: {keys}"
         others = [key for key, _ in self.adapter.variables(twin)]
         # Gluon numbers the names in a ParameterDict through the whole program, so they differ
         assert keys == others or "ParameterDict" in name, (
@@ -157,7 +157,7 @@ class ModelChecks(Suite):
         assert {self.adapter.to_numpy(value).tobytes() for _, value in variables} <= set(
             all_values
         ), name
-        target = self.second() or self.here
+        target = self.second_device_or_none() or self.home_device
         xdevice.to_device(model, target)
         assert {self.adapter.device_of(x) for _, x in self.adapter.variables(model)} == {
             target
@@ -166,7 +166,7 @@ class ModelChecks(Suite):
     def linear(self) -> Any:
         """Returns a model of one linear layer with three inputs and two outputs, on the home
         device. Skips the check if the framework has no models."""
-        return xdevice.to_device(need(self.samples.network(3, 2), "models"), self.home)
+        return xdevice.to_device(skip_if_none(self.samples.network(3, 2), "models"), self.home)
 
     def test_a_linear_layer_has_a_weight_and_a_bias(self) -> None:
         variables = list(self.adapter.variables(self.linear()))
@@ -174,7 +174,7 @@ class ModelChecks(Suite):
         assert sorted(sorted(value.shape) for _, value in variables) == [[2], [2, 3]]
         assert len({name for name, _ in variables}) == 2
         assert {device for _, device in self.adapter.model_devices(self.linear())} == {
-            self.here
+            self.home_device
         }
 
     @needs("Layers")
@@ -183,7 +183,7 @@ class ModelChecks(Suite):
         net = self.linear()
         with skipping_what_is_refused():
             layers = list(self.adapter.layers(net))
-        assert [layer.kind for layer in layers] == ["linear"], "one layer"
+        assert [layer.kind for layer in layers] == ["linear"], "expected one linear layer"
         values = {}
         for name, variable in self.adapter.variables(net):
             # rounded to multiples of 1/64, which TF32 can hold, so that the result is exact
@@ -194,9 +194,11 @@ class ModelChecks(Suite):
         for part in layers[0].parts:
             canonical.update(zip(part.of, part.rule.canonical(values[part.name]), strict=True))
         shapes = {name: array.shape for name, array in canonical.items()}
-        assert shapes == {"weight": (2, 3), "bias": (2,)}, "in PyTorch's layout"
+        assert shapes == {"weight": (2, 3), "bias": (2,)}, (
+            "the shapes are not those of PyTorch's layout"
+        )
         x = np.arange(6, dtype="float32").reshape(2, 3) / 4
-        with self.here:
+        with self.home_device:
             y = net(self.make(x))
         expected = x @ canonical["weight"].T + canonical["bias"]
         np.testing.assert_allclose(xdevice.to_numpy(y), expected, rtol=1e-6, atol=1e-6)
@@ -205,19 +207,23 @@ class ModelChecks(Suite):
             covered = [
                 name for part in self.adapter.parts(kind, {"layers": 1}) for name in part.of
             ]
-            assert len(set(covered)) == len(covered), f"{kind}: a parameter twice: {covered}"
+            assert len(set(covered)) == len(covered), (
+                f"{kind}: two parts have one parameter: {covered}"
+            )
 
     @needs("Operations", "Calls")
     def test_layers_without_parameters_say_what_they_are_set_to(self) -> None:
         net = xdevice.to_device(
-            need(self.samples.settings(), "layers without parameters"), self.home
+            skip_if_none(self.samples.settings(), "layers without parameters"), self.home
         )
         with skipping_what_is_refused():
             expected = list(self.adapter.layers(net))
             layers = list(self.adapter.operations(net, expected))
-        first, *plain = layers
+        first, *others = layers
         # `operations` only adds the line of the program to such a layer
-        assert [first._replace(line="")] == expected, "those with parameters are the same"
+        assert [first._replace(line="")] == expected, (
+            "operations has changed the layers with parameters"
+        )
         pool = {
             "kernel": (3, 2),
             "stride": (1, 2),
@@ -225,16 +231,16 @@ class ModelChecks(Suite):
             "dilation": (1, 1),
             "ceil_mode": False,
         }
-        assert [(layer.kind, layer.parts, dict(layer.settings)) for layer in plain] == [
+        assert [(layer.kind, layer.parts, dict(layer.settings)) for layer in others] == [
             ("activation", (), {"function": "leaky_relu", "slope": 0.25}),
             ("dropout", (), {"p": 0.375, "mode": "upscale_in_train", "axes": "each number"}),
             ("max_pool", (), pool),
         ]
         self.needs_kernels()
-        with self.here, self.adapter.calls(net) as calls:
+        with self.home_device, self.adapter.calls(net) as calls:
             net(self.make(np.ones((1, 3, 3, 3), "float32")))
         assert [layer.path for layer in layers] == [call.path for call in calls], (
-            "paths are those of calls"
+            "layers and calls have different paths"
         )
 
     def traceable(self) -> Any:
@@ -250,7 +256,7 @@ class ModelChecks(Suite):
     def test_a_call_of_a_layer_is_seen_as_it_was(self) -> None:
         net = self.traceable()
         array = np.arange(6, dtype="float32").reshape(2, 3)
-        with self.here:
+        with self.home_device:
             x = self.make(array)
             # the layer refuses this shape; a call that fails must leave no hook behind
             with suppress(Exception), self.adapter.calls(net):
@@ -263,10 +269,10 @@ class ModelChecks(Suite):
         # writing zeros into the tensors must not change the recorded copies
         for tensor in (x, y):
             if self.adapter.can_write(tensor):
-                self.adapter.write(tensor, self.adapter.copy(tensor * 0, self.here))
+                self.adapter.write(tensor, self.adapter.copy(tensor * 0, self.home_device))
         paths = [layer.path for layer in self.adapter.layers(net)]
         assert [call.path for call in calls] == paths, (
-            "only the call inside the block is recorded"
+            "expected a record of the call inside the block only"
         )
         tensors = (*calls[0].inputs, *calls[0].outputs)
         assert [self.adapter.device_of(tensor) for tensor in tensors] == [devices.CPU] * 2
@@ -286,47 +292,53 @@ class ModelChecks(Suite):
             inputs.append(arguments[0][0])
             return call(), "told"
 
-        with self.here:
+        with self.home_device:
             x = self.make()
             with self.adapter.outermost(around):
                 result = net(x)
             assert not isinstance(net(x), tuple), "recording continues after its block"
-        assert [one is x for one in inputs] == [True], "once, however many layers are inside"
+        assert [one is x for one in inputs] == [True], (
+            "around must be called once, for the whole model"
+        )
         assert result[1] == "told"
 
     @needs("Calls")
     def test_a_model_is_called_without_its_gradients(self) -> None:
         net = self.traceable()
-        with self.here:
+        with self.home_device:
             x = self.make()
             # `infer` computes the same, and records nothing for gradients
             y, expected = self.adapter.infer(net, (x,)), net(x)
         assert not self.requires_grad(y)
         np.testing.assert_allclose(xdevice.to_numpy(y), xdevice.to_numpy(expected), rtol=1e-6)
-        assert not self.adapter.has_channels_last(net), "a linear layer has no images"
+        assert not self.adapter.has_channels_last(net), (
+            "has_channels_last must be False for a linear layer"
+        )
 
     def test_a_shared_variable_comes_under_both_names(self) -> None:
-        model, _ = need(self.samples.tied(), "a model with shared parameters")
+        model, _ = skip_if_none(self.samples.tied(), "a model with shared parameters")
         names, values = zip(*self.adapter.variables(model), strict=True)
         # state dicts of all frameworks list a tied weight under each of its names
         assert len(set(names)) > len(set(map(id, values)))
 
     def test_shared_parameters_stay_shared(self) -> None:
-        model, is_shared = need(self.samples.tied(), "a model with shared parameters")
+        model, is_shared = skip_if_none(self.samples.tied(), "a model with shared parameters")
         assert is_shared(model)
         assert is_shared(xdevice.to_device(model, self.home))
         assert is_shared(xdevice.copy_to(model, self.home))
-        there = self.second()
+        there = self.second_device_or_none()
         if there is not None and self.holds_values(there):
             assert is_shared(xdevice.copy_to(model, there))
             assert is_shared(xdevice.to_device(model, there))
             assert xdevice.device_of(model) is there
 
     def test_models_that_share_a_tensor_share_it_after_a_move(self) -> None:
-        *models, is_shared = need(self.samples.sharing(), "two models that share a tensor")
+        *models, is_shared = skip_if_none(
+            self.samples.sharing(), "two models that share a tensor"
+        )
         before = [self.values(model) for model in models]
         assert is_shared()
-        for target in self.all_places():
+        for target in self.all_devices():
             moved = xdevice.to_device(dict(enumerate(models)), target)
             assert is_shared(), f"on {target}"
             for i, values in enumerate(before):
@@ -335,9 +347,9 @@ class ModelChecks(Suite):
                     self.assert_on(target, x, values[name], f"{name} on {target}")
 
     def test_a_spread_model_is_a_named_mismatch(self) -> None:
-        far = next((place for place in self.all_places() if place is not devices.CPU), None)
-        there = need(far, "a second device")
-        model = need(self.samples.spread(there), "a model spread over two devices")
+        far = next((place for place in self.all_devices() if place is not devices.CPU), None)
+        there = skip_if_none(far, "a second device")
+        model = skip_if_none(self.samples.spread(there), "a model spread over two devices")
         # the error names the device that the model is spread to
         for ask in (xdevice.device_of, xdevice.check_same_device):
             with pytest.raises(DeviceMismatchError, match=f"{there}"):
@@ -347,7 +359,7 @@ class ModelChecks(Suite):
         assert xdevice.device_of(model) is there
 
     def test_an_unbuilt_model_is_refused(self) -> None:
-        model = need(self.samples.unbuilt(), "models without variables")
+        model = skip_if_none(self.samples.unbuilt(), "models without variables")
         for ask in (
             xdevice.device_of,
             lambda m: xdevice.to_device(m, self.home),
@@ -368,7 +380,7 @@ class ModelChecks(Suite):
                 with pytest.raises(NotBuiltError):
                     self.adapter.require_built(model)
             else:
-                assert self.accepts(model), f"{name} is built"
+                assert self.accepts(model), f"require_built has refused {name}, which is built"
 
     def accepts(self, model: Any) -> bool:
         """Whether `require_built` accepts a model."""
@@ -379,23 +391,27 @@ class ModelChecks(Suite):
         return True
 
     def test_a_model_is_all_on_the_device_where_it_is(self) -> None:
-        there = self.there()
+        there = self.second_device()
         for name, model in self.build():
             if not list(self.adapter.model_devices(model)):
                 continue
-            assert self.adapter.is_all_on(model, self.here), f"{name} is on {self.here}"
-            assert not self.adapter.is_all_on(model, there), f"{name} is not on {there}"
-        far = there if there is not devices.CPU else self.here
-        model = need(self.samples.spread(far), "a model spread over two devices")
+            assert self.adapter.is_all_on(model, self.home_device), (
+                f"is_all_on must be True: {name} is on {self.home_device}"
+            )
+            assert not self.adapter.is_all_on(model, there), (
+                f"is_all_on must be False: {name} is not on {there}"
+            )
+        far = there if there is not devices.CPU else self.home_device
+        model = skip_if_none(self.samples.spread(far), "a model spread over two devices")
         assert not any(self.adapter.is_all_on(model, place) for place in (devices.CPU, far)), (
-            "it is spread"
+            "is_all_on must be False for a model that is spread over devices"
         )
 
     def test_the_parts_of_a_copy_stand_for_those_of_the_model(self) -> None:
         """`model_parts` must list the parts of a copy in the same order as those of the model,
         so that a part which is copied together with its model can be replaced by the part of
         the copy."""
-        for target in self.all_places():
+        for target in self.all_devices():
             for name, model in self.build():
                 self.assert_parts_follow(name, model, target)
         shapes = {
@@ -403,7 +419,7 @@ class ModelChecks(Suite):
             for part in self.parts_to_hold(self.linear())
             if hasattr(part, "shape")
         }
-        assert shapes == {(2,), (2, 3)}, "a weight and a bias are among them"
+        assert shapes == {(2,), (2, 3)}, "model_parts must list the weight and the bias"
 
     def assert_parts_follow(self, name: str, model: Any, target: Device) -> None:
         """Checks that, if a model and its parts are copied to `target` in one call, the copies
@@ -411,7 +427,7 @@ class ModelChecks(Suite):
         parts = self.parts_to_hold(model)
         copied, *copies = xdevice.copy_to([model, *parts], target)
         its = self.parts_to_hold(copied)
-        assert len(its) == len(parts), f"{name}: a copy has as many parts"
+        assert len(its) == len(parts), f"{name}: the copy has a different number of parts"
         for part, twin, copy in zip(parts, its, copies, strict=True):
             kind = self.adapter.classify(type(part))
             assert self.adapter.classify(type(twin)) == kind, (
@@ -442,14 +458,14 @@ class ModelChecks(Suite):
             with suppress(NotBuiltError):
                 is_alone = [label for label, _ in self.adapter.variables(model)] == [""]
                 assert (tensor is not None) is is_alone, (
-                    f"{name}: a lone variable has the name '' and a tensor"
+                    f"{name}: tensor_of must return a tensor only for a single variable, whose name is ''"
                 )
             if tensor is None:
                 continue
             lone += 1
             assert self.adapter.classify(type(tensor)) == "tensor", name
             (value,) = self.values(model).values()
-            self.assert_on(self.here, tensor, value, name)
+            self.assert_on(self.home_device, tensor, value, name)
             self.assert_reads(model, value, name)
         if self.samples.network(3, 2) is not None:
             assert self.adapter.tensor_of(self.linear()) is None

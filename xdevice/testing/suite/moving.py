@@ -12,7 +12,7 @@ import pytest
 
 import xdevice
 
-from .base import Suite, assert_same, need, side_by_side
+from .base import Suite, assert_same, side_by_side, skip_if_none
 
 _LARGE = (33, 1_017_001)
 """The shape of a tensor of bytes that is larger than the pieces in which adapters copy."""
@@ -44,7 +44,7 @@ class MovingChecks(Suite):
     def test_to_device_gives_the_same_object_where_it_is_there(self) -> None:
         for name, x in self.odd_tensors().items():
             # a copy would take memory, and optimizers would go on with the old tensor
-            for spelling in (self.here, self.home, self.here.native):
+            for spelling in (self.home_device, self.home, self.home_device.native):
                 assert xdevice.to_device(x, spelling) is x, name
         batch = {"x": [self.make()]}
         # the container too, because a program may compare it by identity, or refer to it
@@ -52,19 +52,19 @@ class MovingChecks(Suite):
         assert xdevice.to_device(batch, self.home) is batch
 
     def test_to_device_moves_and_leaves_the_source(self) -> None:
-        there = self.there()
+        there = self.second_device()
         for name, x, array in self.odd():
             moved = xdevice.to_device(x, there)
             assert moved is not x
             self.assert_on(there, moved, array, name)
             # with some settings, MXNet and JAX silently narrow 64-bit numbers
             assert str(moved.dtype) == str(x.dtype), name
-            assert xdevice.device_of(x) is self.here, name
+            assert xdevice.device_of(x) is self.home_device, name
             # a move must not take over the memory of its source
             self.assert_reads(x, array, f"{name}: the source")
 
     def test_a_batch_moves_as_its_tensors_do(self) -> None:
-        there, arrays, shared = self.there(), self.odd_arrays(), self.make()
+        there, arrays, shared = self.second_device(), self.odd_arrays(), self.make()
         marked = [self.make()]
         if self.computes:
             marked.append(self.samples.marked(self.make()))
@@ -83,22 +83,22 @@ class MovingChecks(Suite):
         assert list(map(self.requires_grad, moved["marked"])) == list(
             map(self.requires_grad, marked)
         )
-        assert xdevice.device_of(batch) is self.here
+        assert xdevice.device_of(batch) is self.home_device
         mixed = xdevice.to_device([moved["twice"][0], *batch["odd"].values()], there)
         assert mixed[0] is moved["twice"][0]
         for name, x in zip(batch["odd"], mixed[1:], strict=True):
             self.assert_holds(x, arrays[name], name)
 
     def test_a_tensor_comes_back_as_it_went(self) -> None:
-        there = self.there_with_values()
+        there = self.second_device_with_values()
         for name, x, array in self.odd():
             back = xdevice.to_device(xdevice.to_device(x, there), self.home)
-            self.assert_on(self.here, back, array, name)
+            self.assert_on(self.home_device, back, array, name)
 
     def test_a_move_is_in_memory_of_its_own(self) -> None:
-        there = self.there_with_values()
+        there = self.second_device_with_values()
         # tensors may share memory into which nobody can write
-        if "gpu" not in (there.kind, self.here.kind) and not self.adapter.can_write(
+        if "gpu" not in (there.kind, self.home_device.kind) and not self.adapter.can_write(
             self.make()
         ):
             pytest.skip(
@@ -114,7 +114,7 @@ class MovingChecks(Suite):
         was made, must not change the moved tensor, which must have all its values even if it is
         read at once."""
         pattern = np.resize(np.arange(251, dtype="uint8"), _LARGE)
-        places = (self.here, self.there_with_values())
+        places = (self.home_device, self.second_device_with_values())
         for source, target in (places, places[::-1]):
             for verb in _verbs():
                 buffer = pattern.copy()
@@ -127,7 +127,7 @@ class MovingChecks(Suite):
                 self.assert_holds(moved, pattern, f"{verb.__name__} from {source} to {target}")
 
     def test_large_moves_of_threads_do_not_meet(self) -> None:
-        places = (self.here, self.there_with_values())
+        places = (self.home_device, self.second_device_with_values())
         # without a number in common, so that even one byte of the other array shows
         arrays = [
             np.resize(np.arange(start, start + 101, dtype="uint8"), _LARGE)
@@ -144,8 +144,8 @@ class MovingChecks(Suite):
             self.assert_holds(x, array)
 
     def test_what_is_not_waited_for_cannot_be_read_early(self) -> None:
-        there = self.there_with_values()
-        for source, target in ((self.here, there), (there, self.here)):
+        there = self.second_device_with_values()
+        for source, target in ((self.home_device, there), (there, self.home_device)):
             # each way of reading must wait by itself
             for read in (xdevice.to_numpy, self._after_sync, self._after_a_copy):
                 x, expected = self.pending()
@@ -173,9 +173,9 @@ class MovingChecks(Suite):
         return xdevice.to_numpy(xdevice.copy_to(x, "cpu"))
 
     def test_a_move_waits_for_what_is_computed(self) -> None:
-        there = self.there_with_values()
+        there = self.second_device_with_values()
         for verb in _verbs():
-            for target in (there, self.here):
+            for target in (there, self.home_device):
                 # the sum may still be computed when the copy begins
                 x, expected = self.pending()
                 self.assert_reads(verb(x, target), expected, f"{verb.__name__} to {target}")
@@ -196,16 +196,16 @@ class MovingChecks(Suite):
         for name, x, array in self.odd():
             copied = xdevice.copy_to(x, self.home)
             assert copied is not x, name
-            self.assert_on(self.here, copied, array, name)
+            self.assert_on(self.home_device, copied, array, name)
             self.assert_holds(x, array, f"{name}: the source")
             self.assert_apart(copied, x, name)
 
     def test_copy_to_another_device(self) -> None:
-        there = self.there()
+        there = self.second_device()
         for name, x, array in self.odd():
             copied = xdevice.copy_to(x, there)
             self.assert_on(there, copied, array, name)
-            assert xdevice.device_of(x) is self.here, name
+            assert xdevice.device_of(x) is self.home_device, name
             if self.holds_values(there):
                 self.assert_apart(copied, x, name)
 
@@ -217,7 +217,7 @@ class MovingChecks(Suite):
             # JAX, TensorFlow and NumPy have no such mark
             if self.requires_grad(x) is None:
                 pytest.skip(f"{self.backend} does not mark tensors")
-            for target in self.all_places():
+            for target in self.all_devices():
                 for verb in _verbs():
                     assert self.requires_grad(verb(x, target)) is wanted
             assert self.requires_grad(x) is wanted
@@ -226,12 +226,12 @@ class MovingChecks(Suite):
         self.assert_gradient(lambda x: xdevice.copy_to(x * -2.5, self.home))
 
     def test_gradients_flow_there_and_back(self) -> None:
-        there = self.there_with_values()
+        there = self.second_device_with_values()
         for verb in _verbs():
             self.assert_gradient(lambda x, verb=verb: verb(verb(x * -2.5, there), self.home))  # type: ignore[misc]
 
     def test_gradients_arrive_where_the_source_is(self) -> None:
-        there = self.there_with_values()
+        there = self.second_device_with_values()
         for verb in _verbs():
             self.assert_gradient(lambda x, verb=verb: verb(x, there) * -2.5)  # type: ignore[misc]
 
@@ -244,9 +244,9 @@ class MovingChecks(Suite):
             *(make() for make in self.samples.models().values()),
         ):
             assert self.adapter.container_way(thing) is None, (
-                f"{thing!r:.60} has no way into it"
+                f"container_way must return None for {thing!r:.60}"
             )
-        there = self.there()
+        there = self.second_device()
         holders = self.samples.holders(self.make())
         # such as the framework's own containers of tensors, which xdevice walks by the
         # framework's rules
@@ -254,7 +254,7 @@ class MovingChecks(Suite):
             pytest.skip("the samples do not have: objects that the framework knows")
         for name, (holder, read) in holders.items():
             for verb in _verbs():
-                for target in (there, self.here):
+                for target in (there, self.home_device):
                     self.assert_walked(name, holder, read, verb, target)
 
     def assert_walked(self, name: str, holder: Any, read: Any, verb: Any, target: Any) -> None:
@@ -268,16 +268,18 @@ class MovingChecks(Suite):
         assert xdevice.device_of(moved) is target, name
         inside, its = read(moved)
         self.assert_on(target, inside, xdevice.to_numpy(self.make()), name)
-        assert str(its) == str(beside), f"{name}: the values next to the tensor"
+        assert str(its) == str(beside), f"{name}: the values next to the tensor have changed"
         if verb is xdevice.copy_to and self.holds_values(target):
             self.assert_apart(inside, x, name)
         assert read(holder)[0] is x, f"{name}: the source has changed"
-        assert xdevice.device_of(holder) is self.here, name
+        assert xdevice.device_of(holder) is self.home_device, name
 
     def test_what_moves_itself_is_told_a_native_device(self) -> None:
-        method = need(self.adapter.moves_by, "a method by which objects move themselves")
+        method = skip_if_none(
+            self.adapter.moves_by, "a method by which objects move themselves"
+        )
         assert isinstance(method, str)
-        there, x = self.there(), self.make()
+        there, x = self.second_device(), self.make()
         assert callable(getattr(x, method, None)), (
             f"tensors of {self.backend} have no {method}()"
         )
@@ -303,15 +305,15 @@ class MovingChecks(Suite):
         # such classes pass the device on to the framework, which does not accept xdevice's
         # `Device`
         assert natives == [there.native], (
-            "the method is called once, with the framework's own device"
+            f"{method}() must be called once, with the framework's own device"
         )
         assert xdevice.device_of(moved.x) is there
-        assert xdevice.device_of(mover.x) is self.here
+        assert xdevice.device_of(mover.x) is self.home_device
 
     # containers
 
     def test_containers_keep_their_shape_and_types(self) -> None:
-        target = self.second() or self.here
+        target = self.second_device_or_none() or self.home_device
         x = self.make()
         nested: dict[str, Any] = {
             "list": [x, 1],
@@ -342,7 +344,7 @@ class MovingChecks(Suite):
                 moved["proxy"]["x"],
             ]
             assert all(tensor is tensors[0] for tensor in tensors), (
-                "one tensor in seven places must stay one"
+                "a tensor in seven places must stay one tensor"
             )
             assert xdevice.device_of(tensors[0]) is target
             assert nested["list"][0] is x

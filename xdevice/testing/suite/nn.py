@@ -1,4 +1,4 @@
-"""The conformance suite's checks of the kernels from which `xdevice.nn` is made."""
+"""Checks of the kernels on which `xdevice.nn` is built."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _LOG_2 = 0.69315
 
 
 class LayerFunctionChecks(Suite):
-    """Checks of neural-network functions. An adapter may have none, and raise
-    `UnsupportedError`; otherwise it must have all of them, and they must be right."""
+    """Checks of neural-network functions. An adapter may have none of them, and raise `UnsupportedError`. Otherwise it
+    must have all of them, with the right results."""
 
     @needs("nn")
     def test_functions_of_layers_are_whole_and_right_or_refused(self) -> None:
@@ -34,23 +34,23 @@ class LayerFunctionChecks(Suite):
         assert not missing, f"nn() lacks {', '.join(missing)}"
         self.needs_kernels()
         # in a new thread, so that settings of the framework for the thread end with it
-        self.in_thread(self.compute_in_use)
+        self.in_thread(self.check_with_backend)
 
-    def compute_in_use(self) -> None:
-        """Runs `compute_layers` with the backend under test selected. It is called in a new
+    def check_with_backend(self) -> None:
+        """Runs `check_layers` with the backend under test selected. It is called in a new
         thread, in which another backend may be the default."""
         with xdevice.use_backend(self.backend):
-            self.compute_layers()
+            self.check_layers()
 
-    def compute_layers(self) -> None:
+    def check_layers(self) -> None:
         """Checks functions of `xdevice.nn` against results that were worked out by hand."""
         # exp(-200) is zero in float32: a softmax before its logarithm would give -inf
         x = self.make([[0.0, -200.0], [-3.0, -3.0]])
         labels = self.make([1, 0])
-        self.compute_activations(x)
-        self.compute_losses(x, labels)
-        self.compute_images()
-        self.compute_norms(x)
+        self.check_activations(x)
+        self.check_losses(x, labels)
+        self.check_images()
+        self.check_norms(x)
         self.assert_near(xdevice.nn.embedding(labels, x), [[-3.0, -3.0], [0.0, -200.0]])
         self.assert_near(
             xdevice.nn.attention(x, x, x, causal=True), [[0.0, -200.0], [0.0, -200.0]]
@@ -59,7 +59,7 @@ class LayerFunctionChecks(Suite):
         self.assert_near(xdevice.nn.dropout(self.make([1.0, 3.0]), mask, 0.25), [0.0, 4.0])
         self.assert_labels_refused(x)
 
-    def compute_activations(self, x: Any) -> None:
+    def check_activations(self, x: Any) -> None:
         """Checks the activation functions, with numbers for which a naive formula would
         overflow. `x` is `[[0, -200], [-3, -3]]`."""
         nn = xdevice.nn
@@ -70,8 +70,8 @@ class LayerFunctionChecks(Suite):
         gelu = nn.gelu(self.make([-1.0, 0.0, 3.0]), approximate=True)
         self.assert_near(gelu, [-0.158808, 0.0, 2.996363])
 
-    def compute_losses(self, x: Any, labels: Any) -> None:
-        """Checks the loss functions and `one_hot`. As in `compute_layers`, `x` has two rows of
+    def check_losses(self, x: Any, labels: Any) -> None:
+        """Checks the loss functions and `one_hot`. As in `check_layers`, `x` has two rows of
         logits for two classes, and `labels` has the class of each row."""
         nn = xdevice.nn
         self.assert_near(nn.cross_entropy(x, labels), (200 + _LOG_2) / 2)
@@ -84,7 +84,7 @@ class LayerFunctionChecks(Suite):
         self.assert_near(nn.one_hot(labels, 3), [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
         assert xdevice.to_numpy(nn.one_hot(labels, 2, dtype="int32")).dtype == "int32"
 
-    def compute_images(self) -> None:
+    def check_images(self) -> None:
         """Checks convolutions and pools on an image of two rows and three columns."""
         nn = xdevice.nn
         image = self.make([[[[-1.0, -2.0, -3.0], [-4.0, -5.0, -6.0]]]])
@@ -101,7 +101,7 @@ class LayerFunctionChecks(Suite):
         self.assert_near(nn.max_pool2d(image, 2), [[[[-1.0]]]])
         self.assert_near(nn.avg_pool2d(image, 2, padding=(0, 1)), [[[[-1.25, -4.0]]]])
 
-    def compute_norms(self, x: Any) -> None:
+    def check_norms(self, x: Any) -> None:
         """Checks `layer_norm` along the rows of `x`, which is `[[0, -200], [-3, -3]]`, and
         `batch_norm` along its columns."""
         nn = xdevice.nn
@@ -117,7 +117,11 @@ class LayerFunctionChecks(Suite):
             labels = self.make([0, label])
             message = f"index {label} is out of range; expected 0 to 1"
             # in blocking mode, because a GPU raises the error at the line of the call only then
-            with xdevice.accelerator.blocking() if self.here.kind == "gpu" else nullcontext():
+            with (
+                xdevice.accelerator.blocking()
+                if self.home_device.kind == "gpu"
+                else nullcontext()
+            ):
                 with pytest.raises(IndexError, match=message):
                     xdevice.nn.cross_entropy(x, labels)
                 with pytest.raises(IndexError, match=message):
@@ -127,7 +131,7 @@ class LayerFunctionChecks(Suite):
         """Checks that a result is a float32 tensor on the home device that has the shape of
         `numbers` and their values, up to rounding."""
         device = xdevice.device_of(result)
-        assert device is self.here, f"the result is on {device}"
+        assert device is self.home_device, f"the result is on {device}"
         array = xdevice.to_numpy(result)
         assert array.dtype == "float32"
         assert array.shape == np.shape(numbers), f"{array.shape}, expected {np.shape(numbers)}"

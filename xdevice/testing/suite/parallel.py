@@ -13,9 +13,9 @@ import pytest
 import xdevice
 from xdevice.base import devices
 
-from .base import Planned, Suite, assert_same, need
+from .base import Planned, Suite, assert_same, skip_if_none
 from .capabilities import needs
-from .values import plain, telling
+from .values import extreme_values, small_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,15 +39,15 @@ class ParallelChecks(Suite):
             assert number == 7
             for result in (first, *others):
                 self.assert_reads(self.add(result, result), expected * 4)
-                assert xdevice.device_of(result) is self.here
+                assert xdevice.device_of(result) is self.home_device
 
     def test_parallel_carries_the_callers_state(self) -> None:
         self.needs_kernels()
-        for device in self.places():
+        for device in self.devices_with_values():
             with device:
                 places = xdevice.parallel.run(*[self.placed_by_the_framework] * 3)
             assert places == [device] * 3, (
-                "`with device:` does not carry into tasks: thread_state()"
+                "`with device:` has no effect in tasks: see thread_state"
             )
         assert xdevice.parallel.run(self.placed_by_the_framework) == [
             self.placed_by_the_framework()
@@ -68,7 +68,7 @@ class ParallelChecks(Suite):
             with enter():
                 assert is_on(), name
                 assert xdevice.parallel.run(is_on, is_on, is_on) == [True] * 3, (
-                    f"{name} does not carry into tasks"
+                    f"{name} has no effect in tasks: see thread_state"
                 )
                 state = self.adapter.thread_state()
             # a new thread, which begins with the framework's defaults
@@ -83,7 +83,7 @@ class ParallelChecks(Suite):
 
     def test_tasks_of_many_threads_work(self) -> None:
         self.needs_kernels()
-        array = plain("float32")
+        array = small_numbers("float32")
 
         def task(number: int) -> Any:
             # different numbers in each task, so that a tensor of another task shows
@@ -100,7 +100,7 @@ class ParallelChecks(Suite):
     @needs("Prefetch")
     def test_prefetch_gives_every_batch_as_it_was(self) -> None:
         arrays = self.odd_arrays()
-        for target in self.places():
+        for target in self.devices_with_values():
             batches = [
                 {"x": self.make(array, array.dtype.name), "name": name}
                 for name, array in arrays.items()
@@ -115,15 +115,15 @@ class ParallelChecks(Suite):
                 self.assert_on(target, batch["x"], array, f"{name} to {target}")
             # float64 arrays become float32, as with `xdevice.tensor`
             names = [name for name in self.dtypes() if name != "float64"]
-            hosts = list(xdevice.prefetch(map(telling, names), target))
+            hosts = list(xdevice.prefetch(map(extreme_values, names), target))
             for x, name in zip(hosts, names, strict=True):
-                self.assert_on(target, x, telling(name), f"NumPy's {name} to {target}")
+                self.assert_on(target, x, extreme_values(name), f"NumPy's {name} to {target}")
 
     @needs("Prefetch")
     def test_prefetched_batches_can_be_computed_with(self) -> None:
         self.needs_kernels()
-        array = plain("float32")
-        for target in self.places():
+        array = small_numbers("float32")
+        for target in self.devices_with_values():
             sums = []
             for x in xdevice.prefetch(
                 (array * np.float32(i) for i in range(6)), target, depth=3
@@ -138,7 +138,7 @@ class ParallelChecks(Suite):
 
     @needs("Prefetch")
     def test_prefetch_has_read_its_source_when_it_goes_on(self) -> None:
-        for target in self.places():
+        for target in self.devices_with_values():
             # an uneven number of columns, so that rows are not aligned
             buffer = np.zeros((64, 65), "float32")
             shared = self.make(buffer) if self.can_be_written() else None
@@ -166,7 +166,7 @@ class ParallelChecks(Suite):
 
     @needs("Prefetch")
     def test_staged_memory_is_nobody_elses(self) -> None:
-        for target in self.places():
+        for target in self.devices_with_values():
             source = np.full((64, 65), 2.0, "float32")
             tensor = xdevice.to_device(self.make(source), "cpu")
             staged = [self.adapter.stage(source, target), self.adapter.stage(tensor, target)]
@@ -186,9 +186,9 @@ class ParallelChecks(Suite):
 
     @needs("Prefetch")
     def test_a_loader_of_the_framework_is_iterated(self) -> None:
-        arrays = [plain("float32") + i for i in range(5)]
+        arrays = [small_numbers("float32") + i for i in range(5)]
         before = threading.active_count()
-        loader = need(self.samples.loader(arrays), "a loader")
+        loader = skip_if_none(self.samples.loader(arrays), "a loader")
         batches = [xdevice.to_numpy(x) for x in xdevice.prefetch(loader, self.home)]
         assert len(batches) == len(arrays)
         for actual, expected in zip(batches, arrays, strict=True):

@@ -23,7 +23,7 @@ class ProcessChecks(Suite):
     """Checks of many threads, and of fresh and forked processes."""
 
     def test_eight_threads_at_once(self) -> None:
-        places = self.places()
+        places = self.devices_with_values()
 
         def work(number: int) -> None:
             with xdevice.use_backend(self.backend):
@@ -55,13 +55,13 @@ class ProcessChecks(Suite):
         )
         assert answer["loaded in threads"] == 8
         assert answer["other backends"] == []
-        assert answer["started by counting"] == [], "counting devices starts none"
+        assert answer["started by counting"] == [], "counting the devices must not start any"
         assert answer["works in the main thread"] == 2.0, (
             "it must work after the thread that loaded it has ended"
         )
         assert answer["works in a new thread"] == 2.0
         assert set(answer["floats"]) <= {"float64"}, (
-            "the default is that of all threads, once it was changed"
+            "default_to_float64 must have an effect in all threads"
         )
 
     @once
@@ -91,7 +91,7 @@ class ProcessChecks(Suite):
         if "refused" in answer:
             pytest.skip(answer["refused"])
         names = [device for device in answer["devices"] if device.startswith(("cpu", "gpu"))]
-        assert names == ["cpu:0", "gpu:0", "gpu:1"], "two virtual GPUs beside one CPU"
+        assert names == ["cpu:0", "gpu:0", "gpu:1"], "expected one CPU and two virtual GPUs"
         assert answer["described"] == ["virtual GPU (host memory)"] * 2
         assert answer["moved"] == {"gpu:0": [1.5, -2.5], "gpu:1": [1.5, -2.5]}
 

@@ -42,10 +42,10 @@ class Ranks:
     def __init__(self, world: World, dtype: str) -> None:
         self.world, self.dtype = world, dtype
         self.rank, self.size = world.rank, world.size
-        self.telling = self.for_each_rank(values.telling(dtype))
+        self.extreme_values = self.for_each_rank(values.extreme_values(dtype))
         """Input for collectives that move values: for each rank an array of extreme values, all
         with different bits."""
-        self.plain = self.for_each_rank(values.plain(dtype))
+        self.small_numbers = self.for_each_rank(values.small_numbers(dtype))
         """Input for collectives that compute: for each rank an array of small numbers, which
         every dtype adds exactly."""
 
@@ -86,10 +86,10 @@ class Ranks:
         """Checks that `all_reduce` with the operation `op` raises `DTypeError` for this
         dtype."""
         try:
-            self.world.all_reduce(self.mine(self.plain), op)
+            self.world.all_reduce(self.mine(self.small_numbers), op)
         except xdevice.errors.DTypeError:
             return
-        raise AssertionError("no DTypeError")
+        raise AssertionError(f"{op} of {self.dtype} raised no DTypeError")
 
     # the checks, each of which every rank runs
 
@@ -99,15 +99,17 @@ class Ranks:
         if self.dtype == "bool":
             self.assert_refused("sum")
             return
-        x = self.mine(self.plain)
+        x = self.mine(self.small_numbers)
         result = self.world.all_reduce(x)
-        self.same(result, reduce(np.add, self.plain), "sum")
+        self.same(result, reduce(np.add, self.small_numbers), "sum")
         # tensors of JAX and TensorFlow cannot be written, so the result is a new tensor
         backend = xdevice.backend()
         if backend.can_write(backend.detached(x)):
-            assert result is x, "sum: another tensor, though it can be written"
+            assert result is x, "sum: a new tensor, though the input can be written"
         else:
-            self.same(x, self.plain[self.rank], "the input of sum, which cannot be written")
+            self.same(
+                x, self.small_numbers[self.rank], "the input of sum, which cannot be written"
+            )
 
     def means(self) -> None:
         """Checks means, and weighted means, in which a rank with more rows counts more. Dtypes
@@ -116,14 +118,14 @@ class Ranks:
             self.assert_refused("mean")
             return
         # the exact mean, to which the engine's is compared
-        wide = [row.astype("complex128") for row in self.plain]
-        mean = self.world.all_reduce(self.mine(self.plain), "mean")
+        wide = [row.astype("complex128") for row in self.small_numbers]
+        mean = self.world.all_reduce(self.mine(self.small_numbers), "mean")
         self.near(mean, reduce(np.add, wide) / self.size, "mean")
         # not whole numbers, with which the sum would be exact in any order
         weights = [rank + 0.5 for rank in range(self.size)]
         expected = np.average(wide, axis=0, weights=weights)
         weighed = self.world.all_reduce(
-            self.mine(self.plain), "mean", weight=weights[self.rank]
+            self.mine(self.small_numbers), "mean", weight=weights[self.rank]
         )
         self.near(weighed, expected, "weighted mean")
 
@@ -133,25 +135,25 @@ class Ranks:
             self.assert_refused("max")
             return
         for op, function in (("max", np.maximum), ("min", np.minimum)):
-            expected = reduce(function, self.plain)
-            self.same(self.world.all_reduce(self.mine(self.plain), op), expected, op)
+            expected = reduce(function, self.small_numbers)
+            self.same(self.world.all_reduce(self.mine(self.small_numbers), op), expected, op)
 
     def broadcasts(self) -> None:
         """Checks a broadcast from each rank."""
         # every rank, because rank 0 is the default: an engine that ignores the root would pass
         # with it
         for root in range(self.size):
-            result = self.world.broadcast(self.mine(self.telling), root=root)
-            self.same(result, self.telling[root], f"broadcast from {root}")
+            result = self.world.broadcast(self.mine(self.extreme_values), root=root)
+            self.same(result, self.extreme_values[root], f"broadcast from {root}")
 
     def gathers(self) -> None:
         """Checks that the arrays of all ranks are joined in the order of the ranks, whether the
         arrays have equal lengths or not."""
-        x = self.mine(self.telling)
-        self.same(self.world.all_gather(x), np.concatenate(self.telling), "all_gather")
-        self.same(x, self.telling[self.rank], "the input of all_gather")
+        x = self.mine(self.extreme_values)
+        self.same(self.world.all_gather(x), np.concatenate(self.extreme_values), "all_gather")
+        self.same(x, self.extreme_values[self.rank], "the input of all_gather")
         # rank 0 has no rows
-        uneven = [row[:rank] for rank, row in enumerate(self.telling)]
+        uneven = [row[:rank] for rank, row in enumerate(self.extreme_values)]
         gathered = self.world.all_gather(self.mine(uneven), even=False)
         self.same(gathered, np.concatenate(uneven), "uneven all_gather")
 
@@ -160,7 +162,7 @@ class Ranks:
         if self.dtype == "bool":
             return
         # each rank has a part for every rank
-        rows = [np.concatenate([row] * self.size) for row in self.plain]
+        rows = [np.concatenate([row] * self.size) for row in self.small_numbers]
         x = self.mine(rows)
         expected = np.split(reduce(np.add, rows), self.size)[self.rank]
         self.same(self.world.reduce_scatter(x), expected, "reduce_scatter")
@@ -169,12 +171,12 @@ class Ranks:
     def sends(self) -> None:
         """Checks `send` from rank 0 to rank 1."""
         if self.rank == 0:
-            x = self.mine(self.telling)
+            x = self.mine(self.extreme_values)
             self.world.send(x, 1)
-            self.same(x, self.telling[0], "the input of send")
+            self.same(x, self.extreme_values[0], "the input of send")
         elif self.rank == 1:
-            like = self.tensor(np.zeros_like(self.telling[0]))
-            self.same(self.world.recv(like, 0), self.telling[0], "recv")
+            like = self.tensor(np.zeros_like(self.extreme_values[0]))
+            self.same(self.world.recv(like, 0), self.extreme_values[0], "recv")
 
     def shapes(self) -> None:
         """Checks tensors without axes and tensors without elements, with which engines are
@@ -230,13 +232,14 @@ def train(world: World) -> Iterator[str]:
     """Takes a training step with uneven parts of a batch in several processes, which must equal
     the step of one process. Yields a text for each fault."""
     backend = xdevice.backend()
-    # a few units in the last place, because the parts are added in another order than the whole
-    for dtype, most in (("float32", 2e-7), ("float64", 1e-15)):
+    # a few units in the last place, because the sum over the parts has another order than the
+    # sum over the whole batch
+    for dtype, tolerance in (("float32", 2e-7), ("float64", 1e-15)):
         if backend.dtype_refusal(dtype) is None and dtype in backend.dtypes:
-            yield from _train_in(dtype, most, world)
+            yield from _train_in(dtype, tolerance, world)
 
 
-def _train_in(dtype: str, most: float, world: World) -> Iterator[str]:
+def _train_in(dtype: str, tolerance: float, world: World) -> Iterator[str]:
     """Does the work of `train` in one dtype. `most` is the largest relative difference that is
     allowed between the two gradients."""
     # with the same seed on all ranks, so that all have the same data
@@ -250,7 +253,7 @@ def _train_in(dtype: str, most: float, world: World) -> Iterator[str]:
     mean = xdevice.to_numpy(world.average_gradients([own], weight=len(own_y))[0])
     expected = _gradient(x, y, w)
     off = np.abs(mean - expected).max() / np.abs(expected).max()
-    if not off <= most:
+    if not off <= tolerance:
         yield f"the gradient of {dtype} is off by {off}"
     rows = world.all_gather(xdevice.tensor(mean[None], dtype=dtype, device="cpu"))
     if len({row.tobytes() for row in xdevice.to_numpy(rows)}) != 1:

@@ -1,5 +1,5 @@
-"""Checks of the functions for data-parallel training: splitting, joining, copies to be trained,
-writing and summing."""
+"""Checks of the functions for data-parallel training: splitting and joining tensors, making copies to train, writing
+into tensors, and summing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 import xdevice
 from xdevice.base.dtypes import dtype_name
 
-from .base import Suite, cast, need
+from .base import Suite, cast, skip_if_none
 from .capabilities import needs
-from .values import FLOATS, plain, quiet
+from .values import FLOATS, small_numbers, without_nans
 
 if TYPE_CHECKING:
     from .values import Array
@@ -26,7 +26,7 @@ class ReplicaChecks(Suite):
     def test_a_tensor_splits_and_joins(self) -> None:
         self.needs_kernels()
         for name, odd in self.odd_arrays().items():
-            array = quiet(odd)
+            array = without_nans(odd)
             x = self.make(array, array.dtype.name)
             twice = self.adapter.join([x, x])
             # tensors without axes cannot be concatenated, so `join` stacks them
@@ -40,11 +40,11 @@ class ReplicaChecks(Suite):
                 self.assert_splits(x, array, sizes, f"{name} {sizes}")
         # on each device, because TensorFlow computes on the device of the block, and not on
         # that of the tensors
-        for place in self.places():
+        for place in self.devices_with_values():
             parts = self.adapter.split(xdevice.to_device(self.make(), place), [1, 1])
             results = {xdevice.device_of(x) for x in (*parts, self.adapter.join(parts))}
             assert results == {place}, (
-                f"split() and join() of tensors on {place} give some on {results}"
+                f"split() or join() of tensors on {place} returned tensors on {results}"
             )
 
     def assert_splits(self, x: Any, array: Array, sizes: list[int], name: str) -> None:
@@ -52,9 +52,9 @@ class ReplicaChecks(Suite):
         and that joining the parts gives a new tensor that equals `x`."""
         parts = self.adapter.split(x, sizes)
         for part, size, end in zip(parts, sizes, np.cumsum(sizes), strict=True):
-            self.assert_on(self.here, part, array[end - size : end], name)
+            self.assert_on(self.home_device, part, array[end - size : end], name)
         joined = self.adapter.join(parts)
-        self.assert_on(self.here, joined, array, name)
+        self.assert_on(self.home_device, joined, array, name)
         self.assert_apart(joined, x, name)
 
     @needs("Replicas")
@@ -71,7 +71,7 @@ class ReplicaChecks(Suite):
     @needs("Replicas")
     def test_a_leaf_is_a_copy_that_asks_for_gradients(self) -> None:
         self.needs_kernels()
-        for target in self.all_places():
+        for target in self.all_devices():
             for name, x, array in self.odd():
                 leaf = self.adapter.leaf(x, target)
                 tensor = self.tensor_of(leaf)
@@ -90,11 +90,11 @@ class ReplicaChecks(Suite):
     @needs("Replicas")
     def test_a_leaf_has_no_link_to_its_source(self) -> None:
         self.needs_kernels()
-        need(self.samples.gradient(lambda x: x * 3, self.make()), "gradients")
+        skip_if_none(self.samples.gradient(lambda x: x * 3, self.make()), "gradients")
         source = self.samples.marked(self.make())
         if self.requires_grad(source) is None:
             pytest.skip(f"{self.backend} does not mark tensors")
-        for target in self.places():
+        for target in self.devices_with_values():
             leaf = self.tensor_of(self.adapter.leaf(source, target))
             # in a block, because TensorFlow would compute on its first GPU
             with target:
@@ -110,7 +110,7 @@ class ReplicaChecks(Suite):
     def test_write_puts_values_into_the_memory_that_is_there(self) -> None:
         self.needs_kernels()
         for name, x, array in self.odd():
-            leaf = self.adapter.leaf(xdevice.copy_to(x, self.home), self.here)
+            leaf = self.adapter.leaf(xdevice.copy_to(x, self.home), self.home_device)
             dtype = dtype_name(x.dtype)
             # values that differ from the old ones, in any dtype
             new = (
@@ -144,20 +144,20 @@ class ReplicaChecks(Suite):
         writes, so that xdevice can notice tensors that share memory."""
         self.needs_kernels()
         for name, x in self.odd_tensors().items():
-            # nobody can write into these, so their memory does not matter
+            # these cannot be written, so their memory does not matter
             if 0 in tuple(x.shape) or not self.adapter.can_write(x):
                 continue
             memory = self.adapter.memory_of(x)
             if memory is None:
-                self.shares_nothing(x, name)
+                self.assert_shares_nothing(x, name)
                 continue
             address, strides = memory
-            assert address == need(self.samples.address(x), "addresses"), (
-                f"{name}: another address"
+            assert address == skip_if_none(self.samples.address(x), "addresses"), (
+                f"{name}: memory_of returned another address"
             )
             assert len(strides) == len(tuple(x.shape)), f"{name}: {strides}"
             self.assert_strides(x, strides, name)
-        self.waits_only_for_memory()
+        self.assert_waits_only_for_memory()
 
     def assert_strides(self, x: Any, strides: tuple[int, ...], name: str) -> None:
         """Checks that the strides of `x`, in bytes, are right: along each axis, a view of the
@@ -165,7 +165,7 @@ class ReplicaChecks(Suite):
         first = self.samples.address(x)
         for axis, (size, step) in enumerate(zip(tuple(x.shape), strides, strict=True)):
             index = tuple(size - 1 if i == axis else 0 for i in range(len(strides)))
-            with self.here:
+            with self.home_device:
                 # slices, because an int as index would drop the axis
                 view = x[tuple(slice(i, i + 1) for i in index)]
             memory = self.adapter.memory_of(view)
@@ -188,31 +188,33 @@ class ReplicaChecks(Suite):
                 return True
         return False
 
-    def shares_nothing(self, x: Any, name: str) -> None:
+    def assert_shares_nothing(self, x: Any, name: str) -> None:
         """Checks that a slice of `x` has its own memory, which an adapter promises if its
         `memory_of` returns None. Checks nothing for a tensor without axes."""
         axes = len(tuple(x.shape))
         if not axes:
             return
-        with self.here:
+        with self.home_device:
             view = x[:1]
         if view is not x:
-            assert not self.is_view(view, x, (0,) * axes), f"{name}: a view that shares memory"
+            assert not self.is_view(view, x, (0,) * axes), (
+                f"{name}: memory_of returned None for memory that a view shares"
+            )
 
-    def waits_only_for_memory(self) -> None:
+    def assert_waits_only_for_memory(self) -> None:
         """Checks that `memory_of` waits for the computation if the framework allocates the
         memory of a result only then, and does not wait if the memory exists before. Tries three
         times, because the machine may pause."""
         for _ in range(3):
             # long work, which is still under way when `memory_of` is called
-            work = self.samples.long_work(self.here)
+            work = self.samples.long_work(self.home_device)
             if work is None or not self.adapter.can_write(work.result):
                 return
             self.adapter.memory_of(work.result)
             if work.is_done() is not self.samples.makes_memory_first:
                 return
         assert not self.samples.makes_memory_first, (
-            "it waits for the computation, though the memory is there"
+            "memory_of waited for the computation, though the memory existed before"
         )
         raise AssertionError(
             "memory_of returned an address before the value was computed: wait in memory_of, or set "
@@ -224,12 +226,12 @@ class ReplicaChecks(Suite):
         x = xdevice.copy_to(self.make(), self.home)
         if not self.adapter.can_write(x):
             pytest.skip(f"{self.backend} does not write into tensors")
-        value = self.make(plain("float32")[:2, :3])
+        value = self.make(small_numbers("float32")[:2, :3])
         self.adapter.write(x, value)
         self.assert_apart(x, value)
         # this would change `x` too if it had taken over the memory of `value`
         self.adapter.write(value, self.make(np.zeros((2, 3), "float32")))
-        self.assert_holds(x, plain("float32")[:2, :3])
+        self.assert_holds(x, small_numbers("float32")[:2, :3])
 
     def test_a_lone_variable_is_written_in_place(self) -> None:
         self.needs_kernels()
@@ -257,7 +259,9 @@ class ReplicaChecks(Suite):
                 continue
             array = xdevice.to_numpy(x)
             total = self.adapter.total([x, x, x], False)
-            self.assert_on(self.here, total, (array + array + array).astype(array.dtype), name)
+            self.assert_on(
+                self.home_device, total, (array + array + array).astype(array.dtype), name
+            )
             # NumPy's sum of int8 is int64, for example
             assert str(total.dtype) == str(x.dtype), name
             self.assert_holds(x, array, f"{name}: the first one was written")
@@ -266,10 +270,10 @@ class ReplicaChecks(Suite):
             if dtype_name(x.dtype) in FLOATS:
                 # an iterator, because the caller may make the tensors one by one to save memory
                 self.assert_holds(self.adapter.total(iter([x, x]), True), array, name)
-        for place in self.places():
+        for place in self.devices_with_values():
             total = self.adapter.total([xdevice.to_device(self.make(), place)] * 2, False)
             assert xdevice.device_of(total) is place, (
-                f"of tensors on {place}, on {xdevice.device_of(total)}"
+                f"the total of tensors on {place} is on {xdevice.device_of(total)}"
             )
 
     @needs("Replicas")
@@ -312,7 +316,7 @@ class ReplicaChecks(Suite):
         of three differently in dtypes other than float32 and float64. So unless `name` is one
         of these two, the mean is that of `x` and `x`, and must be near `expected`."""
         # the same device twice, if there is no second one with values
-        first, second = (self.places() * 2)[:2]
+        first, second = (self.devices_with_values() * 2)[:2]
         array = xdevice.to_numpy(x)
         xs = [xdevice.copy_to(x, first), xdevice.copy_to(x, second)]
         if not mean or name in ("float32", "float64"):
@@ -327,15 +331,17 @@ class ReplicaChecks(Suite):
             # views have it too
             assert (result is y) is in_place, name
             is_kept = address is None or self.address(result) == address
-            assert is_kept or not in_place, f"{name}: not in place"
+            assert is_kept or not in_place, (
+                f"{name}: the result has new memory, though the tensor can be written"
+            )
             if mean:
                 assert_close(xdevice.to_numpy(result), expected, name)
             else:
                 self.assert_holds(result, expected, name)
         # replicas that differ in the last bit drift apart over the steps
         bits = {xdevice.to_numpy(y).tobytes() for y in results}
-        assert len(bits) == 1, f"{name}: not the same everywhere"
-        self.assert_holds(x, array, f"{name}: what was copied")
+        assert len(bits) == 1, f"{name}: the devices got different results"
+        self.assert_holds(x, array, f"{name}: the source")
 
 
 def assert_close(actual: Any, expected: Any, name: str) -> None:

@@ -13,7 +13,7 @@ from xdevice.base import devices
 from xdevice.distributed.contract.steps import Steps
 from xdevice.twins.contract import optimizers as terms
 
-from .base import Suite, assert_same, need, skipping_what_is_refused
+from .base import Suite, assert_same, skip_if_none, skipping_what_is_refused
 from .capabilities import needs
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ class TrainingChecks(Suite):
         """Returns a model on the home device, its optimizer, which has no state yet, and a
         function that takes a training step. Skips the check if the samples have no such
         optimizer."""
-        model, optimizer, step = need(self.samples.optimized(), "an optimizer without state")
+        model, optimizer, step = skip_if_none(
+            self.samples.optimized(), "an optimizer without state"
+        )
         return xdevice.to_device(model, self.home), optimizer, step
 
     def test_an_optimizer_takes_state_that_it_would_make_in_a_step(self) -> None:
@@ -37,20 +39,26 @@ class TrainingChecks(Suite):
         must continue where the other one has stopped."""
         self.needs_kernels()
         model, optimizer, step = self.optimized()
-        # a second model and optimizer, which take no step
+        # a second model and a second optimizer, which have taken no step yet
         fresh, untrained, other_step = self.optimized()
         data = self.training_data_here()
-        with self.here:
+        with self.home_device:
             losses = [step(*data) for _ in range(3)]
         state = dict(self.adapter.variables(optimizer))
         before = self.names_in(untrained)
         lacking = [name for name in state if name not in before]
-        assert lacking, "an optimizer that has taken a step has state"
-        assert not self.adapter.state_to_come(untrained, []), "unexpected state"
+        assert lacking, "variables() must list the state of an optimizer that has taken steps"
+        assert not self.adapter.state_to_come(untrained, []), (
+            "state_to_come must be empty if it is asked for no names"
+        )
         # a network has no state to come, whatever names it is asked for
-        assert not self.adapter.state_to_come(fresh, lacking), "a network is not an optimizer"
+        assert not self.adapter.state_to_come(fresh, lacking), (
+            "state_to_come must be empty for a network"
+        )
         to_come = self.adapter.state_to_come(untrained, lacking)
-        assert set(lacking) <= set(to_come), f"of {lacking} only {list(to_come)}"
+        assert set(lacking) <= set(to_come), (
+            f"state_to_come has {list(to_come)}, expected {lacking}"
+        )
         for name in lacking:
             assert tuple(to_come[name].shape) == tuple(state[name].shape), (
                 f"{name} has a different shape"
@@ -58,8 +66,10 @@ class TrainingChecks(Suite):
             assert str(to_come[name].dtype) == str(state[name].dtype), (
                 f"{name} has a different dtype"
             )
-        assert self.names_in(untrained) == before, "the state is there before it is given"
-        with self.here:
+        assert self.names_in(untrained) == before, (
+            "state_to_come has added the state to the optimizer"
+        )
+        with self.home_device:
             # equal bit for bit, because it is the same computation on the same device
             assert other_step(*data) == losses[0], (
                 "reading the state has changed the results of the optimizer"
@@ -84,12 +94,14 @@ class TrainingChecks(Suite):
         self.put(state, values)
         self.adapter.take_state(untrained, state)
         resumed = self.arrays_of(untrained)
-        assert set(resumed) == set(values), "state that was given is its variables"
+        assert set(resumed) == set(values), (
+            "variables() must list the state that take_state was given"
+        )
         for name, value in values.items():
             assert_same(resumed[name], value, name)
         # two steps, because the second shows whether the first has updated the state
         for _ in range(2):
-            with self.here:
+            with self.home_device:
                 assert other_step(*data) == step(*data), "training continues differently"
 
     def put(self, variables: dict[str, Any], values: dict[str, Array]) -> None:
@@ -106,34 +118,38 @@ class TrainingChecks(Suite):
             read = self.adapter.optimizer(optimizer)
         # by identity, because an optimizer that has copies would not train the model
         names = {id(variable): name for name, variable in self.adapter.variables(model)}
-        owned = {names.get(id(one.variable)) for one in read.parameters}
-        assert owned == set(names.values()), "the model's own, and all"
+        owned = {names.get(id(parameter.variable)) for parameter in read.parameters}
+        assert owned == set(names.values()), (
+            "optimizer() must list exactly the variables of the model"
+        )
         settings = terms.default_settings(read.kind).keys()
-        assert all(one.settings.keys() == settings for one in read.parameters), (
-            f"the settings are {list(settings)}"
+        assert all(parameter.settings.keys() == settings for parameter in read.parameters), (
+            f"expected the settings {list(settings)}"
         )
         values = self.arrays_of(model)
-        with self.here:
+        with self.home_device:
             step(*self.training_data_here())
         state = self.arrays_of(optimizer)
-        stated = {name for one in read.parameters for name in one.state.values()}
-        assert stated == set(state), "every state has its slot"
-        for one in read.parameters if read.kind == "sgd" else ():
+        stated = {name for parameter in read.parameters for name in parameter.state.values()}
+        assert stated == set(state), "optimizer() and variables() list different states"
+        for parameter in read.parameters if read.kind == "sgd" else ():
             # SGD with momentum has one state for each parameter
-            ((slot, name),) = one.state.items()
-            moved = values[names[id(one.variable)]] - self.adapter.to_numpy(one.variable)
-            rate = terms.FORMS.get(slot, one.settings["lr"])
+            ((slot, name),) = parameter.state.items()
+            moved = values[names[id(parameter.variable)]] - self.adapter.to_numpy(
+                parameter.variable
+            )
+            rate = terms.FORMS.get(slot, parameter.settings["lr"])
             np.testing.assert_allclose(
                 moved, rate * state[name], rtol=1e-3, atol=1e-6, err_msg="the first step"
             )
 
     def test_a_moved_model_trains_on_as_if_it_had_stayed(self) -> None:
         self.needs_kernels()
-        model, step = need(self.samples.trainable(), "training")
+        model, step = skip_if_none(self.samples.trainable(), "training")
         # a second model stays on the CPU, and has the expected losses
-        stayed, twin_step = need(self.samples.trainable(), "training")
+        stayed, twin_step = skip_if_none(self.samples.trainable(), "training")
         x, y = self.training_data()
-        first, *others = self.places()
+        first, *others = self.devices_with_values()
         losses = []
         # to the second device and back, because the optimizer's state must follow in both
         # directions
@@ -163,7 +179,7 @@ class TrainingChecks(Suite):
         the gradient was stored, and no longer once the watch has ended. An error that `ready`
         raises must end the pass."""
         self.needs_kernels()
-        model, step = need(self.samples.trainable(), "training")
+        model, step = skip_if_none(self.samples.trainable(), "training")
         try:
             variables = [variable for _, variable, _ in self.adapter.gradients(model)]
         except xdevice.errors.UnsupportedError:
@@ -192,7 +208,9 @@ class TrainingChecks(Suite):
                 "not every gradient was reported"
             )
             for i, x in enumerate(variables):
-                assert gradients[i].shape == tuple(x.shape), "reported by another number"
+                assert gradients[i].shape == tuple(x.shape), (
+                    "the gradient was reported for another variable"
+                )
             end = self.adapter.watch_gradients(variables, fails)
             # Paddle replaces the error with a SystemError
             with pytest.raises((ArithmeticError, SystemError)):

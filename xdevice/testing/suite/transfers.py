@@ -1,4 +1,4 @@
-"""Checks of the transfers that `xdevice.transfers` notices, and of memory."""
+"""Checks of the transfers that `xdevice.transfers` records, and of the reported memory."""
 
 from __future__ import annotations
 
@@ -44,27 +44,27 @@ class TransferChecks(Suite):
         with xdevice.transfers() as log:
             for read in reads:
                 read()
-        # with `self.here`, because TensorFlow would otherwise copy `x` to another device to add
-        with xdevice.transfers() as none, self.here:
+        # in a block of the home device, because TensorFlow would otherwise copy `x` to another device
+        with xdevice.transfers() as none, self.home_device:
             xdevice.device_of(x)
             self.samples.add(x, x)
         assert [record.kind for record in log] == ["read"] * len(reads), list(log)
         for record in log:
             assert (record.backend, record.source, record.destination) == (
                 self.backend,
-                self.here,
+                self.home_device,
                 devices.CPU,
             )
             # the size of one float32
             assert record.nbytes == 4
             # a read on the CPU moves nothing, and is only logged
-            assert record.physical is (self.here.kind != "cpu")
-        assert not list(none), "nothing is read or moved"
+            assert record.physical is (self.home_device.kind != "cpu")
+        assert not list(none), "a transfer was recorded, but nothing was read or moved"
 
     @needs("Transfers")
     def test_moves_are_seen(self) -> None:
         self.require_transfers()
-        there = self.there_with_values()
+        there = self.second_device_with_values()
         x = self.make()
         # a move, a move to the same device, which is no transfer, and a copy
         with xdevice.transfers() as log:
@@ -73,7 +73,11 @@ class TransferChecks(Suite):
             xdevice.copy_to({"x": x}, there)
         assert [record.kind for record in log] == ["move", "move"], list(log)
         for record in log:
-            assert (record.source, record.destination, record.nbytes) == (self.here, there, 24)
+            assert (record.source, record.destination, record.nbytes) == (
+                self.home_device,
+                there,
+                24,
+            )
 
     @needs("Transfers")
     def test_a_forbidden_transfer_does_not_happen(self) -> None:
@@ -103,7 +107,7 @@ class TransferChecks(Suite):
         self.needs_kernels()
         # tensors of 4 MB, which are large compared with what an allocator adds by rounding
         count = 1 << 20
-        for device in self.places():
+        for device in self.devices_with_values():
             # first, because memory that is freed during the check would hide what the check
             # allocates
             gc.collect()
@@ -120,7 +124,7 @@ class TransferChecks(Suite):
             if during.allocated is not None and before.allocated is not None:
                 grown = during.allocated - before.allocated
                 assert 8 * count <= grown < 80 * count, (
-                    f"{grown} bytes more for {8 * count} on {device}"
+                    f"allocated grew by {grown} for {8 * count} bytes on {device}"
                 )
                 del x, y
                 gc.collect()

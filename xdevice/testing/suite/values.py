@@ -1,5 +1,4 @@
-"""Arrays whose values show whether a copy went through a narrower dtype, lost a sign, or was
-never written."""
+"""Arrays with values that show whether a copy went through a narrower dtype, lost a sign, or was never made."""
 
 from __future__ import annotations
 
@@ -26,17 +25,17 @@ _TOP = {
 """The largest number of each dtype, or nearly the largest."""
 
 
-def telling(name: str) -> Array:
-    """Returns a 3x4 array of the dtype `name` with values that an inexact copy changes: for
-    floats, both zeros, infinities, extremes, and NaNs with a sign and with a payload; for ints,
-    the limits of the dtype and numbers with many bits set."""
+def extreme_values(name: str) -> Array:
+    """Returns a 3x4 array of the dtype `name` with values that an inexact copy would change: for floats, both zeros,
+    infinities, extremes, and NaNs with a sign and with a payload; for ints, the limits of the dtype and numbers with
+    many bits set."""
     # without a regular pattern, so that a shifted row shows
     if name == "bool":
         return np.array([[0, 1, 1, 0], [1, 1, 0, 1], [0, 0, 0, 1]], dtype="bool")
     if name in FLOATS:
         return _floats(name)
     limits = np.iinfo(name)
-    # a copy through a narrower or a signed dtype changes the extremes
+    # a copy through a narrower or a signed dtype would change the limits
     top, low = int(limits.max), int(limits.min)
     # an integer that float64 cannot hold
     middle = (1 << 53) + 1 if limits.bits == 64 else top // 3
@@ -86,7 +85,7 @@ def _floats(name: str) -> Array:
     return shaped
 
 
-def quiet(array: Array) -> Array:
+def without_nans(array: Array) -> Array:
     """Returns a copy of the array with 1 in the place of each NaN, because arithmetic does not
     keep the bits of a NaN."""
     numbers = array.copy()
@@ -95,7 +94,7 @@ def quiet(array: Array) -> Array:
     return numbers
 
 
-def plain(name: str) -> Array:
+def small_numbers(name: str) -> Array:
     """Returns a 3x4 array of small numbers to compute with, with fractions and negative numbers
     if the dtype `name` has them."""
     numbers: Any = np.arange(12).reshape(3, 4)
@@ -111,7 +110,7 @@ def plain(name: str) -> Array:
     return array
 
 
-def odd_sources() -> Iterator[tuple[str, Array]]:
+def unusual_arrays() -> Iterator[tuple[str, Array]]:
     """Yields names and NumPy arrays with unusual memory: transposed, backwards, with gaps,
     misaligned, read-only, without elements, without axes."""
     base = np.arange(24, dtype="float32").reshape(4, 6) / 3 - 2

@@ -27,7 +27,7 @@ LATE: Final = 2.0
 
 
 class _Promise(NamedTuple):
-    """The error that one rank must raise when the other fails."""
+    """The error that one of two ranks must raise when the other one fails."""
 
     error: str
     """The name of the error's type."""
@@ -76,8 +76,7 @@ class SeveralProcesses:
     patience: ClassVar[float] = 240
     """The seconds after which a check stops waiting for a process, and kills it."""
     damp: ClassVar[float] = 1.5
-    """How many seconds later than in `FAILURES` an error may come, because the machine may be
-    busy."""
+    """How many seconds later than `FAILURES` allows an error may come, because the machine may be busy."""
 
     def test_every_verb_in_every_dtype_and_a_step_that_equals_that_of_one_process(self) -> None:
         port = _port()
@@ -88,9 +87,9 @@ class SeveralProcesses:
         for rank in ranks:
             assert rank.status == 0, rank.printed[-3000:]
         faults = [
-            f"rank {one['rank']}, {one['engine']}: {fault}"
-            for one in reports
-            for fault in one["faults"]
+            f"rank {report['rank']}, {report['engine']}: {fault}"
+            for report in reports
+            for fault in report["faults"]
         ]
         assert not faults, "\n".join(faults)
 
@@ -119,8 +118,8 @@ class SeveralProcesses:
         if promise.error == "PeerError":
             assert (report["peer"], other.status) == (promise.failing, 1), other.printed[-3000:]
         else:
-            assert report["usable"], "the world could not be used on"
-            assert not report["written"], "the tensor was written"
+            assert report["usable"], "the world could not be used any more"
+            assert not report["written"], "the tensor was written although the calls differ"
 
 
 class _Rank:
@@ -138,17 +137,17 @@ class _Rank:
         **more: str,
     ):
         # the variables that `xdevice launch` sets
-        place = {
+        variables = {
             "RANK": rank,
             "SIZE": size,
             "LOCAL_RANK": rank,
             "LOCAL_SIZE": size,
             "ADDRESS": f"127.0.0.1:{port}",
         }
-        said = {f"XDEVICE_{name}": str(value) for name, value in place.items()}
+        own = {f"XDEVICE_{name}": str(value) for name, value in variables.items()}
         environment = {
             **os.environ,
-            **said,
+            **own,
             "XDEVICE_BACKEND": backend,
             "XDEVICE_ENGINE": engine,
             **more,
