@@ -264,7 +264,7 @@ class Carrier:
         # a single small tensor gains nothing from being packed
         for bucket in buckets_of(operands, small) if len(small) > 1 else ():
             own = [operands[i] for i in bucket.indices]
-            new.update(self.place_all(own, run_packed(self.pack(own), bucket.dtype)))
+            new.update(self.write_back_all(own, run_packed(self.pack(own), bucket.dtype)))
         rest = (operand for operand in operands if id(operand.value) not in new)
         return new | {id(operand.value): run_one(operand) for operand in rest}
 
@@ -446,7 +446,7 @@ class Carrier:
             if new is not y:
                 self.backend.write(y, new)
             return operand.value
-        return self.place(operand, new)
+        return self.write_back(operand, new)
 
     def pack(self, operands: list[Operand]) -> Any:
         """Returns the elements of the operands, one operand after the other, as one new vector
@@ -471,7 +471,7 @@ class Carrier:
             and self.engine.unpack(vector, own)
         )
 
-    def place_all(self, operands: list[Operand], new: Any) -> dict[int, Any]:
+    def write_back_all(self, operands: list[Operand], new: Any) -> dict[int, Any]:
         """Writes the elements of `new`, a vector of the engine's framework, into the operands.
         Returns a dict from the `id` of each operand's value to the value itself, or to a new
         tensor if the value cannot be written."""
@@ -479,7 +479,7 @@ class Carrier:
             return {id(operand.value): operand.value for operand in operands}
         parts = self.backend.split(new, [prod(shape_of(operand)) for operand in operands])
         return {
-            id(operand.value): self.place(operand, _reshaped(part, shape_of(operand)))
+            id(operand.value): self.write_back(operand, _reshaped(part, shape_of(operand)))
             for operand, part in zip(operands, parts, strict=True)
         }
 
@@ -493,10 +493,9 @@ class Carrier:
             return None
         return [operand.value for operand in operands]
 
-    def place(self, operand: Operand, new: Any) -> Any:
-        """Writes `new`, a tensor of the engine's framework, into the caller's tensor, and
-        returns the caller's tensor. If the caller's tensor cannot be written, returns `new`
-        instead, converted to the framework of the caller's tensor."""
+    def write_back(self, operand: Operand, new: Any) -> Any:
+        """Writes `new`, a tensor of the engine's framework, into the caller's tensor, and returns the latter. If the
+        caller's tensor cannot be written, converts `new` to its framework and returns that instead."""
         back = self._to_framework(new, operand.backend)
         if operand.kind != "model" and not operand.backend.can_write(
             operand.backend.detached(operand.value)

@@ -438,7 +438,7 @@ class Line:
                 slow calls need it.
             is_counted: whether all ranks make this call, so that it has a number.
         """
-        # a call that ends soon costs no message and no text
+        # a call that ends within this time needs neither a message nor a text
         if done(0.1):
             return
         call, seconds = describe_call()

@@ -52,11 +52,11 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
     the gradients in buckets, and writes the means."""
     # before the vote, because a wrong weight must change nothing on any rank
     own = None if weight is None else weight_of(weight)
-    backend = network_backend(model_or_gradients)
+    backend = backend_of_model(model_or_gradients)
     rows = (
-        _rows_in(model_or_gradients)
+        _gradients_in_container(model_or_gradients)
         if backend is None
-        else _rows_of(backend, model_or_gradients)
+        else _gradients_of_model(backend, model_or_gradients)
     )
     operands = [operand for _, operand in rows if operand is not None]
     session.ready("average_gradients")
@@ -99,7 +99,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
             sent.append((gradients, _start(carrier, bucket, gradients, total)))
         means: dict[int, Any] = {}
         for gradients, wait in sent:
-            means.update(carrier.place_all(gradients, wait()))
+            means.update(carrier.write_back_all(gradients, wait()))
         return means
 
     # from here on the other ranks take part, so an error closes the world on all of them
@@ -118,16 +118,16 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
     )
 
 
-def network_backend(x: Any) -> Backend | None:
-    """Returns the backend of the model `x`; None if `x` is not a model, or if it is a single
-    variable of TensorFlow, which counts as a model elsewhere."""
+def backend_of_model(x: Any) -> Backend | None:
+    """Returns the backend of the model `x`. Returns None if `x` is not a model, or if it is a single variable of
+    TensorFlow: that counts as a model elsewhere, but here it is a gradient."""
     owner = registry.kind_of(type(x))
     if owner is None or owner.kind != "model" or owner.backend.tensor_of(x) is not None:
         return None
     return owner.backend
 
 
-def _rows_of(backend: Backend, model: Any) -> list[tuple[str, Operand | None]]:
+def _gradients_of_model(backend: Backend, model: Any) -> list[tuple[str, Operand | None]]:
     """Returns the names and gradients of a model's trainable parameters, in the model's order, with None for a
     parameter without a gradient. Raises `NotATensorError` if the model has no trainable parameters."""
     rows = [
@@ -141,7 +141,7 @@ def _rows_of(backend: Backend, model: Any) -> list[tuple[str, Operand | None]]:
     return rows
 
 
-def _rows_in(x: Any) -> list[tuple[str, Operand | None]]:
+def _gradients_in_container(x: Any) -> list[tuple[str, Operand | None]]:
     """Returns the path and the operand of each gradient in a container, with None as the
     operand of a missing gradient. The pairs are sorted by path, because two ranks may have
     filled a dict in different orders. Raises `NotATensorError` if the container is empty, or
@@ -184,11 +184,14 @@ class Plan:
         the numbers of the gradients that were None in the step before. Their buckets come last,
         because a bucket waits for all buckets before it."""
         self.missing = missing
+        """The numbers of the gradients that were None in the last step."""
         others = [i for i in range(len(operands)) if i not in set(missing)]
         self.buckets = [*buckets_of(operands, others), *buckets_of(operands, missing)]
+        """The buckets, in the order in which they are sent."""
         self.bucket_numbers = {
             i: number for number, bucket in enumerate(self.buckets) for i in bucket.indices
         }
+        """For each gradient's number, the index of its bucket in `buckets`."""
         self.text = signatures(operands) + "".join(
             f"; {operands[i].name} last" for i in missing
         )
@@ -242,12 +245,12 @@ def _start(
     return carrier.start_mean(carrier.pack(gradients), bucket.dtype, weight)
 
 
-def _require_written(gradients: list[Operand], placed: dict[int, Any], instead: str) -> None:
+def _require_written(gradients: list[Operand], means: dict[int, Any], instead: str) -> None:
     """Raises `ArgumentError` if a mean is in a new tensor: the model would keep its old
-    gradient, and the ranks would diverge. `placed` has the means by the `id` of the gradients,
+    gradient, and the ranks would diverge. `means` has the means by the `id` of the gradients,
     and `instead` says what the program can do."""
     for operand in gradients:
-        if placed[id(operand.value)] is not operand.value:
+        if means[id(operand.value)] is not operand.value:
             raise ArgumentError(f"the gradient of {operand.name} cannot be written; {instead}")
 
 
@@ -259,7 +262,7 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
     """Does the work of `World.averaging`, a block: votes, has the framework report each
     gradient of the backward pass, and sends each bucket when it is full."""
     own = None if weight is None else weight_of(weight)
-    backend = network_backend(model)
+    backend = backend_of_model(model)
     if backend is None:
         raise NotATensorError(
             f"averaging takes a model, not {shown(model)}; for gradients, call average_gradients"
@@ -441,8 +444,8 @@ class _Sending:
         the gradients. Raises `ArgumentError` if a gradient cannot be written."""
         self._start(only_full=False)
         for gradients, wait in self._sent:
-            placed = self.session.carrier.place_all(gradients, wait())
-            _require_written(gradients, placed, "use average_gradients")
+            means = self.session.carrier.write_back_all(gradients, wait())
+            _require_written(gradients, means, "use average_gradients")
 
     def drop(self) -> None:
         """Sends the remaining buckets, waits for the means of all buckets, and writes nothing.

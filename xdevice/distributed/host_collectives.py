@@ -87,7 +87,7 @@ def split_range(
         session.agree(lambda: f"split_range of {count}, pad={pad}, seed={seed}")
     rank, size = session.rank, session.size
     # the length of the longest part, which is the quotient rounded up, and how many ranks have
-    # such a part
+    # such a part: the first ones
     longest, longer = -(-count // size), count % size or size
     start = rank * longest if pad else rank * (count // size) + min(rank, count % size)
     stop = start + (longest if pad or rank < longer else longest - 1)

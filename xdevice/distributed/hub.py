@@ -224,9 +224,9 @@ class Peer:
         return self.vote is not None and self.pulse is not None
 
 
-class Stranger:
-    """A connection whose other side has not yet proved in the handshake that it belongs to this
-    run. It must do so before the time `until` of the hub's clock."""
+class UnprovenConn:
+    """A new connection, whose other side has not yet proved in the handshake that it belongs to this run. It must do
+    so before `until`, a time of the hub's clock."""
 
     def __init__(self, conn: Conn, until: float) -> None:
         self.conn = conn
@@ -313,8 +313,8 @@ class Calls:
         return None
 
     def do_unvoted_differ(self) -> bool:
-        """Whether a rank is in a call of the engine on which there was no vote (`check=False`), and another rank makes
-        a different call."""
+        """Whether the ranks' calls differ, and at least one of the calls is already in an engine, because there was no
+        vote on it (`check=False`)."""
         numbers = {number for number, _ in self._unvoted}
         # one rank votes on a call, and another has begun a call with that number, or a later
         # one, without a vote
@@ -347,7 +347,7 @@ class Hub(threading.Thread):
         self._clock = Clock(4 * self._beat)
         self._listener = listener
         self._selector = selectors.DefaultSelector()
-        self._strangers: list[Stranger] = []
+        self._unproven: list[UnprovenConn] = []
         self._joined = False
         self._connected = 0
         """How many connections of ranks there are: two for each rank."""
@@ -408,7 +408,7 @@ class Hub(threading.Thread):
                 # `key.data` is the function `on_frame` of `_register`
                 if events & selectors.EVENT_READ and not self.ended:
                     key.data()
-            self._drop_strangers(now)
+            self._drop_unproven(now)
             if not self._joined and now - begun > self.join_timeout and not self.ended:
                 self._end_never_joined()
             if now >= next_beat and not self.ended:
@@ -417,7 +417,7 @@ class Hub(threading.Thread):
 
     def _needs_time(self) -> bool:
         """Whether the loop must wake up even if no frame comes, because a rank or a new connection may be late."""
-        return not self._joined or bool(self._calls.waiting) or bool(self._strangers)
+        return not self._joined or bool(self._calls.waiting) or bool(self._unproven)
 
     def _register(self, conn: Conn, on_frame: Callable[[], None]) -> None:
         """Has the loop call `on_frame` whenever the connection can be read."""
@@ -476,8 +476,8 @@ class Hub(threading.Thread):
                 if not conn.is_open:
                     conns.remove(conn)
                     self._close(conn)
-        for stranger in self._strangers:
-            stranger.conn.close()
+        for unproven in self._unproven:
+            unproven.conn.close()
         for peer in self.peers:
             for either in (peer.vote, peer.pulse):
                 if either is not None:
@@ -494,36 +494,36 @@ class Hub(threading.Thread):
         # the other side has given up already
         except OSError:
             return
-        stranger = Stranger(
+        unproven = UnprovenConn(
             Conn(sock, control.MAX_FRAME_BEFORE_PROOF), self._clock.now + _HANDSHAKE
         )
-        self._strangers.append(stranger)
-        self._register(stranger.conn, lambda: self._read_hello(stranger))
-        self._send(stranger.conn, GREETING, control.PROTOCOL + stranger.nonce)
+        self._unproven.append(unproven)
+        self._register(unproven.conn, lambda: self._read_hello(unproven))
+        self._send(unproven.conn, GREETING, control.PROTOCOL + unproven.nonce)
 
-    def _read_hello(self, stranger: Stranger) -> None:
+    def _read_hello(self, unproven: UnprovenConn) -> None:
         """Reads the HELLO of a new connection, and admits or refuses it. Closes a connection
         whose other side is gone."""
         # only the first frame counts: after it the connection is admitted or closed
-        for kind, text in stranger.conn.frames():
-            self._strangers.remove(stranger)
+        for kind, text in unproven.conn.frames():
+            self._unproven.remove(unproven)
             hello = control.parse(text) if kind == HELLO else {}
             try:
-                refusal = self._refusal(hello, stranger.nonce)
+                refusal = self._refusal(hello, unproven.nonce)
             except (ValueError, RecursionError):
                 # the proof is computed from JSON, and a value in the HELLO is nested too deeply
                 # for that: nothing is proven, as with a wrong token
                 refusal = {"why": "token"}
             if refusal is not None:
-                self._send(stranger.conn, REFUSED, json.dumps(refusal))
-                self._close(stranger.conn)
+                self._send(unproven.conn, REFUSED, json.dumps(refusal))
+                self._close(unproven.conn)
                 self._end_if_one_cannot_join(refusal)
                 return
-            self._admit(stranger.conn, hello)
+            self._admit(unproven.conn, hello)
             return
-        if not stranger.conn.is_open:
-            self._strangers.remove(stranger)
-            self._close(stranger.conn)
+        if not unproven.conn.is_open:
+            self._unproven.remove(unproven)
+            self._close(unproven.conn)
 
     def _end_if_one_cannot_join(self, refusal: dict[str, str]) -> None:
         """Ends the world at once if a process of this run cannot join, because the world will
@@ -602,11 +602,11 @@ class Hub(threading.Thread):
         for peer in self.peers:
             self._send(peer.vote, JOINED)
 
-    def _drop_strangers(self, now: float) -> None:
+    def _drop_unproven(self, now: float) -> None:
         """Closes the connections that have not completed the handshake in time."""
-        for stranger in [stranger for stranger in self._strangers if stranger.until < now]:
-            self._strangers.remove(stranger)
-            self._close(stranger.conn)
+        for unproven in [unproven for unproven in self._unproven if unproven.until < now]:
+            self._unproven.remove(unproven)
+            self._close(unproven.conn)
 
     def _end_never_joined(self) -> None:
         """Ends the world because ranks are missing after `join_timeout`, and names them."""
@@ -757,11 +757,10 @@ class Hub(threading.Thread):
     # ranks that are late or stuck
 
     def _watch(self, now: float) -> None:
-        """Does the work of each beat; nothing unless all ranks have joined and one waits. Tells
-        the waiting ranks that rank 0 is alive, and asks every rank that is waited for whether
-        its process works. Ends the world if one of those has been late or silent for `timeout`,
-        or if all ranks are in a call and the engine makes no progress. Logs a warning after a
-        long wait. `now` is the hub's time."""
+        """Does the work of each beat. Does nothing unless all ranks have joined and at least one waits. Tells the
+        waiting ranks that rank 0 is alive, and asks every rank that is waited for whether its process works. Ends the
+        world if one of those has been late or silent for `timeout`, or if all ranks are in a call and the engine makes
+        no progress. Logs a warning after a long wait. `now` is the hub's time."""
         waiting = list(self._calls.waiting.values())
         if not waiting or not self._joined:
             return

@@ -21,17 +21,17 @@ from typing import Final, NamedTuple
 BUSY: Final = 0.01
 """The share of a core above which the other threads and the child processes together count as
 working."""
-_SPAN: Final = 1.0
+_SPAN_SECONDS: Final = 1.0
 """The number of seconds over which that share is measured."""
-_DRIVER: Final = "cuda"
+_DRIVER_PREFIX: Final = "cuda"
 """The beginning of the names of the threads of NVIDIA's driver. They ask the GPU for events all
 the time, which is no sign that the program works: cuda-EvtHandlr takes up to 0.8 % of a core,
 for each GPU of an idle process (H200, driver 580)."""
 _LIBRARY: Final = os.path.dirname(os.__file__)
 """The folder of Python's standard library."""
-_STILL: Final = 5e-6
-"""The processor time in seconds above which the program's thread has moved since the last
-reading: a blocked thread uses less, and one pass of a loop that sleeps uses more."""
+_MOVED_SECONDS: Final = 5e-6
+"""The processor time, in seconds since the last reading, above which the program's thread counts as moving: a blocked
+thread uses less, and one pass of a loop that sleeps uses more."""
 
 
 class _Reading(NamedTuple):
@@ -65,8 +65,8 @@ class Liveness:
         """The thread in which the engine is called. Its work counts for the engine, and not for
         the program."""
         self._last: _Reading | None = None
-        self._lately: list[_Reading] = []
-        """The readings of the last `_SPAN` seconds, without those before the program's thread
+        self._recent: list[_Reading] = []
+        """The readings of the last `_SPAN_SECONDS` seconds, without those before the program's thread
         last moved."""
         self._names: dict[str, str] = {}
         """The names of the threads of this process, by their numbers in /proc."""
@@ -79,19 +79,19 @@ class Liveness:
         if (
             last is None
             or reading.place != last.place
-            or reading.program - last.program > _STILL
+            or reading.program - last.program > _MOVED_SECONDS
         ):
-            self._lately = [reading]
+            self._recent = [reading]
             return True
         # measured over a span, because a framework's background work comes in bursts: the time
         # between two readings may contain a whole burst, which is no sign of progress
-        self._lately = [one for one in self._lately if reading.when - one.when < _SPAN] or [
-            last
-        ]
-        first = self._lately[0]
-        self._lately.append(reading)
+        self._recent = [
+            earlier for earlier in self._recent if reading.when - earlier.when < _SPAN_SECONDS
+        ] or [last]
+        first = self._recent[0]
+        self._recent.append(reading)
         return (
-            reading.others - first.others > BUSY * max(_SPAN, reading.when - first.when)
+            reading.others - first.others > BUSY * max(_SPAN_SECONDS, reading.when - first.when)
             or self._waits_for_disk()
         )
 
@@ -115,7 +115,7 @@ class Liveness:
         frames = [
             f for f, _ in stack if not f.f_globals.get("__name__", "").startswith("xdevice.")
         ]
-        of_program = [f for f in frames if not _is_pythons(f.f_code.co_filename)]
+        of_program = [f for f in frames if not _is_in_standard_library(f.f_code.co_filename)]
         # the thread has ended
         if not frames:
             return "an unknown line"
@@ -156,7 +156,7 @@ class Liveness:
             # each name is read once, and forgotten when its thread has ended
             self._names = {task: self._names.get(task) or _name_of(task) for task in tasks}
             for task in tasks:
-                if self._names[task].startswith(_DRIVER):
+                if self._names[task].startswith(_DRIVER_PREFIX):
                     with open(f"/proc/self/task/{task}/schedstat", encoding="ascii") as file:
                         total += int(file.read().split()[0]) / 1e9
         return total
@@ -174,7 +174,7 @@ class Liveness:
         return False
 
 
-def _is_pythons(path: str) -> bool:
+def _is_in_standard_library(path: str) -> bool:
     """Whether a source file belongs to Python's standard library, and not to an installed
     package in the same folder."""
     return path.startswith(("<frozen", _LIBRARY)) and "-packages" not in path

@@ -114,39 +114,39 @@ class JaxEngine(Engine):
 
     def all_reduce(self, x: jax.Array, op: str) -> jax.Array:
         """Returns the "sum", "max" or "min" of the `x` of all ranks."""
-        return self._called(_all_reduce, op, x)
+        return self._run(_all_reduce, op, x)
 
     def broadcast(self, x: jax.Array, root: int) -> jax.Array:
         """Returns the `x` of the rank `root`."""
-        return self._called(_broadcast, root, x)
+        return self._run(_broadcast, root, x)
 
     def all_gather(self, x: jax.Array) -> list[jax.Array]:
         """Returns the `x` of all ranks, in the order of the ranks."""
-        return list(self._called(_all_gather, self.size, x))
+        return list(self._run(_all_gather, self.size, x))
 
     def reduce_scatter(self, x: jax.Array, op: str) -> jax.Array:
         """Returns this rank's part, along the first axis, of the result of `all_reduce`."""
         # `psum_scatter` only sums
         if op != "sum":
             return super().reduce_scatter(x, op)
-        return self._called(_reduce_scatter, op, x)
+        return self._run(_reduce_scatter, op, x)
 
     def send(self, x: jax.Array, to: int) -> None:
         """Sends `x` to the rank `to`, which calls `recv` at the same time."""
         # a broadcast between two ranks, of which the sender is the first
         pair = (self._natives[self.rank], self._natives[to])
-        self._called(_broadcast, 0, x, pair)
+        self._run(_broadcast, 0, x, pair)
 
     def recv(self, like: jax.Array, source: int) -> jax.Array:
         """Returns the array that the rank `source` sends, of the shape and dtype of `like`."""
         pair = (self._natives[source], self._natives[self.rank])
-        return self._called(_broadcast, 0, like, pair)
+        return self._run(_broadcast, 0, like, pair)
 
     # the end
 
     def close(self) -> None:
         """Leaves JAX's coordination service after success, on all ranks at the same time."""
-        leaving = _taken_from_jax()
+        leaving = _take_from_jax()
         # rank 0 does not end the service yet, because the other ranks need it to leave
         service, leaving.service = leaving.service, None
         leaving.shutdown()
@@ -156,15 +156,19 @@ class JaxEngine(Engine):
         if service is not None:
             service.shutdown()
 
-    def _called(
-        self, verb: Any, how: object, x: jax.Array, natives: tuple[Any, ...] | None = None
+    def _run(
+        self,
+        make_function: Any,
+        argument: object,
+        x: jax.Array,
+        natives: tuple[Any, ...] | None = None,
     ) -> Any:
         """Runs a collective as a program over one device of each rank, and returns this rank's
-        part of the results, on the device of `x`. `verb(how)` returns the function that each
+        part of the results, on the device of `x`. `make_function(argument)` returns the function that each
         rank runs, such as `_broadcast(root)`; `natives` are the devices of the ranks that take
         part, by default those of all ranks."""
         with _64_bit(x):
-            function, sharding = _compiled(verb, how, natives or self._natives)
+            function, sharding = _compiled(make_function, argument, natives or self._natives)
             count = len(natives or self._natives)
             # an array on the host is copied to this rank's GPU first; one without axes gets one
             # that can be spread
@@ -179,7 +183,7 @@ class JaxEngine(Engine):
 
 def _own(y: jax.Array, x: jax.Array) -> jax.Array:
     """Returns this rank's part of a result, on the device of the operand `x`, without the axis
-    that `_called` adds to an operand without axes."""
+    that `_run` adds to an operand without axes."""
     (device,) = x.devices()
     part = _on(device, y.addressable_data(0))
     return part if x.ndim else part.reshape(())
@@ -201,7 +205,7 @@ def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
 # the start and the end
 
 
-def _taken_from_jax() -> Any:
+def _take_from_jax() -> Any:
     """Takes from JAX the objects that `jax.distributed.shutdown` would end, and returns a new
     state that has them, whose `shutdown` ends them. JAX's exit hook must not find them: a
     program may end while `close` still waits for another rank, and a second shutdown would end
@@ -258,13 +262,15 @@ def _initialize(group: Group) -> bool:
 
 @lru_cache(256)
 def _compiled(
-    verb: Any, how: Any, natives: tuple[Any, ...]
+    make_function: Any, argument: Any, natives: tuple[Any, ...]
 ) -> tuple[Callable[[jax.Array], Any], NamedSharding]:
-    """Returns the program in which each of the devices runs the function `verb(how)` on its
+    """Returns the program in which each of the devices runs the function `make_function(argument)` on its
     part of an array, and the sharding that says how the array is spread. Cached, because jit
     compiles each new function object again, even if its code is the same."""
     mesh = Mesh(np.array(natives), ("rank",))
-    function = shard_map(verb(how), mesh=mesh, in_specs=_SPREAD, out_specs=_SPREAD)
+    function = shard_map(
+        make_function(argument), mesh=mesh, in_specs=_SPREAD, out_specs=_SPREAD
+    )
     return jax.jit(function), NamedSharding(mesh, _SPREAD)
 
 

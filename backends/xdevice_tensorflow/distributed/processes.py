@@ -51,17 +51,17 @@ _ALL: Final = 1000
 """TensorFlow's key for the group of all processes; the groups of two processes have greater
 keys. TensorFlow's own strategies count their keys from 1."""
 
-As = tuple[str | None, str | None]
-"""How tensors of a dtype are sent: the dtype as which their bits are read, and the dtype to
-which they are then cast. None leaves out the step."""
-_PLAIN: Final[As] = (None, None)
-_SMALL: Final[dict[str, As]] = dict.fromkeys(
+Encoding = tuple[str | None, str | None]
+"""How tensors of a dtype are sent or reduced: the dtype as which their bits are read, and the dtype to which they are
+then cast. None leaves a step out."""
+_UNCHANGED: Final[Encoding] = (None, None)
+_CAST_TO_INT32: Final[dict[str, Encoding]] = dict.fromkeys(
     ("bool", "int8", "int16", "uint8", "uint16"), (None, "int32")
 )
 # how the dtypes that TensorFlow cannot add are reduced. 16-bit floats are missing, because the
 # core casts them before a reduction
-_REDUCED_AS: Final[dict[str, As]] = {
-    **_SMALL,
+_REDUCED_AS: Final[dict[str, Encoding]] = {
+    **_CAST_TO_INT32,
     "uint32": (None, "int64"),
     # a sum has the same bits in int64; max and min may not, so `refusal` excludes them
     "uint64": ("int64", None),
@@ -69,8 +69,8 @@ _REDUCED_AS: Final[dict[str, As]] = {
     "complex128": ("float64", None),
 }
 # how the dtypes that TensorFlow cannot send are sent to other ranks
-_MOVED_AS: Final[dict[str, As]] = {
-    **_SMALL,
+_MOVED_AS: Final[dict[str, Encoding]] = {
+    **_CAST_TO_INT32,
     "bfloat16": ("uint16", "int32"),
     "uint32": ("int32", None),
     "uint64": ("int64", None),
@@ -85,7 +85,7 @@ _calls: Counter[int] = Counter()
 """How many collectives this process has called so far, by the key of the group."""
 
 
-def names(gpus: int) -> tuple[str, ...]:
+def engine_names(gpus: int) -> tuple[str, ...]:
     """Returns TensorFlow's engines for a process with this many GPUs, the best engine first."""
     return ("nccl", "ring") if gpus else ("ring",)
 
@@ -98,9 +98,9 @@ class TensorflowEngine(Engine):
     def __init__(self, name: str, group: Group, native: str, is_started: bool) -> None:
         super().__init__(f"tensorflow:{name}", group)
         self._hint, self._native = name, native
-        as_on_device = _on_gpu if name == "nccl" else dict
-        self._reduced_as: Mapping[str, As] = as_on_device(_REDUCED_AS)
-        self._moved_as: Mapping[str, As] = as_on_device(_MOVED_AS)
+        for_engine = _for_nccl if name == "nccl" else dict
+        self._reduced_as: Mapping[str, Encoding] = for_engine(_REDUCED_AS)
+        self._moved_as: Mapping[str, Encoding] = for_engine(_MOVED_AS)
         _join(group, name, is_started)
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
@@ -114,7 +114,7 @@ class TensorflowEngine(Engine):
         """Returns the reduction ("sum", "max" or "min") of the `x` of all ranks, as a new
         tensor."""
         with tf.device(self._native):
-            sent = _packed(x, self._reduced_as)
+            sent = _encoded(x, self._reduced_as)
             result = tf.raw_ops.CollectiveReduceV2(
                 input=sent,
                 merge_op=_OPS[op],
@@ -122,7 +122,7 @@ class TensorflowEngine(Engine):
                 ordering_token=[],
                 **self._call(_ALL, self.size),
             )
-            return self._done(_unpacked(result, x, self._reduced_as))
+            return self._done(_decoded(result, x, self._reduced_as))
 
     def broadcast(self, x: Any, root: int) -> Any:
         """Returns the `x` of the rank `root`, as a new tensor."""
@@ -131,11 +131,11 @@ class TensorflowEngine(Engine):
     def all_gather(self, x: Any) -> list[Any]:
         """Returns the `x` of each rank as new tensors, in the order of the ranks."""
         with tf.device(self._native):
-            sent = _packed(x, self._moved_as)[tf.newaxis]
+            sent = _encoded(x, self._moved_as)[tf.newaxis]
             result = tf.raw_ops.CollectiveGatherV2(
                 input=sent, ordering_token=[], **self._call(_ALL, self.size)
             )
-            return self._done([_unpacked(one, x, self._moved_as) for one in tf.unstack(result)])
+            return self._done([_decoded(one, x, self._moved_as) for one in tf.unstack(result)])
 
     # TensorFlow has no collectives to send and receive, so a pair of ranks broadcasts
 
@@ -174,14 +174,14 @@ class TensorflowEngine(Engine):
         """Returns the tensor of the rank that is the source, broadcast in the group with this
         key, which has `size` ranks. The other ranks use only the shape and dtype of `x`."""
         with tf.device(self._native):
-            sent, call = _packed(x, self._moved_as), self._call(key, size)
+            sent, call = _encoded(x, self._moved_as), self._call(key, size)
             if is_source:
                 result = tf.raw_ops.CollectiveBcastSendV2(input=sent, **call)
             else:
                 result = tf.raw_ops.CollectiveBcastRecvV2(
                     shape=sent.shape, T=sent.dtype, **call
                 )
-            return self._done(_unpacked(result, x, self._moved_as))
+            return self._done(_decoded(result, x, self._moved_as))
 
     def _done(self, result: Any) -> Any:
         """Returns the result of a collective. With NCCL, whose calls return at once, waits
@@ -192,7 +192,7 @@ class TensorflowEngine(Engine):
         return result
 
 
-def _on_gpu(table: Mapping[str, As]) -> dict[str, As]:
+def _for_nccl(table: Mapping[str, Encoding]) -> dict[str, Encoding]:
     """Returns a table of dtypes for NCCL: int64 in place of int32, which NCCL does not
     support."""
     wider = {
@@ -202,16 +202,16 @@ def _on_gpu(table: Mapping[str, As]) -> dict[str, As]:
     return {**wider, "int32": (None, "int64")}
 
 
-def _packed(x: Any, table: Mapping[str, As]) -> Any:
+def _encoded(x: Any, table: Mapping[str, Encoding]) -> Any:
     """Returns `x` in the dtype in which TensorFlow can send or reduce it, according to the table."""
-    bits, cast_to = table.get(x.dtype.name, _PLAIN)
+    bits, cast_to = table.get(x.dtype.name, _UNCHANGED)
     x = x if bits is None else tf.bitcast(x, bits)
     return x if cast_to is None else tf.cast(x, cast_to)
 
 
-def _unpacked(result: Any, x: Any, table: Mapping[str, As]) -> Any:
-    """Returns the result of a collective in the dtype of `x`: undoes the steps of `_packed` in the reverse order."""
-    bits, cast_to = table.get(x.dtype.name, _PLAIN)
+def _decoded(result: Any, x: Any, table: Mapping[str, Encoding]) -> Any:
+    """Returns the result of a collective in the dtype of `x`: undoes the steps of `_encoded` in the reverse order."""
+    bits, cast_to = table.get(x.dtype.name, _UNCHANGED)
     result = result if cast_to is None else tf.cast(result, bits or x.dtype)
     return result if bits is None else tf.bitcast(result, x.dtype)
 
@@ -268,7 +268,9 @@ class TensorflowProcesses(Processes):
 
     def engines(self) -> Sequence[str]:
         """Returns the names of the engines that this process can use, the best engine first."""
-        return names(self.count("gpu") - self.virtual if accelerators.IS_NVIDIA_OR_AMD else 0)
+        return engine_names(
+            self.count("gpu") - self.virtual if accelerators.IS_NVIDIA_OR_AMD else 0
+        )
 
     def start_engine(self, name: str, group: Group) -> Engine:
         """Returns the engine for the ranks of a group, after all of them have met. Raises

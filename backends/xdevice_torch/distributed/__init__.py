@@ -28,7 +28,9 @@ class TorchProcesses(Processes):
         from . import processes
 
         # NCCL cannot use the memory of virtual GPUs, which is the host's
-        return processes.names(self._gpu == "cuda" and self._gpus > 0 and not self.virtual)
+        return processes.engine_names(
+            self._gpu == "cuda" and self._gpus > 0 and not self.virtual
+        )
 
     def start_engine(self, name: str, group: Group) -> Engine:
         """Starts the engine `name` for this process of `group`."""

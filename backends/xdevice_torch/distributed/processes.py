@@ -66,7 +66,7 @@ https://github.com/pytorch/pytorch/issues/156632 (complex)."""
 _OPS: Final = {"sum": "SUM", "mean": "AVG", "max": "MAX", "min": "MIN"}
 
 
-def names(has_gpus: bool) -> tuple[str, ...]:
+def engine_names(has_gpus: bool) -> tuple[str, ...]:
     """Returns the names of the engines ("nccl", "gloo") that this build of PyTorch has, the
     best first."""
     if not dist.is_available():
@@ -121,7 +121,7 @@ class TorchEngine(Engine):
         self._wait(
             buffer, lambda group: group.allreduce([buffer], _options(dist.AllreduceOptions, op))
         )
-        return _into(x, buffer)
+        return _write_into(x, buffer)
 
     def broadcast(self, x: torch.Tensor, root: int) -> torch.Tensor:
         """Writes the `x` of the rank `root` into `x` on all ranks, and returns it."""
@@ -129,14 +129,14 @@ class TorchEngine(Engine):
         options = dist.BroadcastOptions()
         options.rootRank = root
         self._wait(buffer, lambda group: group.broadcast([buffer], options))
-        return _into(x, buffer)
+        return _write_into(x, buffer)
 
     def all_gather(self, x: torch.Tensor) -> list[torch.Tensor]:
         """Returns the `x` of all ranks, in the order of the ranks, as new tensors."""
         buffer = self._bytes(x)
         parts = [torch.empty_like(buffer) for _ in range(self.size)]
         self._wait(buffer, lambda group: group.allgather([parts], [buffer]))
-        return [_like(part, x) for part in parts]
+        return [_as_tensor_like(part, x) for part in parts]
 
     def reduce_scatter(self, x: torch.Tensor, op: str) -> torch.Tensor:
         """Returns this rank's part, along the first axis, of the result of `all_reduce`.
@@ -154,7 +154,7 @@ class TorchEngine(Engine):
         part = torch.empty(
             (x.shape[0] // self.size, *x.shape[1:]), dtype=x.dtype, device=x.device
         )
-        return _into(part, new)
+        return _write_into(part, new)
 
     def send(self, x: torch.Tensor, to: int) -> None:
         """Sends the bytes of `x` to the rank `to`, which calls `recv` at the same time."""
@@ -166,7 +166,7 @@ class TorchEngine(Engine):
         """Writes the tensor that the rank `source` sends into `like`, and returns it."""
         buffer = self._bytes(like)
         self._wait(buffer, lambda group: group.recv([buffer], source, 0), False)
-        return _into(like, buffer)
+        return _write_into(like, buffer)
 
     def start_mean(self, x: torch.Tensor, divisor: float) -> Callable[[], torch.Tensor]:
         """Starts to sum the `x` of all ranks. Returns a function that waits for the sum,
@@ -191,7 +191,7 @@ class TorchEngine(Engine):
             else:
                 self._wait_until(lambda seconds: is_done(work))
             self._last = work
-            total = _into(x, buffer)
+            total = _write_into(x, buffer)
             return total if is_mean else self.over(total, divisor)
 
         return wait
@@ -333,7 +333,7 @@ def _is_idle(stream: Any, seconds: float) -> bool:
     return True
 
 
-def _into(x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
+def _write_into(x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
     """Writes the result in `buffer` into `x`, unless `buffer` is in the memory of `x` already,
     and returns `x`."""
     # the devices are compared too, because memory of two devices may have the same address
@@ -342,10 +342,10 @@ def _into(x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
             # so that a backward pass which needs the old values raises
             torch.autograd.graph.increment_version(x)
         return x
-    return x.copy_(_like(buffer, x))
+    return x.copy_(_as_tensor_like(buffer, x))
 
 
-def _like(buffer: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def _as_tensor_like(buffer: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Returns the result in `buffer`, which `_buffer` or `_bytes` has made of a tensor like
     `x`, in the shape and dtype and on the device of `x`."""
     # the buffer has the bytes of the elements: it has more items than `x`, or `x` has elements

@@ -256,7 +256,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _need_gpus(item: pytest.Item, backend: Backend) -> None:
-    """Skips a test whose marker `xd_needs_gpu` asks for more GPUs than the backend has."""
+    """Skips a test whose marker `xd_needs_gpu` asks for more GPUs than the backend has. Without an argument, the
+    marker asks for one."""
     # returns before GPUs are counted, because that may start the framework: TensorFlow
     # initializes CUDA for it
     if not needs_gpu(item):

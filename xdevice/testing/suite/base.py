@@ -394,9 +394,9 @@ class Suite:
             assert_same(xdevice.to_numpy(actual), xdevice.to_numpy(expected), name)
 
     def assert_gradient(self, function: Callable[[Any], Any]) -> None:
-        """Checks that the gradient of the sum of `function(x)` with respect to `x`, a tensor on
-        the home device, is -2.5 everywhere and on that device. Skips the check if the framework
-        has no gradients."""
+        """Checks that the gradient of the sum of `function(x)` with respect to `x`, a tensor on the home device, is
+        -2.5 everywhere and on that device. So `function` must return `x`, moved or copied in some way, times -2.5.
+        Skips the check if the framework has no gradients."""
         self.needs_kernels()
         x = self.make()
         # in a block, because TensorFlow would compute on the GPU if there is one

@@ -112,7 +112,8 @@ class ReplicaChecks(Suite):
         for name, x, array in self.odd():
             leaf = self.adapter.leaf(xdevice.copy_to(x, self.home), self.home_device)
             dtype = dtype_name(x.dtype)
-            # values that differ from the old ones, in any dtype
+            # values that differ from the old ones. Tensors with a dtype's name have different
+            # values next to each other, which are shifted; the others get ones
             new = (
                 np.roll(array, 1)
                 if name in self.adapter.dtypes
