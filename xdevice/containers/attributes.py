@@ -110,14 +110,14 @@ def put(new: Any, name: Any, value: Any) -> None:
     """Sets the attribute `name` of `new` to `value` without running code of the object's class,
     which may forbid the change or compute something."""
     # the object's `__dict__`, and the descriptor of the slot, if the attribute is in one
-    own, slot = (
+    own_dict, slot = (
         getattr(new, "__dict__", None),
         getattr(type(new), name, None) if isinstance(name, str) else None,
     )
     if type(slot) is types.MemberDescriptorType:
         slot.__set__(new, value)  # bypasses a frozen class's __setattr__, even one in C
-    elif own is not None:
-        own[name] = value  # bypasses a property
+    elif own_dict is not None:
+        own_dict[name] = value  # bypasses a property
     else:
         object.__setattr__(new, name, value)
 
@@ -125,11 +125,11 @@ def put(new: Any, name: Any, value: Any) -> None:
 def read(x: Any) -> tuple[list[Any], list[Any]]:
     """Returns the keys and the values of the attributes of an object, as two lists; the fields
     of a dataclass come first."""
-    named = [field.name for field in fields(x)] if is_dataclass(x) else ()
-    of_fields = {name: getattr(x, name) for name in named if hasattr(x, name)}
-    # the first `of_fields` sets the order; the second one the values, because a field may be a
-    # property that returns another value than is stored
-    values = of_fields | attributes(x) | of_fields
+    field_names = [field.name for field in fields(x)] if is_dataclass(x) else ()
+    field_values = {name: getattr(x, name) for name in field_names if hasattr(x, name)}
+    # the first `field_values` sets the order, and the second one the values, because a field
+    # may be a property that returns another value than is stored
+    values = field_values | attributes(x) | field_values
     return list(map(as_key, values)), list(values.values())
 
 

@@ -23,7 +23,7 @@ _DEEPEST: Final = 16
 `trees.flatten`."""
 # the containers of a batch; their subclasses may have attributes, and are left to
 # `trees.flatten`
-_PLAINEST: Final = frozenset((dict, list, tuple))
+_BATCH_CONTAINERS: Final = frozenset((dict, list, tuple))
 _movable: Final = registry.movable
 
 
@@ -56,7 +56,7 @@ def flatten_batch(x: Any, batch: Batch | None = None, depth: int = _DEEPEST) -> 
                 cls = type(child)
                 backends[cls] = _movable[cls]
                 tensors.append(child)
-            elif type(child) in _PLAINEST:
+            elif type(child) in _BATCH_CONTAINERS:
                 # too deep, or in two places, where it has to stay one container
                 if not depth or id(child) in inner:
                     return None
@@ -92,7 +92,9 @@ def _rebuild_inner(x: Any, changed: Iterator[Any]) -> Any:
         if type(child) in _movable:
             new.append(next(changed))
         else:
-            new.append(_rebuild_inner(child, changed) if type(child) in _PLAINEST else child)
+            new.append(
+                _rebuild_inner(child, changed) if type(child) in _BATCH_CONTAINERS else child
+            )
     if type(x) is dict:
         return dict(zip(x, new, strict=True))
     if type(x) is list:

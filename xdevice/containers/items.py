@@ -59,39 +59,39 @@ def _extra_attributes(x: Any) -> dict[str, Any]:
     # the attributes of a framework's own container are for the framework's internal use
     if registry.owner_of(type(x)) is not None:
         return {}
-    beside = attributes(x)
+    extra = attributes(x)
     # the items themselves are in this attribute
     if isinstance(x, UserDict | UserList):
-        del beside["data"]
-    if not beside:
+        del extra["data"]
+    if not extra:
         return {}
     if isinstance(x, dict | UserDict):
         # a dict whose attributes are its items, as in `argparse` and many configurations
-        beside = {
+        extra = {
             name: value
-            for name, value in beside.items()
+            for name, value in extra.items()
             if name not in x or x[name] is not value
         }
-    beside = {
+    extra = {
         name: value
-        for name, value in beside.items()
+        for name, value in extra.items()
         if registry.kind_of(type(value)) is not None or looks.search(value)
     }
-    for name in beside:
+    for name in extra:
         # its key would not differ from that of an item
         if not isinstance(name, str):
             raise ContainerError(
                 f"an object of type {type(x).__qualname__} has an attribute whose name, {shown(name)}, is not a "
                 "string; rename the attribute"
             )
-    return beside
+    return extra
 
 
 def add_attributes(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[Names, Children]:
     """Returns the keys and items of the container `x`, followed by the names and values of its
     attributes that hold tensors."""
-    more = _extra_attributes(x)
-    return [*keys, *map(Attribute, more)], [*items, *more.values()]
+    extra = _extra_attributes(x)
+    return [*keys, *map(Attribute, extra)], [*items, *extra.values()]
 
 
 def and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Children]:
@@ -155,10 +155,10 @@ def write_keyed(x: Any, keys: Names, children: Children) -> Any:
     if new is x or type(new) is not type(x):
         return _write_mapping(x, keys, children)
     # the copy's attributes, some of which may be its items under another name
-    own = getattr(new, "__dict__", {})
+    new_attributes = getattr(new, "__dict__", {})
     # an AttrDict, whose attributes are its items: the copy's are still those of `x`
     if getattr(x, "__dict__", None) is x:
-        new.__dict__ = own = new
+        new.__dict__ = new_attributes = new
     for key, child in zip(keys, children, strict=True):
         if type(key) is Attribute:
             if key is not _KEYS:
@@ -169,8 +169,8 @@ def write_keyed(x: Any, keys: Names, children: Children) -> Any:
             continue
         new[key] = child
         # the item is also an attribute of the same name
-        if isinstance(key, str) and own.get(key) is old:
-            own[key] = child
+        if isinstance(key, str) and new_attributes.get(key) is old:
+            new_attributes[key] = child
     return _check_types(new, keys, children)
 
 

@@ -52,7 +52,7 @@ _PLAIN_CONTAINERS: Final = frozenset(map(id, (dict, list, tuple, set, frozenset)
 _DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType, property)
 # types that are never searched: from code and classes the whole program can be reached, and the
 # object of a weak reference belongs to someone else
-_NEVER: Final = (
+_NEVER_SEARCHED: Final = (
     *(type, types.ModuleType, types.FunctionType, types.GeneratorType),
     *(
         types.CoroutineType,
@@ -147,7 +147,7 @@ def can_hold(cls: type) -> bool:
     """Whether objects of a type may have references to other objects that are worth a
     search."""
     # a type whose objects can refer to others takes part in garbage collection
-    if not cls.__flags__ & _IS_COLLECTED or issubclass(cls, _NEVER):
+    if not cls.__flags__ & _IS_COLLECTED or issubclass(cls, _NEVER_SEARCHED):
         return False
     # types of a framework that contain no tensors of the program
     owner = registry.owner_of(cls)
@@ -272,7 +272,9 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
         yield ".__wrapped__", "", inner
         # what a framework stores in its own proxies is for its internal use
         if registry.owner_of(cls) is None:
-            yield from (("", "", own) for own in gc.get_referents(x) if own is not inner)
+            yield from (
+                ("", "", referent) for referent in gc.get_referents(x) if referent is not inner
+            )
         return
     if references.base is dict:
         if not is_plain(list(dict.values(x))):
@@ -284,17 +286,19 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
         yield from _numbered("[{}]", list(references.base.__iter__(x)))
     yield from ((f".{name}", "", getattr(x, name)) for name in references.fields)
     try:
-        own, named = attributes(x), [attribute_dict(x)]
+        own_attributes, dicts = attributes(x), [attribute_dict(x)]
     # a property hides the `__dict__`, but the garbage collector finds it below
     except ContainerError:
-        own, named = {}, []
+        own_attributes, dicts = {}, []
     yield from (
-        (f".{name}", "", value) for name, value in own.items() if id(type(value)) not in PLAIN
+        (f".{name}", "", value)
+        for name, value in own_attributes.items()
+        if id(type(value)) not in PLAIN
     )
     # the collector also returns the `__dict__` and the attributes, which were yielded above
     # with their names
     if references.is_open:
-        listed = set(map(id, chain(named, own.values())))
+        listed = set(map(id, chain(dicts, own_attributes.values())))
         yield from (("", "", inner) for inner in gc.get_referents(x) if id(inner) not in listed)
 
 

@@ -437,9 +437,9 @@ def stranger(x: Any) -> strangers.Stranger | None:
 
 
 def _paths(
-    node: _Node, before: tuple[Any, ...], visited: set[int] | None
+    node: _Node, prefix: tuple[Any, ...], visited: set[int] | None
 ) -> Iterator[tuple[Any, ...]]:
-    """Yields a tuple of keys for each leaf below a node: those of `before`, and then those that
+    """Yields a tuple of keys for each leaf below a node: those of `prefix`, and then those that
     lead from the node to the leaf. If `visited` is a set, of the `id`s of containers, a
     container that is in several places is entered only at the first of them."""
     container, _, keys, _, inner = node
@@ -448,11 +448,11 @@ def _paths(
             return
         visited.add(id(container))
     for i, key in enumerate(keys):
-        here = (*before, key)
+        path = (*prefix, key)
         if i in inner:
-            yield from _paths(inner[i], here, visited)
+            yield from _paths(inner[i], path, visited)
         else:
-            yield here
+            yield path
 
 
 def _rebuild(
@@ -467,9 +467,9 @@ def _rebuild(
     container."""
     container, way, _, children, inner = node
     # rebuilt already, at another place in the container
-    before = done.get(id(container))
-    if before is not None and (before[0] is node or way is SELF_REFERRING):
-        return before[2]
+    earlier = done.get(id(container))
+    if earlier is not None and (earlier[0] is node or way is SELF_REFERRING):
+        return earlier[2]
     # made before its children, which refer to it, and filled after them
     if way is SELF_REFERRING:
         done[id(container)] = node, [], empty(container)
@@ -481,8 +481,8 @@ def _rebuild(
     else:
         new = list(islice(changed, len(children)))
     # the same new children, so the same new container
-    if before is not None and all(map(is_, before[1], new)):
-        return before[2]
+    if earlier is not None and all(map(is_, earlier[1], new)):
+        return earlier[2]
     twin = container
     if way is SELF_REFERRING:
         return fill(done[id(container)][2], container, node[2], new)

@@ -247,8 +247,8 @@ class Primitives(ABC):
         return self.device_of
 
     def devices_of(self, cls: type, tensors: Sequence[Any]) -> set[Device]:
-        """Returns the set of devices on which one or more tensors of exactly this type are. Raises what `device_of`
-        raises."""
+        """Returns the set of devices on which one or more tensors of exactly this type are. Raises `UnsupportedError`
+        if one of them is spread over several devices, or is on a device of a kind that is not in `kinds`."""
         return set(map(self.device_of, tensors))
 
     @abstractmethod

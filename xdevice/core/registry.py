@@ -403,8 +403,9 @@ def owner_of(cls: type) -> Backend | None:
 
 
 def kind_of(cls: type) -> Owned | None:
-    """Returns the backend and the kind of a type of tensors, symbols or models; None for any
-    other type, even if a framework defines it. Raises what `owner_of` raises."""
+    """Returns the backend and the kind of a type of tensors, symbols or models; None for any other type, even if a
+    framework defines it. Loads the backend if necessary, and raises `UnsupportedError` if the backend cannot work in
+    this process."""
     owned = _look_up(cls)
     return owned if owned is not None and owned.kind is not None else None
 
@@ -483,7 +484,7 @@ for _function in (load, _look_up):
 
 
 def _learn(cls: type) -> Owned | None:
-    """Returns the backend and kind of a type, as `_classify` does, and stores them in
+    """Returns the backend and kind of a type, or None if it belongs to no backend, and stores the result in
     `_owners`."""
     owned = _classify(cls)
     remember(_owners, cls, owned)

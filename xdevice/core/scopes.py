@@ -102,8 +102,8 @@ devices.core_functions.enter, devices.core_functions.leave = enter, leave
 
 
 def push(stack: ContextVar[tuple[Block, ...]], block: Block) -> None:
-    """Begins a block, and puts it on the stack if that has succeeded. Raises the errors of the
-    framework's context manager."""
+    """Begins a block, and puts it on the stack if that has succeeded. Raises any error that the framework's context
+    manager raises."""
     block.begin()
     stack.set((*stack.get(), block))
 

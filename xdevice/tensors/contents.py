@@ -71,7 +71,8 @@ def transfer(x: Any, requested: Device, transfer_one: TransferOne, verb: str) ->
             refuse_lacking(x, target, (owner,))
         return transfer_one(owner, "tensor", x, target)
     batch = flatten_batch(x)
-    # not a container: `walks` has None for a leaf, and nothing for a type that was not looked up
+    # not a container: `walks` has None for a leaf, and no entry for a type that was not looked
+    # up yet
     if batch is None and trees.walks.get(id(type(x))) is None:
         array = registry.as_array(x)
         owned = registry.kind_of(type(array))

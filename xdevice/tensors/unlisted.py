@@ -113,9 +113,11 @@ class WholeModel:
         model. `name` is the path to the model."""
         attributes = [
             _Attribute(".".join(filter(None, (name, path, key))), vars(part), key, value)
-            for path, part, own in backend.attributes_of(model)
+            for path, part, framework_keys in backend.attributes_of(model)
             for key, value in _readable(part).items()
-            if key not in own and id(type(value)) not in PLAIN and not _is_flat(value)
+            if key not in framework_keys
+            and id(type(value)) not in PLAIN
+            and not _is_flat(value)
         ]
         # in a second step, because it takes longer
         attributes = [attribute for attribute in attributes if _holds(attribute)]
@@ -128,11 +130,11 @@ class WholeModel:
         )
         self._holdings.append(holding)
         # computed before anything moves, because a move may replace listed parts
-        own = self._listed_ids
+        listed_ids = self._listed_ids
         for inner, value, owned in holding.owned():
             if (
                 owned.kind == "model"
-                and id(value) not in own
+                and id(value) not in listed_ids
                 and not self._is_owner(owned.backend, value)
             ):
                 self._add(inner, owned.backend, value)
@@ -225,11 +227,11 @@ class WholeModel:
         model is an optimizer and one of its parameters is on another device."""
         backend, model = self._backend, self._model
         parameters = backend.parameters_of(model)
-        left = next((x for x in parameters if backend.device_of(x) is not target), None)
-        if left is not None:
+        misplaced = next((x for x in parameters if backend.device_of(x) is not target), None)
+        if misplaced is not None:
             raise backend.unsupported(
                 f"moving the optimizer {type(model).__qualname__} to {target} while one of its parameters is on "
-                f"{backend.device_of(left)}",
+                f"{backend.device_of(misplaced)}",
                 "move both together: xdevice.to_device((model, optimizer), device)",
             )
         # the `id`s of the tensors that are going to move
@@ -253,33 +255,33 @@ class WholeModel:
         backend = self._backend
         other = WholeModel(backend, moved) if is_copy or moved is not self._model else self
         # the listed parts as they are now; the framework may have replaced some
-        now = list(backend.model_parts(moved))
+        new_parts = list(backend.model_parts(moved))
         for _, owner, inner in other.models[1:]:
             if not owner.is_all_on(inner, target):
                 owner.move_model(inner, target)
-            now += owner.model_parts(inner)
-        listed = self._listed
+            new_parts += owner.model_parts(inner)
+        old_parts = self._listed
         # the new part for each old one, by the `id` of the old one; empty if they cannot be
         # paired
-        twins = (
-            {id(old): new for old, new in zip(listed, now, strict=False)}
-            if len(now) == len(listed)
+        new_by_old = (
+            {id(old): new for old, new in zip(old_parts, new_parts, strict=False)}
+            if len(new_parts) == len(old_parts)
             else {}
         )
         done: dict[int, Any] = {}
         for old, new in zip(self._holdings, other._holdings, strict=False):
-            # the leaves of the old model, which are looked up in `twins`, if the new one has as
-            # many
-            before = (
+            # the leaves of the old model, which are looked up in `new_by_old`, if the new model
+            # has as many
+            old_leaves = (
                 old.tree.leaves
                 if len(old.tree.leaves) == len(new.tree.leaves)
                 else new.tree.leaves
             )
             leaves = [
-                twins[id(old_leaf)]
-                if id(old_leaf) in twins
+                new_by_old[id(old_leaf)]
+                if id(old_leaf) in new_by_old
                 else _moved_leaf(value, target, done)
-                for old_leaf, value in zip(before, new.tree.leaves, strict=True)
+                for old_leaf, value in zip(old_leaves, new.tree.leaves, strict=True)
             ]
             for attribute, value in zip(new.attributes, new.tree.rebuilt(leaves), strict=True):
                 merged = _update_in_place(attribute.value, value)
