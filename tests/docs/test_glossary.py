@@ -47,7 +47,6 @@ SAME_CLASSES = {
     "Call",
     "Calls",
     "Rule",
-    "Stranger",
 }
 """The names that several classes of `xdevice/` have. Whoever renames one strikes it off; nothing is added."""
 # that of a product adds to the contract of the device layer, as `testing/contract` does

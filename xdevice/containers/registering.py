@@ -36,7 +36,7 @@ def register_container(
     rebuild: Callable[[Any, Any], Any] | None = None,
     move: Callable[[Any, Device], Any] | None = None,
 ) -> T:
-    """Says how objects of a type of your own, and of its subclasses, are walked or moved; returns the type.
+    """Registers how objects of your own type, and of its subclasses, are walked or moved; returns the type.
 
     Experimental: it may change in a minor version.
 

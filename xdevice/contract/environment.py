@@ -80,8 +80,8 @@ def _refuse_misspelt() -> None:
 
 
 def provide(backend: Backend) -> None:
-    """Gives a backend, which is being loaded, the virtual GPUs, the default dtype float64 and
-    the blocking mode that the environment requests."""
+    """Applies to a backend that is being loaded what the program or the environment requests: virtual GPUs, the
+    default dtype float64, and blocking mode."""
     if wanted := requested_gpus():
         # imported by name and only here (and in `parsed`), because the device layer must not
         # depend on the product `virtual`

@@ -65,8 +65,8 @@ class Streams(Primitives):
 
     # the default is right for a framework whose allocator itself knows which work uses a tensor
     def keep_for(self, x: Any, stream: Any) -> None:
-        """Tells the framework's allocator that a stream uses `x`, so that the memory of `x` is kept until that stream's
-        work is done."""
+        """Keeps the framework's allocator from reusing the memory of `x` before the work that is now in a stream is
+        done."""
 
     def _no_streams(self) -> UnsupportedError:
         """Returns the error that the methods for streams raise if the adapter lacks them."""

@@ -81,7 +81,7 @@ class Numbers:
         numbers._tasks, numbers.forks = state["tasks"], state["forks"]
 
         def restore(generator: Any) -> None:
-            """Gives the NumPy generator the saved state."""
+            """Sets the state of the NumPy generator to the saved one."""
             generator.bit_generator.state = state["bits"]
 
         # not a draw: `draw` makes the generator, and calls `restore` with it
@@ -129,8 +129,8 @@ def current_place() -> Place:
 
 
 def branch() -> None:
-    """Gives the current context, which is that of a task, a new generator, derived from the
-    generator that the task uses now. Each call derives a different generator."""
+    """Makes the current context, which is that of a task, use a new generator, derived from the one that the task uses
+    now. Each call derives a different generator."""
     place = current_place()
     entered.set((*entered.get(), Place(place.numbers.for_task(), None)))
 
@@ -176,8 +176,8 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
-    """Gives a forked child its own random numbers. Otherwise it would draw the same numbers as
-    its parent and the parent's other children."""
+    """Replaces the generators in a forked child by new ones. Otherwise it would draw the same numbers as its parent
+    and the parent's other children."""
     for place in _places_of_thread():
         place.numbers = place.numbers.for_fork()
 

@@ -357,7 +357,8 @@ def _refuse_too_old(backend: Backend) -> None:
     if installed < backend.minimum:
         wanted = ".".join(map(str, backend.minimum))
         raise BackendImportError(
-            f"{backend.name} {backend.version} is too old: {wanted} or newer is needed; {install_hint(backend.name)}"
+            f"{backend.name} {backend.version} is too old: {wanted} or newer is needed; run "
+            f"{install_hint(backend.name).replace('install', 'install --upgrade', 1)}"
         )
 
 

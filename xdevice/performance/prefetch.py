@@ -262,9 +262,8 @@ class _Producer(workers.Worker):
         self._permits.put(None)
 
     def stop(self) -> None:
-        """Tells the thread to end, and waits up to `PATIENCE` seconds until it has ended. It is
-        called when the consumer's loop ends. Warns if the thread is still making a batch after
-        that time."""
+        """Tells the thread to end, and waits up to `PATIENCE` seconds for that. Called when the consumer's loop ends.
+        Warns if the thread is still making a batch after that time."""
         self.tell_to_stop()
         # at the program's end `_end_all` has waited for the thread. A generator may be closed
         # even later, when the modules that `join` needs are gone
@@ -309,7 +308,7 @@ class _Producer(workers.Worker):
         )
 
     def _produce(self) -> None:
-        """Takes the caller's state into this thread, copies all batches, and then closes the source's iterator."""
+        """Enters the caller's state in this thread, copies all batches, and then closes the source's iterator."""
         with ExitStack() as stack:
             if self.is_ours:
                 stack.callback(getattr(self._iterator, "close", lambda: None))

@@ -45,8 +45,7 @@ def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[
     Experimental: it may change in a minor version.
 
     `value_and_grad(f)(params, *args)` calls `f(params, *args)` and returns `(value, grads)`. Costs as much as the
-    framework's own function, plus about 10 us. docs/reference/arithmetic.md has the rules, and lists the ways to
-    differentiate it again.
+    framework's own function, plus about 10 us. docs/reference/arithmetic.md has the rules, also for second gradients.
 
     Args:
         f: a function of `params`, a tensor of floats or a container of such tensors, on any devices. It returns one

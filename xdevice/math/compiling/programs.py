@@ -72,13 +72,11 @@ def compile(function: F, **misspelled: NoReturn) -> F:
 
     Raises:
         ArgumentError: `function` is not a function; an argument is of any other kind, or no argument is a tensor; or
-            tensors are of two backends. DeviceMismatchError: tensors are on two devices; compile a function for each
-            device.
+            tensors are of two backends. DeviceMismatchError: tensors are on two devices.
         UnsupportedError: on JAX, TensorFlow and PyTorch, if the function reads a value (`item`, `to_numpy`), draws
             random numbers, asks for the device of a tensor, changes an argument or a variable of the program, or uses
-            a variable whose changes xdevice cannot notice. It notices changes of numbers, texts, tensors, functions,
-            classes and containers of these (docs/reference/compiling.md). Pass the values of other variables as
-            arguments.
+            a variable whose changes xdevice cannot notice: one that is not a number, text, tensor, function, class or
+            container of these (docs/reference/compiling.md). Pass the values of such variables as arguments.
 
     Example:
         >>> step = xdevice.compile(lambda params, lr: {"w": params["w"] - lr * params["w"]})

@@ -55,13 +55,11 @@ def convert_state(
 ) -> State:
     """The parameters and running statistics of a model, in the layouts of another framework.
 
-    Experimental: it may change in a minor version. Returns a `State`, whose `unmapped` and `differences` list
-    what was lost: docs/reference/models.md has the rules. Costs a copy of every tensor and, with `inputs=`, runs of
-    both models.
+    Experimental: it may change in a minor version. Returns a `State`, whose `unmapped` and `differences` list what was
+    lost (docs/reference/models.md). Costs a copy of every tensor and, with `inputs=`, runs of both models.
 
     Args:
-        source: a built model; tensors in dicts and lists (NumPy arrays are laid out as in PyTorch); or a checkpoint's
-            path.
+        source: a built model; tensors in dicts and lists (NumPy arrays as in PyTorch); or the path of a checkpoint.
         backend: the target: "torch", "paddle", "mxnet", "tensorflow" (Keras), "jax", "numpy", or a `Backend`.
         like: a built model of the target. The result has the names and devices of `like`; without it, the source's.
         kinds: the kind of layers in a dict, or of your own classes, by path, `*` or class: `{"MyNorm": "rms_norm"}`.

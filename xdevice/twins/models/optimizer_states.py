@@ -117,8 +117,7 @@ def convert_optimizer(
         models: the two models, first that of `source`.
         kinds: the same as for `convert_state`.
         strict: whether the two must agree in all settings that affect the state, such as betas, and update the same
-            parameters. With False, as much of the state as possible is converted, and you judge whether that makes
-            sense.
+            parameters. With False, as much of the state as possible is converted; judge whether that makes sense.
 
     Returns the differences between the optimizers, parameter by parameter, as lines like those of `compare_optimizers`.
 

@@ -54,8 +54,7 @@ class State(dict[str, Any]):
             of `like` that got no value. `state[name] = x` gives a variable of `like` a value and removes its name;
             `settle` removes any name.
         differences: a line for each difference that is not in the values, but changes outputs or training: another eps,
-            momentum, padding, pool, activation or dropout mode; what could not be compared; with `inputs=`, outputs
-            that differ.
+            momentum, padding, pool, activation or dropout mode; what was not compared; outputs that differ (`inputs=`).
         settings: those lines of `differences` that explain why equal parameters may give different outputs: settings
             of layers that differ or could not be compared.
         pairs: which layer of the source became which of `like`, by path: a dict that `names=` accepts.
