@@ -324,13 +324,15 @@ def _copied(value: Any, memo: _Memo) -> Any:
 def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
     """Returns a function of the copied model: `function` itself, or, if its closure refers to
     parts of the old model, a new function whose closure refers to the parts of the copy."""
+    closure = function.__closure__ or ()
     # an empty cell, which has no contents to read, belongs to a name that is not assigned yet
-    values = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+    values = [cell.cell_contents for cell in closure if cell != CellType()]
     # a closure holds a part itself, or a bound method of a part
     if not any(id(getattr(value, "__self__", value)) in memo for value in values):
         return function
     cells = tuple(
-        CellType(_copied(cell.cell_contents, memo)) for cell in function.__closure__ or ()
+        cell if cell == CellType() else CellType(_copied(cell.cell_contents, memo))
+        for cell in closure
     )
     new = FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, cells

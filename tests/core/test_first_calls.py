@@ -74,3 +74,23 @@ def test_the_first_call_inside_a_tf_function_is_not_converted_and_does_not_warn(
     done = python(script, XDEVICE_BACKEND="tensorflow")
     assert (done.returncode, done.stdout) == (0, "[2.]\n"), done.stderr
     assert "AutoGraph" not in done.stdout + done.stderr
+
+
+INSIDE_TORCH_COMPILE = """
+import torch
+import xdevice
+from torch._dynamo.convert_frame import register_bytecode_hook
+
+traced = []
+register_bytecode_hook(lambda code, _: traced.append(code.co_filename))
+double = torch.compile(lambda x: xdevice.to_device({"x": x}, "cpu")["x"] * 2, backend="eager")
+print(double(torch.tensor(9.0)).item())
+print(sorted({file for file in traced if "xdevice_torch" in file or "contract" in file}))
+"""
+
+
+@pytest.mark.slow
+def test_torch_compile_does_not_trace_the_import_of_the_adapter():
+    needs("torch")
+    done = python("-c", INSIDE_TORCH_COMPILE)
+    assert done.stdout.splitlines() == ["18.0", "[]"], done.stderr

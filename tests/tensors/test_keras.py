@@ -194,3 +194,32 @@ def test_the_optimizer_of_a_copy_knows_the_variables_of_the_copy(place):
         fit(one)
     for before, after in zip(model.trainable_variables, twin.trainable_variables, strict=True):
         assert np.allclose(before, after, atol=1e-6)
+
+
+def test_a_copied_closure_may_have_an_empty_cell():
+    import keras
+    import tensorflow as tf
+
+    class Net(keras.Model):
+        def __init__(self):
+            super().__init__()
+            dense = self.dense = keras.layers.Dense(2)
+
+            def head(x):
+                return dense(x) if x is not None else later
+
+            self.head = head
+            if self.built:
+                later = 1.0
+
+        def call(self, x):
+            return self.head(x)
+
+    net = Net()
+    x = tf.ones((1, 3))
+    y = net(x)
+    copied = xdevice.copy_to(net, "cpu")
+    net.dense.kernel.assign(tf.zeros((3, 2)))
+    assert (copied(x).numpy() == y.numpy()).all()
+    with pytest.raises(NameError, match="later"):
+        copied.head(None)

@@ -239,7 +239,7 @@ def load(name: str) -> Backend:
         SettingError: if an environment variable has a wrong value.
         UnsupportedError: if this is a forked child in which the backend cannot work.
     """
-    backend = _loaded.get(name) or _load(canonical(name))
+    backend = _loaded.get(name) or _load_untraced(name)
     if backend.refusal is not None:
         raise UnsupportedError(backend.refusal)
     return backend
@@ -248,6 +248,15 @@ def load(name: str) -> Backend:
 def list_loaded() -> tuple[Backend, ...]:
     """Returns the backends that are loaded so far, in the order of loading."""
     return tuple(_loaded.values())
+
+
+def _load_untraced(name: str) -> Backend:
+    """Returns the backend for a name or alias, and loads it outside torch.compile. If the first call of xdevice were
+    in a compiled function, torch.compile would trace the import of the adapter, which took 22 s instead of 2.5 s
+    (2.13)."""
+    dynamo = sys.modules.get("torch._dynamo")
+    load_backend: Callable[[str], Backend] = _load if dynamo is None else dynamo.disable(_load)
+    return load_backend(canonical(name))
 
 
 def _load(name: str) -> Backend:
@@ -500,10 +509,6 @@ def eagerly(function: Callable[[], Any]) -> Any:
         # None: the backend cannot tell quickly, so its `eagerly` is used in any case
         if is_compiling is None or is_compiling():
             function = partial(backend.eagerly, function)
-    # PyTorch's adapter is not loaded yet, and torch.compile would trace its import, which takes 20 s
-    dynamo = sys.modules.get("torch._dynamo")
-    if dynamo is not None and "torch" not in _loaded:
-        function = dynamo.disable(function)
     return function()
 
 

@@ -11,7 +11,7 @@ from itertools import cycle
 
 import numpy as np
 import pytest
-from helpers.environment import BACKENDS, printed
+from helpers.environment import BACKENDS
 
 import xdevice
 
@@ -432,24 +432,6 @@ def test_torch_compile_traces_none_of_the_walks_around_a_compiled_function():
     assert made.item() == 18
     assert traced
     assert not [file for file in traced if "containers" in file or "outside" in file]
-
-
-UNLOADED = """
-import torch
-import xdevice
-from torch._dynamo.convert_frame import register_bytecode_hook
-
-traced = []
-register_bytecode_hook(lambda code, _: traced.append(code.co_filename))
-cubes = xdevice.compile(lambda x: (x**3).sum())
-print(torch.compile(lambda x: cubes(x) * 2, backend="eager")(torch.tensor([1.0, 2.0])).item())
-print(sorted({file for file in traced if "xdevice_torch" in file or "contract" in file}))
-"""
-
-
-@pytest.mark.slow
-def test_torch_compile_does_not_trace_the_import_of_the_adapter():
-    assert printed("-c", UNLOADED).splitlines() == ["18.0", "[]"]
 
 
 @pytest.mark.gpu
