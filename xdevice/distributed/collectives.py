@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from .session import Session
 
 _checked: dict[tuple[type, Any, str], Backend] = {}
-"""The backend of each type of tensor, dtype and operation that has passed the checks of a collective in a world of
-one. Later calls skip most checks, which would take most of the time in such a world. So a collective takes a
-microsecond or two."""
+"""The types of tensors, with a dtype and an operation, that have passed the checks of a collective in a world of one,
+and for each its backend. Later calls skip most checks, which would take most of the time in such a world. So a
+collective takes a microsecond or two."""
 _NO_OP: Final = "none"
 """The operation in the keys of `_checked` for collectives that compute nothing."""
 
@@ -73,7 +73,7 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
         return x
     carrier, unique = session.carrier, _each_once(operands)
 
-    def call() -> str:
+    def describe_call() -> str:
         """Returns the text that describes this call, and must be the same on all ranks."""
         return (
             f"all_reduce {op}{' weighted' if own is not None else ''}: {signatures(operands)}"
@@ -89,8 +89,8 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
         )
 
     with session.alone("all_reduce"):
-        total = session.agree(call, own)
-        new = session.call("all_reduce", call, job, unique)
+        total = session.agree(describe_call, own)
+        new = session.call("all_reduce", describe_call, job, unique)
     return _replaced(x, operands, new)
 
 
@@ -121,7 +121,7 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
         if operand.kind == "model" and (text := operand.backend.hyperparameters(operand.value))
     )
 
-    def call() -> str:
+    def describe_call() -> str:
         """Returns the text that describes this call, and must be the same on all ranks."""
         return f"broadcast from {root}: {signatures(parts)}{overlap(parts)}{others_text(x)}{settings}"
 
@@ -133,7 +133,9 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
             lambda y, _: carrier.engine.broadcast(y, root),
         )
 
-    return _replaced(x, operands, session.agree_and_call("broadcast", call, job, unique))
+    return _replaced(
+        x, operands, session.agree_and_call("broadcast", describe_call, job, unique)
+    )
 
 
 def all_gather(session: Session, x: Any, even: bool) -> Any:
@@ -156,20 +158,20 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
     # 0-d tensors have no first axis whose length could differ
     uneven = [not even and bool(shape_of(operand)) for operand in operands]
 
-    def call() -> str:
+    def describe_call() -> str:
         """Returns the text that describes this call, and must be the same on all ranks."""
         return f"all_gather: {signatures(operands, uneven)}{others_text(x)}"
 
     with session.alone("all_gather"):
         lengths: list[list[int] | None] = [None] * len(operands)
         if any(uneven):
-            lengths = _exchange_lengths(session, call(), operands)
+            lengths = _exchange_lengths(session, describe_call(), operands)
         else:
-            session.agree(call)
+            session.agree(describe_call)
         rows = list(zip(operands, lengths, strict=True))
         new_ones = session.call(
             "all_gather",
-            call,
+            describe_call,
             lambda: [carrier.all_gather(*row) for row in rows],
             operands * session.size,
         )
@@ -210,13 +212,13 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
         return x
     carrier = session.carrier
 
-    def call() -> str:
+    def describe_call() -> str:
         """Returns the text that describes this call, and must be the same on all ranks."""
         return f"reduce_scatter {op}: {signatures(operands)}"
 
     new = session.agree_and_call(
         "reduce_scatter",
-        call,
+        describe_call,
         lambda: [carrier.reduce_scatter(operand, op) for operand in operands],
         operands,
     )
@@ -247,7 +249,7 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
     carrier = session.carrier
     what = signatures(operands) + others_text(x)
 
-    def call() -> str:
+    def describe_call() -> str:
         """Returns the text that describes this call to the hub, if the call takes long."""
         return f"{verb} with rank {other}: {what}"
 
@@ -257,11 +259,11 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
         # would hang in the engine
         session.line.pair(verb, other, what)
         if verb == "send":
-            session.call("send", call, lambda: carrier.send(operands, other), operands)
+            session.call("send", describe_call, lambda: carrier.send(operands, other), operands)
             return None
         new = session.call(
             "recv",
-            call,
+            describe_call,
             lambda: [carrier.recv(operand, other) for operand in operands],
             operands,
         )
@@ -322,8 +324,8 @@ def _variables(operand: Operand) -> list[Operand]:
     models = unlisted.WholeModel(backend, operand.value).models
     unique = {
         id(value): (f"{layer}.{name}".lstrip("."), value)
-        for layer, owner, one in models
-        for name, value in owner.variables(one)
+        for layer, owner, model in models
+        for name, value in owner.variables(model)
     }
     return [
         Operand(

@@ -535,6 +535,7 @@ def _poller(conn: Conn) -> Callable[[float | None], bool]:
     def poll(seconds: float | None) -> bool:
         """Waits up to `seconds`, and returns whether the connection is ready."""
         waiting = both if conn.out else reading
+        # the system counts in milliseconds
         return bool(waiting.poll(None if seconds is None else seconds * 1000))
 
     return poll

@@ -74,7 +74,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         return model_or_gradients
     carrier = session.carrier
 
-    def call() -> str:
+    def describe_call() -> str:
         """Returns the text that describes this call, and must be the same on all ranks."""
         # the plan has each gradient once, but the ranks must also agree on which gradients are
         # the same tensor
@@ -86,7 +86,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         weights = (
             "" if backend is None else _first_weights(session, backend, model_or_gradients)
         )
-        return f"average_gradients{_weighted(own)}: {text}{nones}{weights}"
+        return f"average_gradients{_weight_text(own)}: {text}{nones}{weights}"
 
     # called after the vote, which sets `total`
     def job() -> dict[int, Any]:
@@ -96,7 +96,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         sent = []
         for bucket in plan.buckets:
             gradients = [unique[i] for i in bucket.indices]
-            sent.append((gradients, _start(carrier, bucket, gradients, total)))
+            sent.append((gradients, _start_mean(carrier, bucket, gradients, total)))
         means: dict[int, Any] = {}
         for gradients, wait in sent:
             means.update(carrier.write_back_all(gradients, wait()))
@@ -104,10 +104,10 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
 
     # from here on the other ranks take part, so an error closes the world on all of them
     with session.alone("average_gradients"):
-        total = session.agree(call, own)
+        total = session.agree(describe_call, own)
         if backend is not None:
             session.plans[model_or_gradients][_COMPARED] = True
-        means = session.call("all_reduce", call, job, operands)
+        means = session.call("all_reduce", describe_call, job, operands)
     if backend is not None:
         # a mean in a new tensor would not reach the model, which would go on training without
         # the other ranks
@@ -237,7 +237,7 @@ def _first_weights(session: Session, backend: Backend, model: Any) -> str:
     )
 
 
-def _start(
+def _start_mean(
     carrier: Carrier, bucket: Bucket, gradients: list[Operand], weight: Weight | None
 ) -> Callable[[], Any]:
     """Starts to average the gradients of a bucket over the ranks. Returns a function that waits
@@ -275,16 +275,16 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
     session.ready("averaging")
     plan = _plan(session, "averaging", backend, model, parameters)
 
-    def call() -> str:
+    def describe_call() -> str:
         """Returns the text that describes this call, and must be the same on all ranks."""
         weights = _first_weights(session, backend, model)
-        return f"averaging{_weighted(own)}: {plan.text}{weights}"
+        return f"averaging{_weight_text(own)}: {plan.text}{weights}"
 
     # an error that every rank raises: it is raised after the block of `alone`, so that the
     # world stays open
     refused: Exception | None = None
     with session.alone("averaging"):
-        total = session.agree(call, own)
+        total = session.agree(describe_call, own)
         session.plans[model][_COMPARED] = True
         sending = _Sending(session, plan, parameters, total)
         with session.inside("averaging(), whose gradients are being sent"):
@@ -300,12 +300,12 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
                 raise
             finally:
                 end()
-        refused = _end(session, backend, model, sending, call, _weighted(own))
+        refused = _end(session, backend, model, sending, describe_call, _weight_text(own))
     if refused is not None:
         raise refused
 
 
-def _weighted(own: float | None) -> str:
+def _weight_text(own: float | None) -> str:
     """Returns the part of a vote's text which says that this rank has a weight, `own`; "" if
     that is None."""
     return (
@@ -320,12 +320,12 @@ def _end(
     backend: Backend,
     model: Any,
     sending: _Sending,
-    call: Callable[[], str],
-    weighted: str,
+    describe_call: Callable[[], str],
+    weight_text: str,
 ) -> Exception | None:
     """Ends a block of `averaging`: sends the remaining gradients, votes on which parameters
-    have no gradient, and then writes the means. `call` returns the text of the first vote, and
-    `weighted` is the result of `_weighted`. Returns None, or an error that all ranks must
+    have no gradient, and then writes the means. `describe_call` returns the text of the first vote, and
+    `weight_text` is the result of `_weight_text`. Returns None, or an error that all ranks must
     raise; then no mean is written. Raises `CollectiveMismatchError` if the votes differ."""
     plan, parameters = sending.plan, sending.parameters
     missing = sending.fill_up(list(backend.gradients(model)))
@@ -336,7 +336,7 @@ def _end(
             "ranks would diverge; only the backward pass belongs in the block: clip gradients and step afterwards"
         )
     # names, for the vote, the parameters that have no gradient after the pass
-    nones = f"{weighted}{''.join(f'; {parameters[i].name} None' for i in missing)}"
+    nones = f"{weight_text}{''.join(f'; {parameters[i].name} None' for i in missing)}"
     try:
         session.agree(
             lambda: (
@@ -346,10 +346,13 @@ def _end(
     # the buckets that are being sent are waited for even so: the engine would confuse them with
     # those of the next call
     except CollectiveMismatchError:
-        session.call("all_reduce", call, sending.drop, parameters)
+        session.call("all_reduce", describe_call, sending.drop, parameters)
         raise
     session.call(
-        "all_reduce", call, sending.finish if refused is None else sending.drop, parameters
+        "all_reduce",
+        describe_call,
+        sending.finish if refused is None else sending.drop,
+        parameters,
     )
     # all ranks have just agreed on the missing gradients, so all rearrange their buckets in the
     # same way
@@ -397,7 +400,7 @@ class _Sending:
         with self._lock:
             try:
                 self._take(i, gradient)
-                self._start(only_full=True)
+                self._start_buckets(only_full=True)
             except BaseException as error:
                 self.error = error
                 raise
@@ -442,7 +445,7 @@ class _Sending:
     def finish(self) -> None:
         """Sends the remaining buckets, waits for the means of all buckets, and writes them into
         the gradients. Raises `ArgumentError` if a gradient cannot be written."""
-        self._start(only_full=False)
+        self._start_buckets(only_full=False)
         for gradients, wait in self._sent:
             means = self.session.carrier.write_back_all(gradients, wait())
             _require_written(gradients, means, "use average_gradients")
@@ -450,7 +453,7 @@ class _Sending:
     def drop(self) -> None:
         """Sends the remaining buckets, waits for the means of all buckets, and writes nothing.
         All ranks must wait, because all have started the same buckets."""
-        self._start(only_full=False)
+        self._start_buckets(only_full=False)
         for _, wait in self._sent:
             wait()
 
@@ -486,14 +489,14 @@ class _Sending:
         operand = _as_operand(name, gradient)
         self.session.require([operand], "all_reduce", "mean")
         own, expected = (
-            f"{dtype_of(one)} {list(shape_of(one))}" for one in (operand, self.parameters[i])
+            f"{dtype_of(each)} {list(shape_of(each))}" for each in (operand, self.parameters[i])
         )
         raise ArgumentError(
             f"the gradient of {name} is {own}, on {backend.device_of(gradient)}, expected {expected} on "
             f"{backend.device_of(parameter)}, like the parameter; use average_gradients"
         )
 
-    def _start(self, only_full: bool) -> None:
+    def _start_buckets(self, only_full: bool) -> None:
         """Starts to send all remaining buckets, in their order; with `only_full`, only those
         before the first bucket that still lacks a gradient."""
         buckets = self.plan.buckets if self.session.size > 1 else []
@@ -505,7 +508,7 @@ class _Sending:
             bucket = buckets[len(self._sent)]
             gradients = [self._gradient(i) for i in bucket.indices]
             self._sent.append(
-                (gradients, _start(self.session.carrier, bucket, gradients, self._weight))
+                (gradients, _start_mean(self.session.carrier, bucket, gradients, self._weight))
             )
 
     def _gradient(self, i: int) -> Operand:

@@ -532,6 +532,7 @@ class Hub(threading.Thread):
         goes on. Does nothing if all ranks have joined already."""
         if self._joined:
             return
+        # it has the token, and belongs to this run
         if refusal["why"] == "said":
             missing = next(peer.rank for peer in self.peers if not peer.has_joined)
             self._end(
@@ -576,8 +577,8 @@ class Hub(threading.Thread):
         return None
 
     def _admit(self, conn: Conn, hello: dict[str, Any]) -> None:
-        """Makes a new connection one of a rank's two connections, and sends the rank the proof
-        that this is the hub of its run."""
+        """Makes a new connection one of the two connections of its rank, and sends the rank a proof that this is the
+        hub of its run."""
         peer = self.peers[hello["rank"]]
         # long frames are accepted only now: a process that does not belong to this run could
         # fill the memory with them
@@ -759,7 +760,7 @@ class Hub(threading.Thread):
     def _watch(self, now: float) -> None:
         """Does the work of each beat. Does nothing unless all ranks have joined and at least one waits. Tells the
         waiting ranks that rank 0 is alive, and asks every rank that is waited for whether its process works. Ends the
-        world if one of those has been late or silent for `timeout`, or if all ranks are in a call and the engine makes
+        world if such a rank has been late or silent for `timeout`, or if all ranks are in a call and the engine makes
         no progress. Logs a warning after a long wait. `now` is the hub's time."""
         waiting = list(self._calls.waiting.values())
         if not waiting or not self._joined:

@@ -156,10 +156,9 @@ before those that may have started it."""
 
 
 def _started(launcher: _Launcher) -> bool:
-    """Whether this launcher has started this process, and `processes` works under it. Raises
-    `LaunchError` if the process is one of several under a launcher under which `processes` does
-    not work, or if its rank is set without its size, and `SettingError` if either is not a
-    number."""
+    """Whether this launcher has started this process, and `processes` works with it. Raises `LaunchError` if the
+    launcher has started several processes but `processes` does not work with it, or if it has set a rank without a
+    size. Raises `SettingError` if either is not a number."""
     if _text(launcher.rank) is None:
         return False
     is_under_srun = _text(_SRUN.size) is not None

@@ -157,6 +157,7 @@ class Liveness:
             self._names = {task: self._names.get(task) or _name_of(task) for task in tasks}
             for task in tasks:
                 if self._names[task].startswith(_DRIVER_PREFIX):
+                    # the first number is the processor time in nanoseconds
                     with open(f"/proc/self/task/{task}/schedstat", encoding="ascii") as file:
                         total += int(file.read().split()[0]) / 1e9
         return total

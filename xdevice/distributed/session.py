@@ -193,14 +193,14 @@ class Session:
         if self._native is not None:
             return
 
-        def call() -> str:
+        def describe_call() -> str:
             """Returns the text that describes this call, and must be the same on all ranks."""
             return f"native_group of {backend.name}"
 
         with self.alone("native_group"):
-            self.agree(call)
+            self.agree(describe_call)
             native: NativeGroup = self.call(
-                "", call, lambda: backend.start_native_group(self._group()), []
+                "", describe_call, lambda: backend.start_native_group(self._group()), []
             )
         self._native = native
         self._scope.enter_context(native.scope)
@@ -227,8 +227,10 @@ class Session:
         if native is not None and isinstance(error, Exception) and self._line.failure is None:
             self._raise_reason(error)
         # sys.exit() and sys.exit(0) are a program's normal end, not a failure
-        is_quiet = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
-        if not is_quiet or self._line.failure is not None:
+        is_normal_end = error is None or (
+            isinstance(error, SystemExit) and error.code in (None, 0)
+        )
+        if not is_normal_end or self._line.failure is not None:
             self._close_after_failure(error)
             return
         try:
@@ -446,8 +448,10 @@ class Session:
         self.line.started += 1
         return payloads
 
-    def agree(self, call: Callable[[], str], own: float | None = None) -> Weight | None:
-        """Votes on a collective: sends the other ranks the text that `call` returns, and waits
+    def agree(
+        self, describe_call: Callable[[], str], own: float | None = None
+    ) -> Weight | None:
+        """Votes on a collective: sends the other ranks the text that `describe_call` returns, and waits
         until all ranks have sent the same. With `check=False` and no weight, only counts the
         call.
 
@@ -455,14 +459,16 @@ class Session:
         and otherwise None. Raises `OnAllError` if that sum is 0, and the errors of
         `Line.vote`."""
         if own is not None:
-            total = sum(map(float, self.vote(call(), repr(own)))) if self.size > 1 else own
+            total = (
+                sum(map(float, self.vote(describe_call(), repr(own)))) if self.size > 1 else own
+            )
             if total == 0:
                 raise OnAllError(NO_WEIGHT)
             return Weight(own, total)
         if self.size == 1:
             return None
         if self.options.check:
-            self.vote(call())
+            self.vote(describe_call())
         else:
             # `vote` would count it
             self.line.started += 1
@@ -471,29 +477,37 @@ class Session:
     # calling the engine
 
     def agree_and_call(
-        self, verb: str, call: Callable[[], str], job: Callable[[], Any], tensors: list[Operand]
+        self,
+        verb: str,
+        describe_call: Callable[[], str],
+        job: Callable[[], Any],
+        tensors: list[Operand],
     ) -> Any:
         """Votes on a collective, and then calls the engine. The arguments and the result are
         those of the method `call`."""
         with self.alone(verb):
-            self.agree(call)
-            return self.call(verb, call, job, tensors)
+            self.agree(describe_call)
+            return self.call(verb, describe_call, job, tensors)
 
     def call(
-        self, verb: str, call: Callable[[], str], job: Callable[[], Any], tensors: list[Operand]
+        self,
+        verb: str,
+        describe_call: Callable[[], str],
+        job: Callable[[], Any],
+        tensors: list[Operand],
     ) -> Any:
         """Calls the engine by running `job`, and returns its result. Raises `PeerError` if a
         rank fails meanwhile.
 
         Args:
             verb: the name of the engine's method; "" for another use of the engine's thread.
-            call: returns the text that describes the call.
+            describe_call: returns the text that describes the call.
             job: makes the call.
             tensors: the tensors that are sent, whose bytes decide how long the call may take.
         """
         if self.size == 1:
             return job()
-        self._current_call = call, tensors
+        self._current_call = describe_call, tensors
         try:
             # these methods of the engine wait in this thread, by `_wait`, which notices
             # failures
@@ -514,7 +528,7 @@ class Session:
         if runner is None:
             raise LaunchError("this world is closed, because its `with` block has ended")
         runner.begin(job)
-        line.wait(runner.ends_within, self._describe_call, is_counted)
+        line.wait(runner.ends_within, self._describe_current_call, is_counted)
         return runner.result()
 
     def _run_copy(self, job: Callable[[], Any]) -> Any:
@@ -526,17 +540,17 @@ class Session:
             return job()
         return self._run_in_engine_thread(job, True)
 
-    def _describe_call(self) -> tuple[str, float]:
+    def _describe_current_call(self) -> tuple[str, float]:
         """Returns the text of the current call of the engine, and the seconds that it may
         take."""
-        call, tensors = self._current_call
-        return call(), self.options.timeout + _bytes_of(tensors) * self.size / _SLOWEST
+        describe_call, tensors = self._current_call
+        return describe_call(), self.options.timeout + _bytes_of(tensors) * self.size / _SLOWEST
 
     def _wait(self, done: Callable[[float], bool]) -> None:
         """Waits for an engine that works in the program's thread. `done(seconds)` waits for at
         most that many seconds, and returns whether the engine is done. Raises `PeerError` if a
         rank fails meanwhile."""
-        self.line.wait(done, self._describe_call, True)
+        self.line.wait(done, self._describe_current_call, True)
 
 
 def _bytes_of(tensors: list[Operand]) -> int:

@@ -149,9 +149,8 @@ def launch(
 
 
 def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) -> dict[str, str]:
-    """Returns the environment variables of one rank, under the names of xdevice and of torch.
-    `local` is the number of the rank among the `size` ranks of this machine, and `ports` are
-    the ports of rank 0 and of torch."""
+    """Returns the environment variables of one rank, under the names of xdevice and of torch. `local` is the rank's
+    number on this machine, which has `size` ranks, and `ports` are xdevice's port and torch's port."""
     rank, total = nodes.rank * size + local, nodes.machines * size
     own = {"RANK": rank, "LOCAL_RANK": local, "SIZE": total, "LOCAL_SIZE": size}
     torch = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": total, "LOCAL_WORLD_SIZE": size}
@@ -231,10 +230,13 @@ class _Ranks:
         self._first_rank = first
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
+        """The processes of the ranks, by their numbers on this machine."""
         self._outputs: list[output.RankOutput] = []
+        """The output of each of these ranks."""
         self._waiting: list[threading.Thread] = []
         """The threads that wait for the ranks to end."""
         self._alive: set[int] = set()
+        """The ranks that have not ended, as far as their events have been handled."""
         self._failed: dict[int, int] = {}
         """The exit status of each rank that has failed, in the order in which the failures were
         noticed."""

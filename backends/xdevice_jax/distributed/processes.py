@@ -99,8 +99,8 @@ class JaxEngine(Engine):
         numbers = group.exchange(str(own.id))
         everywhere = {native.id: native for native in jax.devices(own.platform)}
         self._natives = tuple(everywhere[int(number)] for number in numbers)
-        # JAX connects the ranks in their first collective, for which the program's first call
-        # need not wait then
+        # JAX connects the ranks in their first collective: here, so that the program's first call
+        # does not have to wait for it
         self.all_reduce(backend.full((1,), 0, group.device, "float32"), "sum")
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:

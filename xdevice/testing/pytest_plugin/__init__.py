@@ -1,10 +1,9 @@
 """The pytest plugin: a test that uses the fixture `xd` runs on every backend.
 docs/reference/pytest.md shows how to use it.
 
-pytest loads this module in every run in an environment where xdevice is installed. So the
-module imports neither NumPy nor a framework, and does nothing in a run in which no test uses
-its fixtures. Modules that are slow to import are imported in the functions that use them.
-(PYTEST_DONT_REWRITE: it asserts nothing.)
+pytest loads this module in every run in an environment where xdevice is installed. So the module imports neither NumPy
+nor a framework, and does nothing if no test of the run uses its fixtures. Modules that are slow to import are imported
+in the functions that use them. (PYTEST_DONT_REWRITE: it asserts nothing.)
 """
 
 from __future__ import annotations

@@ -101,6 +101,7 @@ class ArithmeticChecks(Suite):
         before = [self.flags(x) for x in (*leaves, constant)]
         try:
             with mode():
+                # False: the results are not differentiated again
                 value, (*grads, unused), (beside, text) = self.adapter.value_and_grad(
                     leaves, call, False
                 )
@@ -161,7 +162,10 @@ class ArithmeticChecks(Suite):
         def outer(inputs: list[Any]) -> tuple[Any, list[Any]]:
             """Returns `x + x`, computed by an inner `value_and_grad`, as the loss."""
             value, _, _ = self.adapter.value_and_grad(
-                inputs, lambda again: (add(again[0], again[0]), []), True
+                # True: the outer call differentiates the value again
+                inputs,
+                lambda again: (add(again[0], again[0]), []),
+                True,
             )
             return value, []
 
@@ -224,6 +228,7 @@ class ArithmeticChecks(Suite):
         for writes in (False, True):
             operands.clear()
             try:
+                # False: the step is not recorded for gradients
                 new = self.adapter.update(rows, rule, False, writes)
             except UnsupportedError:
                 return

@@ -401,6 +401,7 @@ class Suite:
         x = self.make()
         # in a block, because TensorFlow would compute on the GPU if there is one
         with self.home_device:
+            # a framework without gradients returns None for any function
             skip_if_none(self.samples.gradient(lambda x: x * 3, x), "gradients")
             gradient = self.samples.gradient(function, x)
         # frameworks return None, and raise no error, if a copy has cut the graph

@@ -140,9 +140,8 @@ def virtual(name: str) -> None:
 
 
 def _list_started(name: str) -> list[str]:
-    """Counts the GPUs and makes an event, and returns the names of the GPUs that the framework
-    has started for that, of which there should be none. Returns [] if the GPUs are virtual, or
-    if the adapter cannot tell."""
+    """Counts the GPUs and makes an event, and returns the names of the GPUs that the framework has started for that.
+    There should be none. Returns [] if the GPUs are virtual, or if the adapter cannot tell."""
     from xdevice.contract import Backend
 
     backend = xdevice.backend(name)

@@ -35,12 +35,12 @@ class CreationChecks(Suite):
     # which dtype a tensor gets, and which are refused
 
     def test_dtypes_are_the_same_everywhere(self) -> None:
-        wide = xdevice.to_numpy(self.make(np.zeros(1, "int64"))).dtype.name
+        int_dtype = xdevice.to_numpy(self.make(np.zeros(1, "int64"))).dtype.name
         # JAX has no 64-bit numbers unless `jax_enable_x64` is set
-        assert wide == "int64" or (wide == "int32" and "jax" in self.adapter.modules)
+        assert int_dtype == "int64" or (int_dtype == "int32" and "jax" in self.adapter.modules)
         for data, expected in [
-            (1, wide),
-            ([1, 2], wide),
+            (1, int_dtype),
+            ([1, 2], int_dtype),
             ([True, False], "bool"),
             (1.5, "float32"),
             ([1, 2.5], "float32"),

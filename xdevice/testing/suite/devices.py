@@ -55,8 +55,8 @@ class DeviceChecks(Suite):
         # models are moved in place, tensors by a copy, so the two must not be confused
         for make in self.samples.models().values():
             assert adapter.classify(type(make())) == "model"
-        # xdevice would move an object of a type that is mistaken for a tensor, and search one
-        # of a type that is mistaken for a model
+        # objects that are mistaken for tensors would be moved, and those that are mistaken for
+        # models would be searched
         others = [
             object,
             int,

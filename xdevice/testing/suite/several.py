@@ -259,6 +259,7 @@ class ReplicaChecks(Suite):
             if name == "bool":
                 continue
             array = xdevice.to_numpy(x)
+            # False: the sum and not the mean
             total = self.adapter.total([x, x, x], False)
             self.assert_on(
                 self.home_device, total, (array + array + array).astype(array.dtype), name

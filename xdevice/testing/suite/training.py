@@ -138,6 +138,7 @@ class TrainingChecks(Suite):
             moved = values[names[id(parameter.variable)]] - self.adapter.to_numpy(
                 parameter.variable
             )
+            # some frameworks keep the momentum times the learning rate, or minus that
             rate = terms.FORMS.get(slot, parameter.settings["lr"])
             np.testing.assert_allclose(
                 moved, rate * state[name], rtol=1e-3, atol=1e-6, err_msg="the first step"

@@ -123,6 +123,7 @@ class TransferChecks(Suite):
                 assert number is None or (type(number) is int and number >= 0), during
             if during.allocated is not None and before.allocated is not None:
                 grown = during.allocated - before.allocated
+                # two float32 tensors, and up to ten times that for what the allocator adds
                 assert 8 * count <= grown < 80 * count, (
                     f"allocated grew by {grown} for {8 * count} bytes on {device}"
                 )
@@ -131,6 +132,7 @@ class TransferChecks(Suite):
                 xdevice.sync()
                 after = xdevice.memory(device).allocated
                 assert after is not None
+                # at least the memory of one tensor is free again
                 assert after <= during.allocated - 4 * count, (
                     f"memory on {device} stays after its tensors have gone"
                 )

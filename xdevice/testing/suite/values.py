@@ -131,6 +131,7 @@ def unusual_arrays() -> Iterator[tuple[str, Array]]:
 def aligned_and_not() -> Iterator[Array]:
     """Yields two NumPy arrays of 64 floats: the memory of the first begins at a multiple of 64
     bytes, and that of the second does not. JAX shares memory with the first only."""
+    # longer than two arrays need, so that an aligned part can be cut out
     raw = np.zeros(64 * 4 + 64, dtype="float32")
     start = (-raw.ctypes.data % 64) // 4
     for offset in (start, start + 1):
