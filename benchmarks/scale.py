@@ -67,19 +67,21 @@ class World:
     def __init__(self, size: int) -> None:
         hub._allow_files(4 * size + 256)
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        place = launchers.Launch(
+        launch = launchers.Launch(
             "xdevice launch", 1, size, 1, size, "127.0.0.1", listener.getsockname()[1], "a run"
         )
         terms = control.Terms("", "a run", 1, size)
         self.size = size
         self.hub = hub.Hub(listener, terms, 30.0, 600.0)
         pairs = [socket.socketpair() for _ in range(2)]
-        self.hub.attach(0, pairs[0][1], pairs[1][1])
+        self.hub.attach(pairs[0][1], pairs[1][1])
         self.hub.start()
         self.votes, self.pulses = [control.Conn(pairs[0][0])], [control.Conn(pairs[1][0])]
         for rank in range(1, size):
             for line, conns in (("vote", self.votes), ("pulse", self.pulses)):
-                sock = control.connect(place._replace(rank=rank), place.port or 0, terms, line)
+                sock = control.connect(
+                    launch._replace(rank=rank), launch.port or 0, terms, line
+                )
                 assert sock is not None
                 conns.append(control.Conn(sock))
         self.hear(self.votes, b"J")
@@ -182,10 +184,10 @@ def run_processes(size: int, rounds: int) -> dict[str, float]:
 
 def be_rank(rank: int, rounds: int, into: Path) -> None:
     os.environ.update(XDEVICE_RANK=str(rank), XDEVICE_LOCAL_RANK=str(rank))
-    place = launchers.place()
-    assert place is not None
+    launch = launchers.find_launch()
+    assert launch is not None
     begun = time.perf_counter()
-    line = hub.join(place, 120.0, 600.0)
+    line = hub.join(launch, 120.0, 600.0)
     joined = time.perf_counter() - begun
     times = []
     for _ in range(rounds):
