@@ -209,10 +209,10 @@ class Peer:
         self.still_since: float | None = None
         """The time since which nothing has moved in this rank, or in its engine during a slow
         call of the engine; None while no other rank waits for this rank."""
-        self.answered = 0.0
+        self.answered_at = 0.0
         """The time of the rank's last answer to a question of the hub; before that, the time of
         the first question."""
-        self.at = ""
+        self.program_line = ""
         """The line of the program that the rank's last answer named; "" before that."""
         self.pid = ""
         """The host name and id of the rank's process; "" for rank 0, and before the
@@ -661,7 +661,7 @@ class Hub(threading.Thread):
             return
         for _, text in peer.pulse.frames():
             answer = control.parse(text)
-            peer.answered, peer.at = self._clock.now, str(answer.get("at", ""))
+            peer.answered_at, peer.program_line = self._clock.now, str(answer.get("at", ""))
             # if this rank has begun every call in which others wait, they wait for the engine,
             # and not for this rank. A rank that is in a call itself is excluded, because its
             # "moved" says whether its engine works
@@ -777,13 +777,13 @@ class Hub(threading.Thread):
             # the time counts from when another rank begins to wait, and not from this rank's
             # last vote
             if peer.still_since is None:
-                peer.still_since = peer.answered = now
+                peer.still_since = peer.answered_at = now
             # a rank in a call of the engine is not late by itself: `_is_stuck` considers all
             # such ranks together
             is_late = not peer.pending and now - peer.still_since > self.timeout
             # both times begin at the last sign of life, so a rank that works for hours is never
             # late
-            if is_late or now - peer.answered > self.timeout:
+            if is_late or now - peer.answered_at > self.timeout:
                 self._end_late(peer, [other for other in waiting if other is not peer], now)
                 return
             self._send(peer.pulse, ASK)
@@ -795,7 +795,8 @@ class Hub(threading.Thread):
             # the next warning comes after twice the time
             self._log_after *= 2
             places = "; ".join(
-                f"rank {peer.rank} is at {peer.at or 'an unknown line'}" for peer in absent[:4]
+                f"rank {peer.rank} is at {peer.program_line or 'an unknown line'}"
+                for peer in absent[:4]
             )
             _log.warning(
                 "xdevice: rank %d has waited for %d s in %s: %s",
@@ -823,7 +824,7 @@ class Hub(threading.Thread):
             first.rank,
             "late",
             f"the engine has not finished {first.pending.call}, and has made no progress for {now - since:.0f} s on "
-            f"any rank; rank {first.rank} is at {first.at}",
+            f"any rank; rank {first.rank} is at {first.program_line}",
         )
         return True
 
@@ -841,11 +842,11 @@ class Hub(threading.Thread):
         caller = waiting[0] if waiting else peer
         calls = f"rank {caller.rank} calls {caller.pending.call}" if caller.pending else ""
         others = f" and {len(waiting) - 1} more wait" if len(waiting) > 1 else ""
-        silent = now - peer.answered
+        silent = now - peer.answered_at
         # its process has answered within the last four beats, so only its program is stuck
         if silent <= 4 * self._beat:
             text = f"rank {peer.rank} has not arrived within {self.timeout:g} s and makes no progress: it is at"
-            self._end(peer.rank, "late", f"{text} {peer.at}; {calls}{others}")
+            self._end(peer.rank, "late", f"{text} {peer.program_line}; {calls}{others}")
         else:
             text = f"rank {peer.rank} has been silent for {silent:.1f} s: its process is stopped or holds Python's"
             self._end(

@@ -76,9 +76,10 @@ def find_launch() -> Launch | None:
     # a size without a rank means that a variable was lost on the way, for instance by ssh or sudo
     stray = next((name for name in ("XDEVICE_SIZE", "WORLD_SIZE") if _text(name)), None)
     if stray is not None and _number(stray) > 1:
+        # XDEVICE_RANK for XDEVICE_SIZE, and RANK for WORLD_SIZE
         rank = stray.removeprefix("WORLD_").replace("SIZE", "RANK")
         raise LaunchError(
-            f"{stray} is {_text(stray)}, but {rank} is not set: a launcher sets both"
+            f"{stray} is {_text(stray)}, but {rank} is not set: a launcher sets both; set {rank} too, or unset {stray}"
         )
     return None
 

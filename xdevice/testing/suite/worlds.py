@@ -156,6 +156,7 @@ class _Rank:
             sys.executable,
             "-m",
             "xdevice.testing.suite.ranks",
+            # without an argument, the process runs the checks without failures
             *filter(None, [failure]),
         ]
         self.status: int | None = None
