@@ -111,3 +111,11 @@ def test_a_line_of_the_program_is_named_where_it_waits_in_pythons_own(wait):
         future.set_result(None)
         child.communicate(b"\n")
         liveness.thread.join()
+
+
+def test_a_thread_that_has_ended_is_at_an_unknown_line():
+    liveness = Liveness()
+    liveness.thread = threading.Thread(target=lambda: None)
+    liveness.thread.start()
+    liveness.thread.join()
+    assert liveness.program_line() == "an unknown line"

@@ -111,15 +111,17 @@ class Liveness:
         That is the innermost frame outside xdevice and the standard library, because a program
         that waits for a lock or another process is inside the standard library. Returns "an
         unknown line" if the program's thread has ended."""
-        stack = traceback.walk_stack(sys._current_frames().get(self.thread.ident or 0))
+        frame = sys._current_frames().get(self.thread.ident or 0)
+        # the thread has ended; given None, `walk_stack` would walk the stack of this thread
+        if frame is None:
+            return "an unknown line"
         frames = [
-            f for f, _ in stack if not f.f_globals.get("__name__", "").startswith("xdevice.")
+            f
+            for f, _ in traceback.walk_stack(frame)
+            if not f.f_globals.get("__name__", "").startswith("xdevice.")
         ]
         of_program = [f for f in frames if not _is_in_standard_library(f.f_code.co_filename)]
-        # the thread has ended
-        if not frames:
-            return "an unknown line"
-        frame = (of_program or frames)[0]
+        frame = [*of_program, *frames, frame][0]
         return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
     def _read(self) -> _Reading:
