@@ -385,11 +385,13 @@ class _Sending:
         self._lacking = [len(bucket.indices) for bucket in plan.buckets]
         """How many gradients each bucket still lacks."""
         self._gradients: dict[int, Any] = {}
+        """The gradients that were taken, by their numbers."""
         self._sent: list[tuple[list[Operand], Callable[[], Any]]] = []
         """The gradients of each bucket that was started, and the function that waits for their
         means."""
-        self._times_written = [_times_written(parameter) for parameter in parameters]
-        self._times_sent: dict[int, int | None] = {}
+        self._writes_at_start = [_times_written(parameter) for parameter in parameters]
+        """How often each parameter had been written when the block began; None if the framework does not count."""
+        self._writes_when_taken: dict[int, int | None] = {}
         """How often each gradient had been written when it was taken."""
         # PyTorch runs a backward pass in a thread for each device
         self._lock = threading.Lock()
@@ -433,10 +435,10 @@ class _Sending:
         since it was taken. Returns "" if nothing was written, or if the framework does not
         count writes."""
         for i, parameter in enumerate(self.parameters):
-            if _times_written(parameter) != self._times_written[i]:
+            if _times_written(parameter) != self._writes_at_start[i]:
                 return parameter.name
         # the gradients too, because their means would overwrite what the program has written
-        for i, count in self._times_sent.items():
+        for i, count in self._writes_when_taken.items():
             name, _, backend, _ = self.parameters[i]
             if backend.times_written(self._gradients[i]) != count:
                 return f"the gradient of {name}"
@@ -473,7 +475,7 @@ class _Sending:
             self.refused = self.refused or error
             return
         self._gradients[i] = gradient
-        self._times_sent[i] = self.parameters[i].backend.times_written(gradient)
+        self._writes_when_taken[i] = self.parameters[i].backend.times_written(gradient)
         self._lacking[self.plan.bucket_numbers[i]] -= 1
 
     def _require_alike(self, i: int, gradient: Any) -> None:

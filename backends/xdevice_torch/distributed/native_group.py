@@ -64,7 +64,7 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
 
     def restore() -> None:
         """Unsets GLOO_SOCKET_IFNAME if it was not set before, because it would also decide
-        where the groups listen that the program makes after the world. Until then the variable
+        on which interface the program's later groups listen. Until then the variable
         stays set, because each `new_group` of the program reads it."""
         if before is None:
             os.environ.pop(_INTERFACE, None)

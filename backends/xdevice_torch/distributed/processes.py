@@ -388,6 +388,7 @@ def store_of(group: Group) -> Any:
     host, port = group.exchange(
         f"{group.host} {sock.getsockname()[1]}" if sock is not None else ""
     )[0].split()
+    # False or True: whether this rank serves the store
     if sock is None:
         return _c10d.TCPStore(
             host, int(port), group.size, False, _DEADLINE, wait_for_workers=False

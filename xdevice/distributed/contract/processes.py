@@ -10,7 +10,7 @@ operation that all processes take part in). This module says what an engine may 
 - NCCL is started only for a process on a real GPU, and other engines only if tensors are in host memory, like those of
   virtual GPUs; the exception is PyTorch's gloo, which copies from a GPU;
 - a call that waits for a rank which has died or is stuck is left waiting, in its own thread. So the engine sets no
-  deadline that is shorter than `group.timeout`, and `abort` tells it of the failure.
+  deadline that is shorter than `group.timeout`, and learns of the failure by `abort`.
 
 A call returns when its result has been computed, also on a GPU; only `start_mean` may have
 several under way.
@@ -133,13 +133,13 @@ class Engine(ABC):
     # gradients, which are sent while others are still computed
 
     def start_mean(self, x: Any, divisor: float) -> Callable[[], Any] | None:
-        """Starts to sum the `x` of all ranks and to divide the sum by `divisor`, as
-        `all_reduce` and `over` do, and returns at once: a function that waits for the mean and
-        returns it, or None if the engine can do only one thing at a time.
+        """Starts to sum the `x` of all ranks and to divide the sum by `divisor`, as `all_reduce` and `over` do, and
+        returns at once. Returns a function that waits for the mean and returns it; None if the engine can do only one
+        thing at a time.
 
-        All ranks start the same means in the same order, and call each returned function before
-        they call anything else. The function waits as the methods in `in_steps` do. On a GPU it
-        need only make all later work wait."""
+        All ranks start the same means in the same order, and call each returned function before they call anything
+        else. The function waits as the methods in `in_steps` do. On a GPU it need not wait itself, if all later work
+        on the GPU waits for the mean."""
         return None
 
     def pack(self, tensors: list[Any]) -> Any | None:

@@ -353,6 +353,7 @@ def main() -> None:
                     "refused": refused,
                 }
     except xdevice.errors.PeerError as error:
+        # `fails` has printed the errors that were raised in the block
         if error.why == "never joined":
             print(json.dumps(_described(error)))
         raise
