@@ -456,6 +456,7 @@ class Line:
                     # ALIVE
                     if not self.is_in_engine:
                         self._last_frame = now
+                    # raises the failure of another rank, if a frame reports one
                     self._frames(0)
                     if not self.is_in_engine and now - begun > self._beat:
                         self.is_in_engine = True

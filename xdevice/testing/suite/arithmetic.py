@@ -164,7 +164,7 @@ class ArithmeticChecks(Suite):
             value, _, _ = self.adapter.value_and_grad(
                 # True: the outer call differentiates the value again
                 inputs,
-                lambda again: (add(again[0], again[0]), []),
+                lambda inner: (add(inner[0], inner[0]), []),
                 True,
             )
             return value, []

@@ -363,7 +363,8 @@ class CreationChecks(Suite):
         x = xdevice.to_device(self.make(array), "cpu")
         host = xdevice.convert(x, "numpy")
         back = xdevice.convert(xdevice.convert(array.copy(), self.backend), "numpy")
-        # the array must keep the memory alive without the tensor
+        # the array must keep the memory alive without the tensor. The new tensors have the same
+        # size, so an allocator would give them memory that was freed
         del x
         more = [xdevice.tensor(np.zeros_like(array)) for _ in range(4)]
         xdevice.sync(more)
