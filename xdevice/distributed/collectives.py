@@ -367,7 +367,7 @@ def _is_checked(session: Session, x: Any, op: str) -> bool:
     dtype has passed them, and `x` itself is dense, has a first axis, and is on the CPU or on
     the device of the session."""
     backend = _checked.get((type(x), getattr(x, "dtype", None), op))
-    # without a first axis, `all_gather` returns a vector, and others raise an error
+    # without a first axis, `all_gather` returns a vector, and `split_batch` raises an error
     if backend is None or not backend.is_dense(x) or not len(x.shape):
         return False
     # raises an error inside `torch.func.grad`, where other objects take the place of tensors

@@ -121,9 +121,8 @@ def launch(
             # on several machines all launchers must have the same ports
             [nodes.port, nodes.port + 1]
             if nodes.port
-            else [
-                stack.enter_context(reserve(nodes.host)) for _ in "ab"
-            ]  # for xdevice and for torch
+            # one for xdevice, and one for torch
+            else [stack.enter_context(reserve(nodes.host)) for _ in range(2)]
         )
         guard = stack.enter_context(_guard())
         attempt = 0

@@ -139,7 +139,7 @@ class Suite:
         self.home = self.home or HOMES[0]
         self.second_device_or_none()
         with xdevice.use_backend(self.backend):
-            # collects the errors of earlier work, for which the device has no kernels
+            # ignores the errors of earlier work, for which the device has no kernels
             if not self.computes:
                 with suppress(Exception):
                     xdevice.sync()
