@@ -63,8 +63,8 @@ class JaxCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
-        """Records primitives, which are JAX's smallest operations, and the gradients that `jax.grad` and
-        `jax.value_and_grad` return."""
+        """While the block is open, evaluates each primitive (JAX's smallest operations) through `run`, and passes the
+        gradients that `jax.grad` and `jax.value_and_grad` return to `leaf`."""
         private.require("operations")
 
         def replaced(original: Any) -> Any:

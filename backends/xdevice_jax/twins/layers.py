@@ -69,7 +69,7 @@ def _describe_nnx(module: Any) -> _Description | None:
         case library.MultiHeadAttention:
             return (
                 layouts.ATTENTION,
-                dialects.projections(module.num_heads, module.head_dim, "out"),
+                dialects.projections(module.num_heads, module.head_dim, output="out"),
                 _attention_settings(module),
             )
         # a bare cell has no loop over time, and counts as code of the model
@@ -143,6 +143,7 @@ def _conv_settings(module: Any) -> dict[str, object]:
     # another text, such as "CIRCULAR", stays as it is and then differs from any setting of PyTorch
     if padding == "SAME":
         padding = layouts.same_padding(module.kernel_size, stride, dilation)
+    # "VALID" means no padding
     elif padding == "VALID":
         padding = (0,) * axes
     return {
@@ -213,6 +214,7 @@ def _describe_equinox(module: Any) -> _Description | None:
         }  # fmt: skip
         # Equinox adds the bias to one example, (C, *image), by broadcasting
         bias = layouts.shaped((-1,) + (1,) * module.num_spatial_dims)
+        # with PyTorch's names, and one rule that is not PyTorch's
         return "conv", layouts.parts("conv", settings, {}, {"conv": {"bias": bias}}), settings
     elif isinstance(module, library.LayerNorm | library.RMSNorm):
         kind, settings = (
@@ -295,4 +297,6 @@ class JaxLayers(Layers):
         # a layer without bias has None there, which is no variable
         names = {variable.name for variable in variables(model)}
         layers = linen.layers(model) if linen.is_linen(model) else _layers(model)
+        # mixed precision sets it on every layer: the first one states it, with the number of
+        # the others
         return layouts.stated_once(layouts.present_layers(layers, names), layouts.COMPUTES_IN)

@@ -109,7 +109,10 @@ def layers(module: Any) -> Iterator[Layer]:
             if last == "query":
                 heads, size = leaves["kernel"]["kernel"].shape[1:]
                 yield Layer(
-                    owner, layouts.ATTENTION, dialects.projections(heads, size, "out"), {}
+                    owner,
+                    layouts.ATTENTION,
+                    dialects.projections(heads, size, output="out"),
+                    {},
                 )
         elif kind := _kind_of(last, leaves):
             yield Layer(path, kind, dialects.flax(kind, {}), {})

@@ -119,6 +119,7 @@ def variables(model: Any) -> Iterator[Variable]:
         # the initial values of a state of Equinox are not parameters: a run takes its state as
         # an argument
         if not _is_initial(module):
+            # only a tuple is replaced when an array in it is written, so a module needs no function `put`
             own_variables = _variables_inside(path, module, lambda value: None)
             yield from _with_one_bias(own_variables) if _is_gru(module) else own_variables
 

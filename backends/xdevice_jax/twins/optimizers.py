@@ -72,6 +72,7 @@ _STEPS: Final[dict[str, Callable[[_Values], dict[str, object]]]] = {
     "add_decayed_weights": lambda values: {"weight_decay": values["weight_decay"]},
     # optax adds updates to the weights, so its rates are negative
     "scale": lambda values: {"lr": -values["step_size"]},
+    # the rate of the first step
     "scale_by_schedule": lambda values: {
         "lr": -float(values["step_size_fn"](0)), "schedule": "a function of the step",
     },

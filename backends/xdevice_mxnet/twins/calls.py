@@ -86,7 +86,8 @@ class MxnetCalls(Calls):
                 activations.append(block.act)
 
         def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
-            """Returns the result with a tap in front of each array, if the program records for gradients."""
+            """Returns the result, with each array passed through a `_GradientTap` if the program records for
+            gradients."""
             # outside `autograd.record` there is no backward pass
             if not mx.autograd.is_recording():
                 return result
@@ -95,10 +96,11 @@ class MxnetCalls(Calls):
         watch = common.Watch(self, paths, activations, follow)
         with common.recording(watch, Block):
             yield watch.calls
-            mx.nd.waitall()  # gradients are reported by MXNet's threads
+            mx.nd.waitall()  # MXNet's own threads call the taps, and may not have called all of them yet
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        """Passes to `around` each call of a block that no other block makes."""
+        """Passes each call of a block that no other block makes to `around`, which returns the result for the
+        program."""
         return common.outermost(Block, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:

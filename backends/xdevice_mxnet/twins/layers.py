@@ -204,6 +204,7 @@ _TABLE: Final = ops.Table(
         extra.PixelShuffle1D: ops.row("pixel_shuffle", factor=_factor),
         **dict.fromkeys((extra.PixelShuffle2D, extra.PixelShuffle3D), _pixel_shuffle),
     },
+    # the methods with which a block computes
     ("forward", "hybrid_forward"),
     lines=(nn.Sequential, nn.HybridSequential),
     # the activation of a Dense or a convolution is a block inside it
@@ -232,7 +233,7 @@ class MxnetLayers(Operations):
         """Yields the layers of a model with their parts, whose names in Gluon are not PyTorch's."""
         for block, layer in ops.read_each(_ROWS, blocks(model)):
             parts = self.parts(layer.kind, layer.settings)
-            # only a convolution has a layout on which its weight depends
+            # only a convolution has a layout on which its weight depends; "NC" is that of PyTorch
             layout = options(block)["layout"] if layer.kind.startswith("conv") else "NC"
             # the axes of the weight follow the layout of the images; here the values are refused
             if not layout.startswith("NC"):

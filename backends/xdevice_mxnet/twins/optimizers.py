@@ -79,7 +79,7 @@ def _parameter(
     # the state of a 16-bit parameter belongs to its 32-bit copy, and is not converted
     slots = {} if is_half else _slots(optimizer, kind)
     return terms.Parameter(
-        variable, settings, {slot: f"{index}.{place}" for slot, place in slots.items()}
+        variable, settings, {slot: f"{index}.{part}" for slot, part in slots.items()}
     )
 
 
@@ -198,8 +198,8 @@ class MxnetOptimizers(Optimizers):
                 for part, array in enumerate(trainers.arrays(updater.states[index])):
                     state[f"{index}.{part}"].copyto(array)
             # MXNet counts the steps of a parameter on each of its devices
-            for native in parameters[index].list_ctx():
-                counts = trainers.counts(mx_optimizer).setdefault(native.device_id, {})
+            for context in parameters[index].list_ctx():
+                counts = trainers.counts(mx_optimizer).setdefault(context.device_id, {})
                 counts[index] = int(state[f"{index}.{trainers.UPDATES}"].asscalar())
         # a scheduler computes the rate from num_update, the highest count of any parameter
         mx_optimizer.num_update = max(

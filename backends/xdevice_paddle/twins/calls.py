@@ -33,7 +33,8 @@ _operators: Any = private["paddle._C_ops"]
 
 def _requires_gradient(x: Any) -> bool:
     """Whether an object is a tensor that requires a gradient."""
-    # an attribute of Paddle's tensors, the opposite of `requires_grad`
+    # Paddle's tensors have this attribute, the opposite of `requires_grad`; other objects lack
+    # it
     return not getattr(x, "stop_gradient", True)
 
 
@@ -67,21 +68,23 @@ class PaddleCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
-        """Records the calls of Paddle's operators, and the gradients of parameters and inputs."""
+        """While the block is open, makes each call of one of Paddle's operators through `run`, and passes the
+        gradients of parameters and inputs to `leaf`. With each call, `run` gets `hooks.follow`, which sets hooks on
+        the result for the gradients that reach it."""
         private.require("operations")
         functions = [(_operators, name) for name, x in vars(_operators).items() if callable(x)]
-        # methods of tensors that do not call these functions
+        # tensors also have methods that compute without calling these functions
         methods = [(paddle.Tensor, name) for name in CHECKED]
         with ExitStack() as stack:
             hooks = common.GradientHooks(self, stack, _requires_gradient)
 
             def replaced(name: str, original: Any) -> Any:
-                """Returns the function that replaces an operator of Paddle: it passes each call to `run`, and the
-                gradient of each parameter or input to `leaf`."""
+                """Returns the function that replaces the operator `original`: it makes each call through `run`, and
+                passes the gradient of each parameter or input to `leaf`."""
 
                 @wraps(original)
                 def compute(*args: Any, **kwargs: Any) -> Any:
-                    """Calls the operator through `run`."""
+                    """Returns the result of the operator, which `run` calls."""
                     hooks.follow_leaves((args, kwargs), leaf)
                     return run(
                         name, (args, kwargs), lambda: original(*args, **kwargs), hooks.follow
@@ -98,7 +101,8 @@ class PaddleCalls(Calls):
             yield
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        """Passes to `around` each call of a layer that no other layer makes."""
+        """Passes each call of a layer that no other layer makes to `around`, which returns the result for the
+        program."""
         private.require("layers' calls")
         return common.outermost(Layer, around)
 

@@ -94,20 +94,21 @@ def _setting(layer: Any, name: str) -> Any:
 def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
     """Yields the layers of a model in the order of their definition. Also fills `blocks`: for the path of each
     Transformer layer, the names of the layers inside it in the order in which they are called."""
+    # the `id`s of layers that are listed as parts of another layer
     owned: set[int] = set()
     settings_by_id = _axes_of_norms(model)
     for path, layer in model.named_sublayers(include_self=True):
         if isinstance(layer, _BLOCKS):
             settings_by_id |= _block_settings(layer)
             blocks[path] = _call_order(layer)
-    for layer, read in ops.read_each(_ROWS, model.named_sublayers(include_self=True)):
+    for layer, described in ops.read_each(_ROWS, model.named_sublayers(include_self=True)):
         if id(layer) in owned:
             continue
-        kind, settings = read.kind, read.settings
+        kind, settings = described.kind, described.settings
         # layers inside these, Linears or cells, have the same parameters
         if kind in (layouts.ATTENTION, *layouts.RECURRENT):
             owned |= {id(inner) for inner in layer.sublayers()}
-        parts = read.parts or dialects.paddle(kind, settings)
+        parts = described.parts or dialects.paddle(kind, settings)
         # Paddle stores both parameters flat, whatever the number of axes
         if kind == "layer_norm":
             parts = tuple(
@@ -118,7 +119,8 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
             (hook for hook in _pre_hooks(layer).values() if _is_weight_norm(hook)), None
         )
         if weight_norm is not None:
-            # g has one number along each axis that |v| sums over: all but `dim`
+            # g has one number along each axis that |v| sums over: all but `dim`. `NORM_NAMES[0]` are
+            # the names of g and v
             axes = range(layer.weight_v.ndim)
             shape = [
                 layer.weight_v.shape[axis] if axis == weight_norm.dim else 1 for axis in axes
@@ -132,7 +134,9 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
             # the weight of a Linear is the transpose of PyTorch's, and so are its axes
             axis = 1 - spectral_norm.dim if kind == "linear" else spectral_norm.dim
             settings = {**settings, layouts.SPECTRAL_AXIS: axis}
-        yield Layer(read.path, kind, parts, {**settings, **settings_by_id.get(id(layer), {})})
+        yield Layer(
+            described.path, kind, parts, {**settings, **settings_by_id.get(id(layer), {})}
+        )
 
 
 def _axes_of_norms(model: Any) -> dict[int, Settings]:
@@ -218,6 +222,7 @@ def _padding_idx(layer: Any) -> int | None:
 
 def _conv(path: str, layer: Any) -> Layer:
     """Returns the description of the layer at `path`, a convolution or a transposed convolution."""
+    # the weight has two axes of channels, and then those of the window
     axes = layer.weight.ndim - 2
     settings: dict[str, object] = {
         "stride": layouts.per_axis(_stride(layer), axes),
@@ -242,6 +247,7 @@ def _padding(layer: Any, axes: int) -> object:
     # Paddle takes "same" and "valid" in upper and lower case
     if isinstance(padding, str):
         padding = padding.lower()
+    # "valid" means no padding
     if padding == "valid":
         return (0,) * axes
     if padding == "same":
@@ -442,6 +448,7 @@ _TABLE: Final = ops.Table(
         nn.Flatten: lambda path, x: ops.flatten(path, x.start_axis, x.stop_axis),
         nn.Unflatten: lambda path, x: ops.plain(path, "unflatten", axis=x.axis, size=tuple(x.shape)),
     },
+    # the method with which a layer computes, and a text with the settings of a layer without a row
     ("forward",),
     lambda layer: layer.extra_repr(),
     lines=(nn.Sequential,),
@@ -485,4 +492,5 @@ class PaddleLayers(Operations):
         modules = [
             _module(path, layer) for path, layer in model.named_sublayers(include_self=True)
         ]
+        # the variables, because every other tensor of a layer gets an entry: it is in no state
         return ops.read(modules, layers, _TABLE, [x for _, x in self.variables(model)])

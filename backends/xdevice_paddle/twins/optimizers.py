@@ -92,6 +92,7 @@ def _settings(
     if kind == "rmsprop":
         settings |= {"eps_enters": terms.INSIDE, "momentum_holds": terms.STEPS}
     settings["lr"] = optimizer.get_lr() * p.optimize_attr["learning_rate"]
+    # a number, or the scheduler that sets the rate
     scheduler = _learning_rate(optimizer)
     if isinstance(scheduler, paddle.optimizer.lr.LRScheduler):
         settings["schedule"] = f"paddle.optimizer.lr.{type(scheduler).__name__}"
@@ -102,7 +103,7 @@ def _settings(
     decay_settings = (
         _decoupled_decay if type(optimizer) is paddle.optimizer.AdamW else _coupled_decay
     )
-    # before `settings` is used, because it may also change the learning rate there
+    # before `settings` is passed on, because `_decoupled_decay` may multiply its learning rate
     decay = decay_settings(optimizer, p, group, settings, backend)
     return terms.settings(kind, **settings, **decay)
 
@@ -123,18 +124,19 @@ def _coupled_decay(
     Raises `UnsupportedError` for a regularizer other than L1Decay and L2Decay. `settings` is not used: the parameter
     exists because this function and `_decoupled_decay` are called in the same way."""
     # Paddle ignores the optimizer's decay for a parameter that has a regularizer of its own
-    decay = p.regularizer if p.regularizer is not None else optimizer.regularization
-    if decay is None:  # Momentum keeps the coefficient of its L2Decay instead
+    regularizer = p.regularizer if p.regularizer is not None else optimizer.regularization
+    # Momentum keeps only the coefficient of an L2Decay, among its settings
+    if regularizer is None:
         own_settings = states.default_dict(optimizer) | group
         return {"weight_decay": own_settings.get("regularization_coeff", 0.0)}
-    if not isinstance(decay, paddle.regularizer.L1Decay | paddle.regularizer.L2Decay):
+    if not isinstance(regularizer, paddle.regularizer.L1Decay | paddle.regularizer.L2Decay):
         raise backend.unsupported(
-            f"the regularizer {type(decay).__qualname__}", "use L1Decay or L2Decay"
+            f"the regularizer {type(regularizer).__qualname__}", "use L1Decay or L2Decay"
         )
-    sign = isinstance(decay, paddle.regularizer.L1Decay)
+    is_l1 = isinstance(regularizer, paddle.regularizer.L1Decay)
     return {
-        "weight_decay": _coeff(decay),
-        "decay": terms.SIGN if sign else terms.COUPLED,
+        "weight_decay": _coeff(regularizer),
+        "decay": terms.SIGN if is_l1 else terms.COUPLED,
     }
 
 
@@ -152,17 +154,17 @@ def _decoupled_decay(
         )
     # both are functions that the user may pass, or None: the first takes a parameter, the
     # second the name of one
-    ratio, is_decayed = _lr_ratio(optimizer), _apply_decay_param_fun(optimizer)
-    if ratio is not None:
-        settings["lr"] *= ratio(p)
-    without = is_decayed is not None and not is_decayed(p.name)
-    decay = 0.0 if without else (states.default_dict(optimizer) | group)["weight_decay"]
+    lr_ratio, is_decayed = _lr_ratio(optimizer), _apply_decay_param_fun(optimizer)
+    if lr_ratio is not None:
+        settings["lr"] *= lr_ratio(p)
+    is_left_out = is_decayed is not None and not is_decayed(p.name)
+    decay = 0.0 if is_left_out else (states.default_dict(optimizer) | group)["weight_decay"]
     return {"weight_decay": decay, "decay": terms.DECOUPLED}
 
 
 def _clip(clip: Any, backend: Optimizers) -> str:
-    """Returns a text that says how gradients are clipped. Raises `UnsupportedError` for a class that is not one of
-    Paddle's three."""
+    """Returns a text that says how gradients are clipped. Raises `UnsupportedError` for any class but
+    ClipGradByGlobalNorm, ClipGradByNorm and ClipGradByValue."""
     # by the exact class, because a subclass may clip in another way
     if type(clip) is paddle.nn.ClipGradByGlobalNorm:
         return f"all gradients to a norm of {clip.clip_norm:.6g}"
@@ -172,7 +174,7 @@ def _clip(clip: Any, backend: Optimizers) -> str:
         return f"to values from {clip.min:.6g} to {clip.max:.6g}"
     raise backend.unsupported(
         f"the gradient clip {type(clip).__qualname__}",
-        "use one of the three clips in paddle.nn",
+        "use paddle.nn.ClipGradByGlobalNorm, ClipGradByNorm or ClipGradByValue",
     )
 
 
@@ -204,36 +206,40 @@ class PaddleOptimizers(Optimizers):
         existing = {name.partition(".")[0] for name, _ in states.variables(optimizer)}
         # a copy, because a failure would leave outdated 16-bit copies in the optimizer (see the
         # top of this file)
-        twin = copy.copy(optimizer)
+        stateless = copy.copy(optimizer)
         # a shallow copy shares these stores with the optimizer, which would get the new state too
-        states.accumulators.set(twin, defaultdict(dict))
-        states.master_weights.set(twin, {})
-        states.accumulators_holder.set(twin, {})
-        states.opti_name_list.set(twin, [])
-        states.already_created.set(twin, set())
+        states.accumulators.set(stateless, defaultdict(dict))
+        states.master_weights.set(stateless, {})
+        states.accumulators_holder.set(stateless, {})
+        states.opti_name_list.set(stateless, [])
+        states.already_created.set(stateless, set())
         states.make(
-            twin,
+            stateless,
             [
                 p
                 for number, p in enumerate(states.parameters_of(optimizer))
                 if str(number) in numbers - existing
             ],
         )
-        return dict(states.variables(twin))
+        return dict(states.variables(stateless))
 
     def take_state(self, optimizer: Any, state: Mapping[str, paddle.Tensor]) -> None:
         """Puts the tensors of `state` where Paddle looks for them, under the names that it uses in this process. Does
         nothing for a network."""
         if not isinstance(optimizer, paddle.optimizer.Optimizer):
             return
-        parameters, weights = states.parameters_of(optimizer), states.master_weights(optimizer)
+        parameters, master_weights = (
+            states.parameters_of(optimizer),
+            states.master_weights(optimizer),
+        )
         accumulators = states.accumulators(optimizer)
         for name, value in state.items():
             number, _, key = name.partition(".")
             parameter = parameters[int(number)]
-            # the 32-bit copy of a 16-bit parameter, which Paddle keeps apart from the moments
+            # the 32-bit copy of a 16-bit parameter, which Paddle keeps in another dict than the
+            # moments
             if key == states.MASTER:
-                weights[parameter.name] = value
+                master_weights[parameter.name] = value
             else:
                 # Paddle names the state of a 16-bit parameter after its 32-bit copy
                 owner = state.get(f"{number}.{states.MASTER}", parameter)

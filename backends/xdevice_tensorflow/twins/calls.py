@@ -44,7 +44,8 @@ that is called with the gradient of the output."""
 
 
 _gradient_listeners: Final[list[Any]] = []
-"""The functions `leaf` of the open blocks of `operation_calls`, which are called with the gradients of variables."""
+"""The functions `leaf` of the open blocks of `operation_calls`. Each is called with a variable or other source of a
+gradient, with the gradient, and with the name of the source."""
 
 
 def _gradient_replacement(original: Any) -> Any:
@@ -74,6 +75,8 @@ def _gradient_replacement(original: Any) -> Any:
             pairs = list(zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=True))
             for x, dy in reversed(pairs):
                 if dy is not None:
+                    # a Keras variable has a path, which says more than the name that other
+                    # variables have
                     listener(
                         tf.convert_to_tensor(x),
                         tf.convert_to_tensor(dy),
@@ -93,7 +96,8 @@ class TensorflowCalls(Calls):
 
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
-        """Records the calls of a model's layers, and of the activations inside them."""
+        """Records the calls of a model's layers and of the activations inside them, and the gradients of their outputs
+        that a tape computes."""
         private.require("layers' calls")
         layer_paths = {layer.path for layer in self.layers(model)}
         # layers whose activation is a function to replace, and activations that are layers themselves
@@ -140,8 +144,8 @@ class TensorflowCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
-        """Records TensorFlow's operations outside the backward pass, and the gradients that the program computes with a
-        tape."""
+        """While the block is open, passes each of TensorFlow's operations outside the backward pass to `run`, and the
+        gradients that the program computes with a tape to `leaf`."""
         private.require("operations")
         ran_eagerly = tf.config.functions_run_eagerly()
         with self._following() as follow:
@@ -152,6 +156,7 @@ class TensorflowCalls(Calls):
                 """Passes to `run` an operation that TensorFlow has reported."""
                 # operations of the tape itself are left out: gradients are followed at the operations of the program
                 if tf.executing_eagerly() and not common.is_called("imperative_grad"):
+                    # TensorFlow has run the operation already, so the call only returns its outputs
                     run(str(kind), tuple(inputs), lambda: list(outputs), follow)
 
             # eagerly, because the operations of a compiled function have no values
@@ -166,7 +171,8 @@ class TensorflowCalls(Calls):
                 tf.config.run_functions_eagerly(ran_eagerly)
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        """Passes to `around` each call of a Keras layer or model that no other layer makes."""
+        """Passes each call of a Keras layer or model that no other layer makes to `around`, which returns the result
+        for the program."""
         return common.outermost(keras.Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:

@@ -189,6 +189,7 @@ def _conv_settings(layer: Any) -> dict[str, object]:
     stride = tuple(layouts.per_axis(layer.strides, axes))
     dilation = tuple(layouts.per_axis(layer.dilation_rate, axes))
     padding: object = layer.padding
+    # "valid" means no padding
     if padding == "valid":
         padding = (0,) * axes
     elif padding == "same":
@@ -216,17 +217,21 @@ def _transposed_padding(layer: Any) -> dict[str, object]:
     stride, dilation = (
         layouts.per_axis(value, axes) for value in (layer.strides, layer.dilation_rate)
     )
-    cuts = [
+    paddings = [
         _padding_of_axis(layer.padding, *each)
         for each in zip(layer.kernel_size, stride, dilation, sizes, strict=True)
     ]
     # None comes only from "same", for a cut that is uneven or depends on the size of the input:
-    # no numbers in PyTorch's terms, so the text itself is the setting
-    if None in cuts:
+    # PyTorch has no numbers for it, so the text itself is the setting
+    if None in paddings:
         return {"padding": layer.padding, "output_padding": tuple(size or 0 for size in sizes)}
     # pairs of each axis become two tuples; `filter` removes nothing, and is for type checkers
     return dict(
-        zip(("padding", "output_padding"), zip(*filter(None, cuts), strict=True), strict=True)
+        zip(
+            ("padding", "output_padding"),
+            zip(*filter(None, paddings), strict=True),
+            strict=True,
+        )
     )
 
 
@@ -235,6 +240,7 @@ def _padding_of_axis(
 ) -> tuple[int, int] | None:
     """Returns PyTorch's padding and output_padding along one axis, from Keras's arguments. None if no such numbers
     exist: TensorFlow cuts the two ends of the axis differently, or the cut depends on the size of the input."""
+    # the length of the kernel, with the gaps of its dilation
     reach = dilation * (kernel - 1) + 1
     if padding == "valid":
         # by default, Keras makes the output as long as input * stride if it would be shorter
@@ -281,7 +287,7 @@ def _image_norm_parts(layer: Any, parts: tuple[Part, ...]) -> tuple[Part, ...]:
     of an image, the parts get the conversion rule that puts the channels first, as in other frameworks."""
     weights = [variable for variable in (layer.gamma, layer.beta) if variable is not None]
     rank = len(layer.get_build_config()["input_shape"])
-    # only a norm over all axes but the batch has a number for each pixel
+    # an image has four axes with its batch, and only a norm over all but the batch has a number for each pixel
     if rank < 4 or not weights or weights[0].ndim != rank - 1:
         return parts
     return tuple(part._replace(rule=layouts.CHANNELS_LAST) for part in parts)
@@ -518,6 +524,7 @@ def _is_layer(op: Any) -> bool:
 def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
     """Yields the layers of a model in the order of definition: those in `layers`, each followed by its activation, and
     those without parameters."""
+    # the `id`s of layers that another entry covers
     done: set[int] = set()
     for path, layer in _names.layers(model):
         if id(layer) in done:
@@ -691,7 +698,9 @@ def _function_entry(path: str, function: Any) -> Layer:
         for name, parameter in inspect.signature(function).parameters.items()
     }
     settings: dict[str, object] = {
-        to: defaults[name] for name, to in _ARGUMENT_SETTINGS.items() if name in defaults
+        setting: defaults[name]
+        for name, setting in _ARGUMENT_SETTINGS.items()
+        if name in defaults
     }
     # Keras has the slope of a leaky relu under another name than TensorFlow
     if ops.function_name(name) == "leaky_relu":
@@ -718,22 +727,22 @@ def _activation_layer(path: str, layer: Any) -> Layer | None:
 
 def _relu(path: str, layer: Any) -> Layer:
     """Returns the entry for a ReLU, under the name of the function that it computes with its arguments."""
-    most, slope, threshold = (
+    greatest, slope, threshold = (
         layer.max_value,
         float(layer.negative_slope),
         float(layer.threshold),
     )
     # no other framework has this combination
-    if threshold or (slope and most is not None):
+    if threshold or (slope and greatest is not None):
         return ops.activation(
-            path, "thresholded_relu", slope=slope, max=most, threshold=threshold
+            path, "thresholded_relu", slope=slope, max=greatest, threshold=threshold
         )
     if slope:
         return ops.activation(path, "leaky_relu", slope=slope)
     return (
         ops.activation(path, "relu")
-        if most is None
-        else ops.activation(path, "hardtanh", min=0.0, max=float(most))
+        if greatest is None
+        else ops.activation(path, "hardtanh", min=0.0, max=float(greatest))
     )
 
 
@@ -765,6 +774,7 @@ _TABLE: Final = ops.Table(
         kl.LayerNormalization: _layer_norm,
         kl.GroupNormalization: _group_norm,
     },
+    # the method with which a layer computes, and a text with the settings of a layer without a row
     ("call",),
     _own_config,
 )  # fmt: skip
@@ -780,12 +790,15 @@ class TensorflowLayers(Operations):
             raise self.unsupported(
                 f"listing layers of {type(model).__qualname__} objects", "pass the Keras model"
             )
+        # mixed precision sets it on every layer: the first one states it, with the number of
+        # the others
         return layouts.stated_once(self._layers(model), layouts.COMPUTES_IN)
 
     def _layers(self, model: Any) -> Iterator[Layer]:
         """Yields the layers of a model that have parameters, in the order of definition."""
         # reversed, so that a shared variable keeps its first name
         names = {id(variable): name for name, variable in reversed(list(self.variables(model)))}
+        # the `id`s of layers that another layer's description covers
         done: set[int] = set()
         orders, norms = pixels.orders(model), axis_settings(model)
         has_images = any(isinstance(layer, pixels.CONVS) for layer in pixels.all_layers(model))

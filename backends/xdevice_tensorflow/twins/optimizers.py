@@ -89,6 +89,7 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
         "weight_decay": optimizer.weight_decay or 0.0,
         "decay": terms.DECOUPLED,
         "clip": _clip(optimizer),
+        # Keras divides gradients by this factor; None and 1 change nothing
         "gradient_scale": 1 / (optimizer.loss_scale_factor or 1),
         "accumulation": optimizer.gradient_accumulation_steps or 1,
         "moving_average": optimizer.ema_momentum if optimizer.use_ema else None,

@@ -444,10 +444,12 @@ def _reshapes_outside_graph(layer: Any, has_conv: bool) -> Iterator[_Reshape]:
     image = _with_channels_last(layer, tuple(built.get("input_shape") or ())[1:])
     # () for a Flatten
     target = tuple(getattr(layer, "target_shape", ()))
+    # a Flatten, or a Reshape into one axis, of an image
     if len(target) < 2 and _has_channels(image, has_conv):
         yield _Reshape(layer, image, _product(image), makes_image=False)
     if len(target) == 2 and has_conv:  # a sequence made of the rows of an image
         yield _Reshape(layer, (), _product(target[-1:]), makes_image=False)
+    # a Reshape to an image
     if len(target) > 1 and _has_channels(target, has_conv):
         yield _Reshape(layer, target, _product(target), makes_image=True)
 
@@ -485,6 +487,7 @@ def _count_features(layer: Any, of_outputs: bool) -> int | None:
         return 2 * in_one_direction if of_outputs and in_one_direction else in_one_direction
     if isinstance(layer, kl.Embedding):
         return int(layer.output_dim) if of_outputs else None
-    # a norm of images has as many numbers as there are channels, and not one for each feature
+    # a norm of images has as many numbers as there are channels, and not one for each feature. At most three axes
+    # (batch, steps, features) are no image; a layer that does not state its number of axes counts as flat
     is_flat = isinstance(layer, _KEEPERS) and (getattr(layer.input_spec, "ndim", 2) or 2) <= 3
     return int(layer.weights[0].shape[-1]) if is_flat else None

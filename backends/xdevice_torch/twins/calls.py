@@ -50,7 +50,7 @@ def _refuse_hidden(path: str, module: Module, backend: Calls) -> None:
     if isinstance(module, torch.nn.DataParallel) and len(module.device_ids) > 1:
         raise backend.unsupported(
             f"tracing the layers of {name}, which calls copies of them on {len(module.device_ids)} devices",
-            "trace its .module",
+            "trace the module inside it, its attribute `module`",
         )
 
 
@@ -60,10 +60,12 @@ def _requires_gradient(x: Any) -> bool:
 
 
 class _Operations(TorchFunctionMode):
-    """While the mode is active, passes to `run` each call of a PyTorch function with a tensor. A function mode is
-    above autograd, so it gets the calls of the program, with tensors whose gradients can be followed."""
+    """While the mode is active, makes each call of a PyTorch function with a tensor through `run`, and passes the
+    gradients of parameters and inputs to `leaf`. A function mode is above autograd, so it gets the calls of the
+    program, with tensors whose gradients can be followed."""
 
     def __init__(self, run: common.Run, leaf: common.Leaf, hooks: common.GradientHooks) -> None:
+        """`run` and `leaf` are the arguments of `operation_calls`; `hooks` sets the hooks that report gradients."""
         super().__init__()
         self._run, self._leaf, self._hooks = run, leaf, hooks
 
@@ -73,7 +75,7 @@ class _Operations(TorchFunctionMode):
         """Makes the call `func(*args, **kwargs)`, through `run` unless the function computes nothing."""
         named = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in _NOT_COMPUTED or not callable(func):
+        if name in _NOT_COMPUTED:
             return func(*args, **named)
         self._hooks.follow_leaves((args, named), self._leaf)
         return self._run(name, (args, named), lambda: func(*args, **named), self._hooks.follow)
@@ -113,7 +115,8 @@ class TorchCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
-        """Records the calls of PyTorch's functions, with compiled functions run eagerly."""
+        """While the block is open, makes each call of one of PyTorch's functions through `run`, and passes the
+        gradients of parameters and inputs to `leaf`. Compiled functions run eagerly."""
         with ExitStack() as stack:
             # a compiled function runs kernels directly, so the mode would not see its calls
             if hasattr(torch.compiler, "set_stance"):  # since 2.6
@@ -124,7 +127,8 @@ class TorchCalls(Calls):
             yield
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        """Passes to `around` each call of a module that no other module makes, except while torch.compile compiles."""
+        """Passes each call of a module that no other module makes to `around`, which returns the result for the
+        program. Calls made while torch.compile compiles are not passed."""
         return common.outermost(Module, around, torch.compiler.is_compiling)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:

@@ -29,6 +29,7 @@ class TorchFiles(Files):
                 for line in str(error).splitlines()
                 if "WeightsUnpickler" in line or "GLOBAL" in line
             ]
+            # an EOFError has no text
             why = " ".join(lines).strip() or str(error) or "it ends too early"
             raise FileFormatError(
                 f"PyTorch cannot read {path} without running code from it, or the file is damaged: {why:.300}; if you "

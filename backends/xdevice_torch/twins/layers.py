@@ -53,6 +53,7 @@ def _layers(
     """Yields the layers of a model, without parts if they are the usual ones. `variables` has the model's tensors by
     name. Also fills `blocks`: for the path of each Transformer layer, the names of the layers inside it in the order in
     which they are called, which is not the order of their definition."""
+    # the `id`s of layers that are listed as parts of another layer
     owned: set[int] = set()
     settings_by_id: dict[int, Settings] = {}
     for path, module in model.named_modules():
@@ -85,6 +86,7 @@ def _layers(
 def _weight_norm_names(module: Any) -> tuple[str, str] | None:
     """Returns the names of the parameters g (magnitude) and v (direction) of a module with a weight norm, either the
     one that PyTorch has since 2.0 or the older one; None for a module without a weight norm."""
+    # `NORM_NAMES` has the older names first, and then the newer ones
     if _only_parametrization(module, _WeightNorm) is not None:
         return layouts.NORM_NAMES[1]
     # the older torch.nn.utils.weight_norm
@@ -174,7 +176,8 @@ def _block_settings(module: Any) -> dict[int, Settings]:
 
 def _activation(activation: Any) -> str:
     """The name of an activation that a Transformer layer has: a module or a function."""
-    # the class GELU is two functions, for which other frameworks have two names
+    # a GELU computes one of two functions, as its `approximate` says; other frameworks have a
+    # name for each
     if isinstance(activation, nn.GELU) and activation.approximate == "tanh":
         return "gelu_tanh"
     return (
@@ -190,6 +193,7 @@ def _conv(path: str, module: Any) -> Layer:
     if padding == "same":
         padding = layouts.same_padding(module.kernel_size, module.stride, module.dilation)
     elif padding == "valid":
+        # no padding
         padding = (0,) * len(module.kernel_size)
     settings: dict[str, object] = {
         "stride": module.stride,
@@ -284,6 +288,7 @@ def _rms_norm(path: str, norm: Any) -> Layer:
 def _children(module: Any) -> list[Any]:
     """The modules directly inside a module, with repetitions, which `named_children` leaves out."""
     inside = module.named_modules(remove_duplicate=False)
+    # without the module itself, which comes first with an empty name, and without deeper modules
     return [child for name, child in inside if name and "." not in name]
 
 
@@ -328,6 +333,7 @@ _TABLE: Final = ops.Table(
         nn.Flatten: lambda path, x: ops.flatten(path, x.start_dim, x.end_dim),
         nn.Unflatten: lambda path, x: ops.plain(path, "unflatten", axis=x.dim, size=tuple(x.unflattened_size)),
     },
+    # the method with which a module computes, and a text with the settings of a module without a row
     ("forward",),
     lambda module: module.extra_repr(),
     foreign=(_CONV1D,),
@@ -365,4 +371,5 @@ class TorchLayers(Operations):
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
         """Returns all layers, with the settings of those without parameters."""
         modules = [_module(path, module) for path, module in model.named_modules()]
+        # the variables, because every other tensor of a module gets an entry: it is in no state
         return ops.read(modules, layers, _TABLE, [x for _, x in self.variables(model)])

@@ -67,29 +67,31 @@ def _state_on_meta(
     """Returns the state that the optimizer would create for these parameters in a step, by the number of the parameter.
     To find it, a copy of the optimizer takes a step with copies of the parameters on meta. Raises `UnsupportedError` if
     that step fails before it has made the state of each of these parameters."""
-    twins = {number: _on_meta(p) for number, p in enumerate(_parameters(optimizer))}
+    on_meta = {number: _on_meta(p) for number, p in enumerate(_parameters(optimizer))}
     for number in parameters:
         # an optimizer makes no state for a parameter without a gradient
-        twins[number].grad = torch.empty_like(twins[number])
+        on_meta[number].grad = torch.empty_like(on_meta[number])
+    # deepcopy takes these in place of copies of the parameters
     memo: dict[int, Any] = {
-        id(p): twins[number] for number, p in enumerate(_parameters(optimizer))
+        id(p): on_meta[number] for number, p in enumerate(_parameters(optimizer))
     }
-    # deepcopy takes this in place of a copy of the existing state, which may be twice as large as the model
+    # and this in place of a copy of the existing state, which may be twice as large as the
+    # model
     memo[id(optimizer.state)] = defaultdict(dict)
-    twin = copy.deepcopy(optimizer, memo)
-    for group in twin.param_groups:
+    stateless = copy.deepcopy(optimizer, memo)
+    for group in stateless.param_groups:
         # fused and capturable refuse parameters on meta
         group.update({key: False for key in ("fused", "capturable", "foreach") if key in group})
     try:
-        twin.step()
+        stateless.step()
     except Exception as error:
         # a step that failed on meta after it had made the state is good enough; here it failed before
-        if not all(twin.state[twins[number]] for number in parameters):
+        if not all(stateless.state[on_meta[number]] for number in parameters):
             raise backend.unsupported(
                 f"loading into the optimizer {type(optimizer).__name__} before its first step",
                 "first take a step with zero gradients, and then load the model and the optimizer",
             ) from error
-    return {number: twin.state[twins[number]] for number in parameters}
+    return {number: stateless.state[on_meta[number]] for number in parameters}
 
 
 def _on_meta(p: torch.Tensor) -> torch.Tensor:
@@ -150,8 +152,8 @@ class TorchOptimizers(Optimizers):
     """The hooks that read PyTorch's optimizers and load their state. `Optimizers` describes each hook."""
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
-        """Returns zeros for the state that the first step would make, as the function `state_to_come` does; {} for a
-        module."""
+        """Returns zeros, by name, for the state that the first step would make for the parameters in `names`; {} for a
+        module. Parameters that already have a state are left out."""
         return (
             state_to_come(optimizer, names, self)
             if isinstance(optimizer, torch.optim.Optimizer)
