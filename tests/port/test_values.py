@@ -7,7 +7,7 @@ import re
 import pytest
 from helpers.port_texts import examined, ported
 
-from xdevice.port.values import INT, STR, TENSOR, UNKNOWN, of, tuple_of, union
+from xdevice.port.values import INT, STR, TENSOR, UNKNOWN, make_value, tuple_of, union
 
 ITEM = "return xdevice.item(x)"
 
@@ -279,12 +279,12 @@ def test_methods_of_tensors_give_something_else_with_an_axis(call, verdict):
 
 
 def test_a_union_grows_towards_anything_so_that_the_inference_ends():
-    function, device = of("function", "f"), of("device", None, "node")
+    function, device = make_value("function", "f"), make_value("device", None, "node")
     assert union(TENSOR, UNKNOWN) == UNKNOWN
     # these are followed in any case
     assert union(TENSOR, function, device, UNKNOWN) == function | device | UNKNOWN
-    assert union(*[of("result", i) for i in range(24)]) != UNKNOWN
-    assert union(*[of("result", i) for i in range(25)]) == UNKNOWN
+    assert union(*[make_value("result", i) for i in range(24)]) != UNKNOWN
+    assert union(*[make_value("result", i) for i in range(25)]) == UNKNOWN
     assert union(tuple_of([INT]), tuple_of([STR]), TENSOR) == tuple_of([INT | STR]) | TENSOR
     assert union(tuple_of([INT]), tuple_of([INT, INT])) == tuple_of([INT]) | tuple_of(
         [INT, INT]

@@ -25,7 +25,7 @@ from .values import (
     Atom,
     Value,
     is_only,
-    of,
+    make_value,
     tuple_of,
     union,
     value_of,
@@ -86,12 +86,12 @@ class Invocation:
         return self.keywords.get(name, default)
 
     def _escape(self) -> None:
-        """Notes that code outside the project gets all arguments, and may call those that are
-        functions."""
+        """Records that code outside the project gets all arguments, and may call those that are functions with
+        arguments of its own."""
         self.inference.escape(union(*self.values, *self.keywords.values()))
 
     def _other(self, callee: Atom) -> Value:
-        """The result of calling an unknown object: "anything"."""
+        """The result of calling an object for whose kind `_CALLEES` has no method: "anything"."""
         self._escape()
         return UNKNOWN
 
@@ -106,7 +106,7 @@ class Invocation:
     def _class(self, callee: Atom) -> Value:
         """The result of calling a class of the project: an object. The arguments are put into
         the parameters of `__init__`."""
-        instance = of("instance", callee.subject)
+        instance = make_value("instance", callee.subject)
         # if neither the class nor a base in the project has an `__init__`, no code of the project
         # gets the arguments
         init = callee.subject.method("__init__")
@@ -130,7 +130,7 @@ class Invocation:
         """Puts the arguments into the parameters of a function. If `is_bound`, the first
         parameter is the object before the dot, and gets no argument."""
         function.has_callers = True
-        # the object itself is in its parameter already
+        # without the first parameter if `is_bound`: the object itself is in it already
         names = function.positional[is_bound:]
         rest = "items", (function, "*")  # the cell for the items of `*args`
         for i, (arg, value) in enumerate(zip(self.node.args, self.values, strict=True)):
@@ -172,9 +172,9 @@ class Invocation:
         self._escape()
         self.node.has_gpu = self.has_gpu  # type: ignore[attr-defined]  # for rules whose word needs one
         if full_name in knowledge.DEVICE_MAKERS:
-            return of("device", None, self.node)
+            return make_value("device", None, self.node)
         if full_name in knowledge.DEVICE_LISTS:
-            return self.list_of(self.node, of("device", None, self.node))
+            return self.list_of(self.node, make_value("device", None, self.node))
         if full_name in knowledge.LOADERS:
             # the program's own function makes the batch, so nothing is known about it
             is_collated = "collate_fn" in self.keywords or "batchify_fn" in self.keywords
@@ -188,12 +188,12 @@ class Invocation:
         if full_name in knowledge.COPIES:
             return self.first if self.values else UNKNOWN
         if full_name == "argparse.ArgumentParser":
-            return of("parser", self.node)
+            return make_value("parser", self.node)
         # a switch for the whole process: from then on, decord returns tensors of a framework,
         # and not its own arrays (see `_method_of_result`)
         if full_name == "decord.bridge.set_bridge":
             self.put(("bridge", "decord"), UNKNOWN)
-        return knowledge.result(full_name) or of("result", full_name)
+        return knowledge.result(full_name) or make_value("result", full_name)
 
     def _spawn(self) -> Value:
         """The result of `torch.multiprocessing.spawn(function, args)`: None. It calls the
@@ -202,7 +202,8 @@ class Invocation:
         for atom in self.first:
             if atom.kind != "function":
                 continue
-            # which parameter gets which item is known only if `args` is one tuple
+            # which parameter gets which item is known only if `args` can be only one tuple;
+            # otherwise, the function may be called with any arguments
             if len(arguments) != 1 or not is_only(arguments, ("tuple",)):
                 self.inference.escape(value_of(atom))
                 continue
@@ -223,7 +224,7 @@ class Invocation:
                 # `super()` without arguments means the class in which the calling method is
                 # written
                 owner = self.caller.owner if self.caller is not None else None
-                return UNKNOWN if owner is None else of("super", owner)
+                return UNKNOWN if owner is None else make_value("super", owner)
             # these return a value of the same kind as their argument
             case "iter" | "reversed" | "abs":
                 return self.first
@@ -296,7 +297,7 @@ class Invocation:
         if name == "save_hyperparameters" and self.caller is not None:
             # all parameters but `self`
             for arg in self.caller.args[1:]:
-                key = self.inference.attribute_of(cls, arg.arg)
+                key = self.inference.attribute_key(cls, arg.arg)
                 self.put(key, self.get((self.caller, arg.arg)))
             return NONE
         if cls.method(name) is None and is_model(owner):
@@ -305,7 +306,7 @@ class Invocation:
             # `self.register_buffer("mask", tensor)` sets an attribute
             buffer = _constant(self.node.args[0]) if self.node.args else None
             if name == "register_buffer" and len(self.values) > 1 and isinstance(buffer, str):
-                self.put(self.inference.attribute_of(cls, buffer), self.values[1])
+                self.put(self.inference.attribute_key(cls, buffer), self.values[1])
                 return NONE
         return self._attribute(owner, name)
 
@@ -373,7 +374,7 @@ class Invocation:
     def _method_of_parser(self, owner: Atom, name: str) -> Value:
         """The possible results of a method call on an `argparse.ArgumentParser`, or on a group
         in it."""
-        namespace = of("namespace", owner.subject)
+        namespace = make_value("namespace", owner.subject)
         match name:
             case "parse_args":
                 return namespace
@@ -405,6 +406,7 @@ class Invocation:
         elif "nargs" in options or action not in (None, "store"):
             value = UNKNOWN
         else:
+            # `type=int` names a type, whose values are known; a function as `type` may return anything
             type_name = getattr(options["type"], "id", "") if "type" in options else "str"
             value = union(knowledge.PLAIN_TYPES.get(type_name, UNKNOWN), default)
         self.put(("arg", parser, name), value)
@@ -482,5 +484,7 @@ def filled_text(pattern: str, node: ast.AST) -> Value:
     """The value of a string with values filled in: the name of a device if `pattern` can be
     one, else any string. `node` is the expression that makes the string."""
     return (
-        of("spelling", pattern, node) if "*" in pattern and SPELLING.fullmatch(pattern) else STR
+        make_value("spelling", pattern, node)
+        if "*" in pattern and SPELLING.fullmatch(pattern)
+        else STR
     )

@@ -22,11 +22,10 @@ from typing import Any, Final
 from .progress import Progress
 from .project import Class, Function
 from .sources import PythonModule
-from .values import NOTHING, UNKNOWN, Atom, Value, of, union
+from .values import NOTHING, UNKNOWN, Atom, Value, make_value, union
 
 Task = PythonModule | Function
-"""A piece of code that is interpreted in one go: a module without the bodies of its functions, or
-one function."""
+"""A piece of code that is interpreted as a unit: a module without the bodies of its functions, or one function."""
 
 MOST_READINGS: Final = 100
 """How often a module or function may be interpreted. From then on, every value that it puts
@@ -48,8 +47,8 @@ class Cells:
         self._readings: Counter[Task] = Counter()
         self.values: dict[Any, Value] = {}
         self.current_task: Task | None = None
-        # which tasks have read each cell: dicts instead of sets, because the tasks are scheduled
-        # in this order, which has to be the same in each run
+        # which tasks have read each cell. Dicts are used as ordered sets here and below: the
+        # tasks are scheduled in this order, which has to be the same in each run
         self._readers: defaultdict[Any, dict[Task | None, None]] = defaultdict(dict)
         # the queue, as an ordered set: the values of the dict mean nothing
         self._waiting: OrderedDict[Task, None] = OrderedDict()
@@ -57,15 +56,15 @@ class Cells:
         self._attributes: defaultdict[Class, dict[str, None]] = defaultdict(dict)
 
     def stop_following(self, value: Value) -> None:
-        """Called with a value that is replaced by "anything". Whatever can be reached from it,
-        such as the parameters of a function, may get anything from then on. `Inference`
-        implements this method."""
+        """Is called before `value` is replaced by "anything". From then on, whatever can be reached from `value`, such
+        as the parameters of a function, may be anything, too. `Inference` implements this method."""
         raise NotImplementedError
 
     def get(self, key: Any) -> Value:
         """The value of a cell; empty if nothing has been put into it. Remembers that the
         current task has read the cell."""
-        # an empty cell counts as read too: its first value has to make the reader run again
+        # an empty cell counts as read, too: when it gets its first value, the reader has to be
+        # interpreted again
         self._readers[key].setdefault(self.current_task)
         return self.values.get(key, NOTHING)
 
@@ -76,13 +75,15 @@ class Cells:
         # nothing new: the usual case
         if value <= old:
             return
-        # this task has been interpreted too often: from now on it puts only "anything" into
-        # cells, which makes each of them grow at most once more, so that the analysis ends
+        # this task has been interpreted too often: from now on it puts only `UNKNOWN`
+        # ("anything") into cells, which makes each of them grow at most once more, so that the
+        # analysis ends
         if self.current_task in self.unsettled:
             self.stop_following(value)
             value = UNKNOWN
         new = union(old, value)
-        # if the cell holds "anything", `union` may have dropped all new atoms
+        # if the cell holds "anything", `union` may have dropped all new atoms, and the readers
+        # learn nothing new
         if new != old:
             self.values[key] = new
             self._wake(key)
@@ -122,13 +123,13 @@ class Cells:
         of such a list. `key` is the node that makes the list, or stands for the place where it
         is made: all lists made there share their items."""
         self.put(("items", key), items)
-        return of("list", key)
+        return make_value("list", key)
 
     def dict_of(self, key: Any, items: Value) -> Value:
         """The same as `list_of`, for a dict: `items` are its possible values. Keys are not
         followed."""
         self.put(("items", key), items)
-        return of("dict", key)
+        return make_value("dict", key)
 
     def items(self, container: Atom) -> Value:
         """The possible values of the items of `container`, if that is a list or dict; otherwise
@@ -141,17 +142,17 @@ class Cells:
 
     # attributes
 
-    def attribute_of(self, cls: Class, name: str) -> tuple[str, Class, str]:
-        """The key of the cell for the attribute `name` of a class and its objects. Classes
-        related by inheritance share the cell."""
+    def attribute_key(self, cls: Class, name: str) -> tuple[str, Class, str]:
+        """The key of the cell for the attribute `name` of a class and its objects. Classes that are related by
+        inheritance (a family) share the cell."""
         family = cls.family()
-        # for `unite`, which has to move the cell when two families become one
+        # `unite` moves these cells when two families become one
         self._attributes[family].setdefault(name)
         return "attr", family, name
 
     def unite(self, cls: Class, base: Class) -> None:
-        """Makes one family out of those of a class and its base, and moves the cells of the
-        attributes."""
+        """Merges the families of a class and its base: a family consists of classes that are related by inheritance,
+        and they share the cells of their attributes. The cells of the class's old family are moved."""
         old, new = cls.family(), base.family()
         if old is new:
             return
@@ -159,5 +160,5 @@ class Cells:
         # a task that has read an attribute of one class may now get the values of the other, too
         for name in self._attributes.pop(old, ()):
             key = "attr", old, name
-            self.put(self.attribute_of(new, name), self.values.get(key, NOTHING))
+            self.put(self.attribute_key(new, name), self.values.get(key, NOTHING))
             self._wake(key)

@@ -303,7 +303,7 @@ def lint(
     none are left after --fix. It is 1 if there are findings, and 2 if a file cannot be read or
     an option is wrong.
     """
-    # under another name, because this function is called `lint`
+    # the module gets another name, because this function is called `lint`
     from . import lint as lint_module
     from .lint_formats import FORMATS
     from .sources import write

@@ -49,7 +49,7 @@ class Examined:
     goal: Goal = DEFAULT_GOAL
     unsettled: list[str] = field(default_factory=list)
 
-    def of(self, source: Source) -> list[Site]:
+    def sites_of(self, source: Source) -> list[Site]:
         """The sites of one file, sorted; an empty list if it has none."""
         return self._by_file.get(source.path, [])
 
@@ -61,14 +61,14 @@ class Examined:
     def port(self, source: Source) -> bytes:
         """The file as the command `xdevice port` would write it: `source.raw` if nothing in it
         is rewritten."""
-        sites = [site for site in self.of(source) if site.verdict == "rewritten"]
+        sites = [site for site in self.sites_of(source) if site.verdict == "rewritten"]
         return self.rewrite(source, sites) if sites else source.raw
 
     def rewrite(self, source: Source, sites: list[Site]) -> bytes:
-        """The bytes of a file after rewriting these sites, inserting the imports that their new
-        text needs, and removing the imports that lose their last use."""
+        """The bytes of a file after rewriting these sites. The imports that the new text needs are inserted, and
+        imports that lose their last use are removed."""
         edits = {edit for site in sites for edit in site.edits}
-        # only imports that lose their last use to these edits
+        # an import is removed only if these edits replace its last use
         for module in source.modules:
             edits |= porting.unused_imports(module, edits)
         return source.rewrite(edits | self.import_edits(source, sites))
@@ -76,19 +76,25 @@ class Examined:
     def vendor_sites(self, source: Source) -> list[Site]:
         """The sites of a file that will still need one vendor's devices after `port`: open
         sites that name a vendor."""
-        return [site for site in self.of(source) if site.verdict == "open" and site.vendor]
+        return [
+            site for site in self.sites_of(source) if site.verdict == "open" and site.vendor
+        ]
 
     def needed_torch(self, source: Source) -> Version | None:
         """The oldest release of PyTorch that has all the words that `port` writes into a file;
         None if every release has them."""
         return max(
-            (version(site.since) for site in self.of(source) if site.since and site.after),
+            (
+                version(site.since)
+                for site in self.sites_of(source)
+                if site.since and site.after
+            ),
             default=None,
         )
 
     def import_edits(self, source: Source, sites: list[Site]) -> set[Edit]:
         """The edits that insert the imports which these sites of a file need."""
-        # one for each tab of a text
+        # the one module of a script or notebook; for a page of d2l, one for each tab
         modules = [module for module in self.modules if module.source is source]
         return porting.import_edits(source, modules, sites, self.backend)
 
@@ -162,8 +168,8 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
     goal = examined.goal
     is_neutral = goal.target == "accelerator"
     sites_class = NeutralSites if is_neutral else JudgedSites
-    # the nodes that choose devices which are turned into text somewhere, and those that choose
-    # devices which a function takes as its device (see `JudgedModule`)
+    # `in_text`: the nodes that choose devices which are turned into text somewhere, as by
+    # `print`. `on_devices`: the nodes that choose devices which a function takes as its device
     in_text: set[ast.AST] = set()
     on_devices: set[ast.AST] = set()
     # the modules that set the current device, by `set_device` or the like
@@ -186,7 +192,8 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
         ).sites():
             # a cell that several tabs share is judged in each of them, but can be written only once
             site.tabs = (module.tab,) if module.tab else ()
-            # the same use in another tab, if it has been judged there: keys do not name the tab
+            # the site of the same use in another tab, if it was judged there before: keys do
+            # not contain the tab
             twin = sites.get(site.key)
             sites[site.key] = site if twin is None else _merged(twin, site)
         module.release()
@@ -205,7 +212,7 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
                 end=(line, 0),
             )
             sites[site.key] = site
-    examined.sites = sorted(_at_level(site, examined.only) for site in sites.values())
+    examined.sites = sorted(_open_if_weaker(site, examined.only) for site in sites.values())
     by_path = {source.path: source for source in examined.sources}
     for site in examined.sites:
         if site.edits:
@@ -228,12 +235,14 @@ def _merged(first: Site, second: Site) -> Site:
     open one. If the edits differ, the new site is open."""
     tabs = (*first.tabs, *second.tabs)
     if set(first.edits) == set(second.edits) and first.verdict == second.verdict:
-        # `GRADES` begins with the strongest; a site without a grade counts as stronger still
+        # `GRADES` begins with the strongest; a site without a grade counts as the strongest of
+        # all
         weaker = max(
             first, second, key=lambda site: GRADES.index(site.grade) if site.grade else -1
         )
         return replace(weaker, tabs=tabs)
-    # neither tab would be rewritten: "open" is shown, because a person has to look at it
+    # neither tab would be rewritten: the open site is returned, because a person has to look at
+    # it
     if not first.edits and not second.edits:
         return replace(first if first.verdict == "open" else second, tabs=tabs)
     # if one tab has no edits, its reason is the one to show
@@ -244,12 +253,12 @@ def _merged(first: Site, second: Site) -> Site:
     )
 
 
-def _at_level(site: Site, only: Grade) -> Site:
-    """The site itself, or an open copy if its grade is weaker than `only`, the value of
-    `--only`."""
-    # the edits stay, so that the report can say what a lower level would write
+def _open_if_weaker(site: Site, only: Grade) -> Site:
+    """Returns the site. If its grade is weaker than `only` (the level of the option `--only`), returns a copy with the
+    verdict "open", so that it is not rewritten."""
     if site.grade is None or GRADES.index(site.grade) <= GRADES.index(only):
         return site
+    # the copy keeps its edits, so that the report can show what a weaker level would write
     return replace(site, verdict="open", why=f"{site.why} (--only {site.grade} rewrites it)")
 
 
@@ -270,7 +279,8 @@ def _connected(modules: list[PythonModule], inference: Inference) -> set[PythonM
     through other modules."""
     connected: set[PythonModule] = set()
     waiting = list(modules)
-    # `imports` has both directions: a setting of the process holds for importers and imported
+    # `imports` has both directions, because the current device is a setting of the whole
+    # process, and so holds in modules that import and in those that are imported
     while waiting:
         module = waiting.pop()
         if module not in connected:

@@ -52,12 +52,12 @@ def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
             for part in parts:
                 new = narrowed(part, new, is_true)
             return new
-    # behind a test for a GPU, the empty set says that there is one
+    # the key `GPU` has an empty set where a test has shown that there is a GPU
     if is_true and inferred(test) == AVAILABLE:
         new[GPU] = NOTHING
     name, is_excluded = _exclusion(test, is_true)
     if isinstance(name, ast.Name) and name.id in new:
-        # not for attributes: they have one value for the whole program, which is not in `env`
+        # only for names: attributes have one value for the whole program, which is not in `env`
         excluded = filter(is_excluded, new[name.id])
         new[name.id] = new[name.id].difference(excluded)
     return new
@@ -102,14 +102,15 @@ def _named_kinds(node: ast.expr) -> set[str]:
 
 
 def guarded_by(
-    test: ast.AST, parents: Parents, passed: frozenset[str] = frozenset()
+    test: ast.AST, parents: Parents, followed: frozenset[str] = frozenset()
 ) -> list[ast.AST]:
     """The code that runs only if the expression `test` is true; an empty list if there is none.
 
     That is the rest of an `and`, the body of an `if`, the code after an `if not ...:` that
     leaves the block, and the code that a decorator skips. If the result of the test is assigned
     to a name, code that is guarded by a test of this name is included. `parents` has the parent
-    of each node. `passed` are the names that were followed already.
+    of each node. `followed` are the names whose tests are being
+    searched for already.
     """
     # from the test outwards: `node` depends on the test, and `is_true` tells whether it is true,
     # or false, if the test is true
@@ -122,7 +123,8 @@ def guarded_by(
             case ast.Compare(ops=[op], comparators=[right]):
                 if _is_reversed(op, right):
                     is_true = not is_true
-            # `test` is only the name of a function, such as `is_available`: go on with the call
+            # `test` is only the name of a function, such as `is_available`: continue with its
+            # call
             case ast.Call(func=func) if func is node:
                 pass
             # in `available and x`, x runs only if the test is true; in `not available or x`, too
@@ -145,9 +147,9 @@ def guarded_by(
             case ast.Assign(targets=[ast.Name() | ast.Attribute() as target]) if is_true:
                 name = ast.unparse(target)
                 # without this, `a = b` and `b = a` would be followed for ever
-                if name in passed:
+                if name in followed:
                     return guarded
-                return [*guarded, *_guarded_by_name(target, name, parents, passed | {name})]
+                return [*guarded, *_guarded_by_name(target, name, parents, followed | {name})]
             case _:
                 return guarded
         node = outer
@@ -155,9 +157,8 @@ def guarded_by(
 
 
 def _is_reversed(op: ast.cmpop, right: ast.expr) -> bool:
-    """Whether a comparison with the operator `op` and the right side `right` is true if the
-    device that it asks for is missing, as in `device_count() == 0` or `x.device.type !=
-    "cuda"`."""
+    """Whether a comparison with the operator `op` and the right side `right` is true if there is no such device, as in
+    `device_count() == 0` or `x.device.type != "cuda"`."""
     # `== 0` means that there is none, and `!= 0` that there is one: the reverse of other values
     is_zero = isinstance(op, ast.Eq | ast.NotEq) and getattr(right, "value", None) == 0
     return isinstance(op, ast.NotEq | ast.NotIn | ast.Lt | ast.LtE) is not is_zero
@@ -185,12 +186,11 @@ def block_of(statement: ast.AST, parents: Parents) -> list[ast.AST]:
 
 
 def _guarded_by_name(
-    target: ast.expr, name: str, parents: Parents, passed: frozenset[str]
+    target: ast.expr, name: str, parents: Parents, followed: frozenset[str]
 ) -> list[ast.AST]:
-    """The code guarded by tests of a variable or attribute: `target` is the node to which it is
-    assigned, `name` its source text, and `passed` are the names that were followed already.
-    Tests of a variable are searched for in its function, and tests of an attribute in the whole
-    module."""
+    """The code guarded by tests of a variable or attribute: `target` is the node to which it is assigned, `name` its
+    source text, and `followed` are the names whose tests are being searched for already. Tests of a variable are
+    searched for in its function, and tests of an attribute in the whole module."""
     scope: ast.AST = target
     # an attribute may be tested anywhere in the module, a variable only in its function
     while scope in parents and not (
@@ -203,7 +203,7 @@ def _guarded_by_name(
         if isinstance(node, ast.Name | ast.Attribute)
         and isinstance(node.ctx, ast.Load)
         and ast.unparse(node) == name
-        for guarded in guarded_by(node, parents, passed)
+        for guarded in guarded_by(node, parents, followed)
     ]
 
 
@@ -257,7 +257,7 @@ def known_at(node: ast.expr, parents: Parents) -> Value:
     means = inferred(node)
     if not isinstance(node, ast.Attribute) or Atom("none") not in means:
         return means
-    # environments have no attributes, so the tests around the attribute are read here
+    # environments hold only the values of names, so the tests around an attribute are read here
     wanted = ast.dump(node)
     inner: ast.AST = node
     while (outer := parents.get(inner)) is not None and not isinstance(
@@ -285,8 +285,8 @@ def _excludes_none(test: ast.expr, wanted: str) -> bool:
 
 
 def is_skip(call: ast.AST, is_true: bool) -> bool:
-    """Whether a call is a decorator that skips a test where its first argument is false (or
-    true, if not `is_true`)."""
+    """Whether a call is that of a decorator such as `unittest.skipUnless(x, "why")`, which skips the decorated test if
+    x is false. If `is_true` is False: a decorator such as `skipIf`, which skips it if x is true."""
     match call:
         case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[_, *_]):
             return name == "skipUnless" if is_true else name.lower() == "skipif"

@@ -20,7 +20,7 @@ from .values import (
     Atom,
     Value,
     inferred,
-    of,
+    make_value,
     tuple_of,
     union,
     value_of,
@@ -50,39 +50,39 @@ class Inference(Cells):
         self._foreign: dict[str, Value] = {}
 
     def escape(self, value: Value) -> None:
-        """Marks the functions in a value as passed to code outside the project, which may call
-        them with any arguments. `infer` later puts these into their parameters (see `open`)."""
+        """Marks the functions in a value as passed to code outside the project, which may call them with any
+        arguments. Their parameters get these possible values later, when `infer` calls `assume_unknown_callers`."""
         for atom in value:
             if atom.kind in ("function", "bound"):
-                atom.subject.is_open = atom.subject.has_callers = True
+                atom.subject.has_unknown_callers = atom.subject.has_callers = True
 
     def stop_following(self, value: Value) -> None:
-        """Treats everything that can be reached from a value as "anything", because the value
-        itself is replaced by "anything": its functions may be called with anything, and its
-        lists and dicts may hold anything."""
+        """Treats everything that can be reached from a value as "anything", because the value itself is about to be
+        replaced by "anything" (`UNKNOWN`): its functions may be called with any arguments, and its lists and dicts may
+        hold anything."""
         for atom in value:
             match atom.kind:
                 case "function" | "bound":
-                    self.open(atom.subject)
+                    self.assume_unknown_callers(atom.subject)
                 case "class":
                     init = atom.subject.method("__init__")
                     if init is not None:
-                        self.open(init)
+                        self.assume_unknown_callers(init)
                 case "list" | "dict":
                     self.put(("items", atom.subject), UNKNOWN)
                 case "tuple":
                     self.stop_following(union(*atom.subject))
 
-    def open(self, function: Function) -> None:
-        """Prepares a function for calls from outside the project: adds to each parameter,
-        except the receiver, the values that its annotation allows, or "anything" if it has no
-        annotation that is understood."""
-        function.is_open = function.has_callers = True
+    def assume_unknown_callers(self, function: Function) -> None:
+        """Assumes that code outside the project calls a function: adds to the possible values of each parameter those
+        that its annotation allows, or "anything" (`UNKNOWN`) if it has no annotation that is understood. The receiver
+        (`self` or `cls`) is left out."""
+        function.has_unknown_callers = function.has_callers = True
         for arg in function.args:
             if arg.arg != function.receiver:
                 self.put(
                     (function, arg.arg),
-                    self.annotated(arg.annotation, function.module) or UNKNOWN,
+                    self.value_of_annotation(arg.annotation, function.module) or UNKNOWN,
                 )
 
     def foreign(self, name: str) -> Value:
@@ -90,7 +90,7 @@ class Inference(Cells):
         All uses of a name share one `Value` object."""
         value = self._foreign.get(name)
         if value is None:
-            value = self._foreign[name] = of("foreign", name)
+            value = self._foreign[name] = make_value("foreign", name)
         return value
 
     # names
@@ -98,8 +98,8 @@ class Inference(Cells):
     def full_name(self, node: ast.AST) -> str:
         """The full name that an expression refers to ("torch.cuda.is_available"); "" if it
         refers to none, or may refer to several."""
-        # an attribute of a project's module has the module's name in front, so that d2l's helpers
-        # are found even if d2l is part of the project
+        # for an attribute of a module of the project, the module's name is put in front, so
+        # that d2l's helpers are found even if d2l is part of the project
         if isinstance(node, ast.Attribute):
             owner = _only_atom(node.value)
             if owner.kind == "module":
@@ -111,7 +111,7 @@ class Inference(Cells):
             return f"{atom.subject.module.name}.{atom.subject.name}"
         return ""
 
-    def annotated(self, node: ast.expr | None, module: PythonModule) -> Value | None:
+    def value_of_annotation(self, node: ast.expr | None, module: PythonModule) -> Value | None:
         """The values that an annotation allows. None if there is no annotation, or if it names
         a type that is in no table of `knowledge`."""
         match node:
@@ -119,12 +119,15 @@ class Inference(Cells):
             case ast.Constant(value=value):
                 return knowledge.PLAIN_TYPES.get(str(value))
             case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-                first, second = self.annotated(left, module), self.annotated(right, module)
+                first, second = (
+                    self.value_of_annotation(left, module),
+                    self.value_of_annotation(right, module),
+                )
                 return union(first, second) if first and second else None
             case ast.Subscript(value=owner, slice=inner) if ast.unparse(owner).endswith(
                 "Optional"
             ):
-                item = self.annotated(inner, module)
+                item = self.value_of_annotation(inner, module)
                 return union(item, NONE) if item else None
         name = self._annotated_name(node, module)
         return knowledge.PLAIN_TYPES.get(name) or knowledge.TYPES.get(name)
@@ -137,7 +140,8 @@ class Inference(Cells):
                 return f"{self._annotated_name(owner, module)}.{name}"
             case ast.Name(id=name):
                 atoms = self.values.get((module, name), NOTHING)
-                # of several names the same one in each run, because a set has no order
+                # `min` chooses the same one of several names in each run, because a set has no
+                # order
                 return min(
                     (atom.subject for atom in atoms if atom.kind == "foreign"), default=name
                 )
@@ -146,26 +150,27 @@ class Inference(Cells):
     def imported(self, name: str, importer: PythonModule) -> Value:
         """The value of `import name` in the module `importer`: a module of the project, or a
         name outside the project."""
-        module = self._other_module(name, importer)
-        return self.foreign(name) if module is None else of("module", module)
+        module = self._imported_module(name, importer)
+        return self.foreign(name) if module is None else make_value("module", module)
 
     def imported_from(self, origin: str, name: str, importer: PythonModule) -> Value:
         """The value of `from origin import name` in the module `importer`: that of a name or
         module of the project, or a name outside the project. Empty if the name is in the
         project, but its value is not known yet."""
-        module = self._other_module(origin, importer)
-        inner = self._other_module(f"{origin}.{name}" if origin else name, importer)
+        module = self._imported_module(origin, importer)
+        inner = self._imported_module(f"{origin}.{name}" if origin else name, importer)
         if module is not None:
             value = self.get((module, name))
             # a name that the package itself binds hides its module of that name
             if value or inner is None:
                 return value
-        return self.foreign(f"{origin}.{name}") if inner is None else of("module", inner)
+        return (
+            self.foreign(f"{origin}.{name}") if inner is None else make_value("module", inner)
+        )
 
-    def _other_module(self, name: str, importer: PythonModule) -> PythonModule | None:
-        """The module of the project that `importer` imports under this name; None if the module is
-        outside the project, or is `importer` itself. Notes the import in `imports`, for both
-        modules."""
+    def _imported_module(self, name: str, importer: PythonModule) -> PythonModule | None:
+        """The module of the project that `importer` imports under this name; None if the module is outside the
+        project, or is `importer` itself. Records the import in `imports`, for both modules."""
         module = self.project.find(name, importer) if name else None
         if module is None or module is importer:
             return None
@@ -174,7 +179,7 @@ class Inference(Cells):
         self.imports.setdefault(module, set()).add(importer)
         return module
 
-    def global_name(self, module: PythonModule, name: str) -> Value:
+    def global_value(self, module: PythonModule, name: str) -> Value:
         """The value of a global name of a module: its own value, together with those in the
         modules from which it imports everything (`from m import *`); empty if the name has
         none."""
@@ -204,7 +209,8 @@ class Inference(Cells):
                 return self.list_of(node, INT)
             case "tensor":
                 return knowledge.TENSOR_ATTRIBUTES.get(name, UNKNOWN)
-            # a device of xdevice has the framework's own device as an attribute
+            # a device of xdevice has the framework's own device as an attribute: the value is
+            # the same, a device
             case "device" if name == "native":
                 return value_of(atom)
             case "device":
@@ -221,21 +227,22 @@ class Inference(Cells):
         # of a once any module has imported it
         inner = None if value else self.project.find(f"{module.name}.{name}", module)
         if inner is not None and inner is not module:
-            return of("module", inner)
-        return value or self.global_name(module, name)
+            return make_value("module", inner)
+        return value or self.global_value(module, name)
 
     def _attribute_of_class(self, atom: Atom, name: str) -> Value:
         """The possible values of an attribute of a class of the project (kind "class"), of its
         objects ("instance"), or of `super()` in it ("super"). For a property, they are the
         values that it returns."""
         cls: Class = atom.subject
-        values = self.get(self.attribute_of(cls, name))
+        values = self.get(self.attribute_key(cls, name))
         method = cls.method(name, is_super=atom.kind == "super")
         if method is None:
             if name == "__class__":
-                return of("class", cls)
-            # attributes that were set on objects of unknown classes, of which this may be one
-            loose = self.get(("attr", None, name))
+                return make_value("class", cls)
+            # the values that this attribute got on objects of unknown classes: these objects
+            # may be of this class
+            on_unknown = self.get(("attr", None, name))
             inner = cls.inner_class(name, is_super=atom.kind == "super")
             if inner is not None:
                 # inner classes of this name in the cell may belong to other classes of the
@@ -243,23 +250,24 @@ class Inference(Cells):
                 others = frozenset(
                     value for value in values if not _is_inner_class(value, name)
                 )
-                return union(of("class", inner), others, loose)
+                return union(make_value("class", inner), others, on_unknown)
             if values:
-                return union(values, loose)
-            # nothing in the project sets the attribute, but a base outside the project may
-            return UNKNOWN if cls.foreign_bases else loose
+                return union(values, on_unknown)
+            # nothing known sets the attribute. A base outside the project may define it;
+            # without such a base, only objects of unknown classes may have got it
+            return UNKNOWN if cls.foreign_bases else on_unknown
         if atom.kind == "class":
-            return of("function", method)
+            return make_value("function", method)
         # the method of a base gets objects of this class as its `self`, too
         if method.receiver:
-            self.put((method, method.receiver), of("instance", cls))
+            self.put((method, method.receiver), make_value("instance", cls))
         if method.is_property:
             method.has_callers = True
             return self.get((method, "return"))
         # the method, or whatever the program has assigned to the attribute; functions are left
         # out, because the class's body has put the method itself into the cell
         return union(
-            of("bound", method),
+            make_value("bound", method),
             frozenset(value for value in values if value.kind != "function"),
         )
 
@@ -299,7 +307,7 @@ class Inference(Cells):
         method = atom.subject.method("__getitem__") if atom.kind == "instance" else None
         if method is None:
             return UNKNOWN
-        # the call passes the object itself and an index
+        # `x[i]` calls the method with the object itself and an index
         method.has_callers = True
         for name, value in zip(method.positional, (value_of(atom), INT), strict=False):
             self.put((method, name), value)

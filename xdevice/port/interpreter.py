@@ -1,12 +1,12 @@
 """Interprets the statements and expressions of a project. In place of one value, each
 expression has a set of possible values (see `values`).
 
-Modules and functions are interpreted one by one until nothing changes any more. The values that
-they pass to each other (arguments, returned values, attributes, globals, items of lists) are
-kept in cells. When a cell grows, the modules and functions that have read it are interpreted
-again. This is done in two phases. In the first, a value that is not known yet is empty, and
-not "anything", so that the order of the modules does not matter. In the second, functions that
-are not called in the project get "anything" as arguments.
+Modules and functions are interpreted one by one until nothing changes any more. The values that they pass to each
+other (arguments, returned values, attributes, globals, items of lists) are kept in cells. When a cell grows, the
+modules and functions that have read it are interpreted again. This is done in two phases. In the first, a value that
+is not known yet is empty (`NOTHING`), and not `UNKNOWN` ("anything"), so that the order of the modules does not
+matter. In the second, functions that code outside the project may call get the arguments that their annotations allow,
+or "anything".
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from .values import (
     Value,
     inferred,
     is_only,
+    make_value,
     may_be,
-    of,
     tuple_of,
     union,
     value_of,
@@ -66,15 +66,18 @@ def infer(project: Project, progress: Progress = unseen) -> Inference:
     # the first phase: until no cell grows any more
     interpreter.drain(interpreter.run, progress)
     for key, value in list(interpreter.values.items()):
-        # a global name that still has no value, such as one imported from a module without it
+        # a global name that still has no value, such as a name imported from a module that does
+        # not define it
         if isinstance(key[0], PythonModule) and not value:
-            # in the first phase, empty meant "not known yet", but now nothing more will come
+            # until now, empty meant "not known yet"; after the first phase, the name may be
+            # anything
             interpreter.put(key, UNKNOWN)
-    # the second phase: only now is it known which functions nothing in the project calls; if
-    # it finds more callers, their arguments are added to "anything"
+    # the second phase: functions that were passed to code outside the project, and those that
+    # nothing in the project calls, may be called with any arguments. Only now is it known which
+    # ones these are. If this phase finds callers in the project, their arguments are added
     for function in interpreter.functions.values():
-        if function.is_open or not function.has_callers:
-            interpreter.open(function)
+        if function.has_unknown_callers or not function.has_callers:
+            interpreter.assume_unknown_callers(function)
     interpreter.drain(interpreter.run, progress)
     return interpreter
 
@@ -93,8 +96,8 @@ class Interpreter(Inference):
     module: PythonModule
     env: Env
     """The facts about the names before the statement that is read."""
-    owner: Class | None
-    """The class whose body is read; None outside the bodies of classes."""
+    current_class: Class | None
+    """The class whose body is being read; None outside the bodies of classes."""
     _early_ends: list[list[Env]]
     """For each loop around the statement that is read, the outermost first: the environments at
     its `break`s and `continue`s."""
@@ -102,7 +105,7 @@ class Interpreter(Inference):
     def run(self, task: Task) -> None:
         """Interprets a module or a function once."""
         # a task is interpreted several times, and each time from the start
-        self.env, self.owner, self._early_ends = {}, None, []
+        self.env, self.current_class, self._early_ends = {}, None, []
         if isinstance(task, PythonModule):
             self.function, self.module = None, task
             self._block(task.tree.body, {GPU: NONE})
@@ -114,9 +117,9 @@ class Interpreter(Inference):
         parameters = function.node.args
         if parameters.vararg:
             # no expression makes this list, so its key is made of the function
-            self.env[parameters.vararg.arg] = of("list", (function, "*"))
+            self.env[parameters.vararg.arg] = make_value("list", (function, "*"))
         if parameters.kwarg:
-            self.env[parameters.kwarg.arg] = of("dict", (function, "**"))
+            self.env[parameters.kwarg.arg] = make_value("dict", (function, "**"))
         for name, value in self.env.items():
             # inner functions read the parameters of the functions around them from these cells
             self.put((function, "local", name), value)
@@ -139,8 +142,8 @@ class Interpreter(Inference):
         return value
 
     def _evaluate_parts(self, node: ast.AST) -> None:
-        """Evaluates the expressions directly inside a node. Only the rules need their
-        values."""
+        """Evaluates the expressions directly inside a node. Nothing is returned: their values are stored as `means`,
+        for the rules."""
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.evaluate(child)
@@ -184,7 +187,7 @@ class Interpreter(Inference):
             isinstance(node.value, ast.Subscript)
             and ast.unparse(node.value) == "sys.modules[__name__]"
         ):
-            value = of("module", self.module)
+            value = make_value("module", self.module)
         for target in node.targets:
             self.bind(target, value)
         return self.env
@@ -192,11 +195,13 @@ class Interpreter(Inference):
     def _annotated_assign(self, node: ast.AnnAssign) -> Env:
         """`a: int = value`: binds the target to the value. A field of a class without a value
         is bound to the values that its annotation allows."""
-        # the value counts, not the annotation: that may be too wide or wrong
+        # if there is a value, it counts, and not the annotation, which may be too wide or wrong
         if node.value is not None:
             self.bind(node.target, self.evaluate(node.value))
-        elif self.owner is not None:  # a field, which __init__ fills
-            self.bind(node.target, self.annotated(node.annotation, self.module) or UNKNOWN)
+        elif self.current_class is not None:  # a field that other code sets, such as __init__
+            self.bind(
+                node.target, self.value_of_annotation(node.annotation, self.module) or UNKNOWN
+            )
         return self.env
 
     def _augmented_assign(self, node: ast.AugAssign) -> Env:
@@ -221,7 +226,8 @@ class Interpreter(Inference):
     def _break_or_continue(self, node: ast.Break | ast.Continue) -> None:
         """Stores the environment at a `break` or `continue`, which `_loop` joins with the
         others at the end of the round. The next statement is never reached."""
-        # outside a loop, `break` is an error that Python reports only when it compiles the tree
+        # the list is empty for a `break` outside a loop: Python reports this error only when it
+        # compiles the tree, and not when it parses the text
         if self._early_ends:
             self._early_ends[-1].append(dict(self.env))
 
@@ -272,6 +278,7 @@ class Interpreter(Inference):
         """
         ends = self.loop_ends
         # values only grow, so all values at the end of an earlier reading are still possible
+        # (`or` is for type checkers: `joined` returns None only if both arguments are None)
         before = joined(self.env, ends.get(node)) or self.env
         for _ in range(_MOST_ROUNDS):
             self.env = dict(before)
@@ -284,7 +291,7 @@ class Interpreter(Inference):
             if after == before:
                 break
             before = after
-        else:  # each round gives new values: the names may be anything
+        else:  # every round has added values: the names may be anything
             before = {name: value | UNKNOWN for name, value in before.items()}
         ends[node] = before
         return before
@@ -294,8 +301,9 @@ class Interpreter(Inference):
         for item in node.items:
             value = self.evaluate(item.context_expr)
             if item.optional_vars is not None:
-                # `__enter__` of files, devices and objects of the project is taken to return
-                # the object itself; any other may return anything
+                # `__enter__` of a device, of an object of the project, or of the result of a
+                # function outside the project is taken to return the object itself; any other
+                # may return anything
                 is_itself = is_only(value, ("result", "device", "instance"))
                 self.bind(item.optional_vars, value if is_itself else UNKNOWN)
         return self._block(node.body, self.env)
@@ -316,8 +324,8 @@ class Interpreter(Inference):
             if handler.type is not None:
                 self.evaluate(handler.type)
             if handler.name:
-                # an exception is no device and no tensor, which is all that matters here
-                self.env[handler.name] = of("result", "exception")
+                # a result that no rule knows: an exception is no device and no tensor
+                self.env[handler.name] = make_value("result", "exception")
             after = joined(after, self._block(handler.body, self.env))
         # the body and all handlers return or raise: `finally` runs before they do, and nothing
         # is reached behind it
@@ -362,7 +370,7 @@ class Interpreter(Inference):
         it."""
         for alias in node.names:
             package = alias.name.split(".")[0]
-            # needed without `as`, too, because the call notes that this module imports a.b
+            # also if there is no `as`: the call records that this module imports a.b
             value = self.imported(alias.name, self.module)
             if not alias.asname:
                 value = self.imported(package, self.module)
@@ -370,8 +378,8 @@ class Interpreter(Inference):
         return self.env
 
     def _import_from(self, node: ast.ImportFrom) -> Env:
-        """`from a import b`: binds `b`. `from a import *`: only notes the module, in which
-        `global_name` later looks names up."""
+        """`from a import b`: binds `b`. `from a import *`: only records the module, in which `global_value` later
+        looks up names."""
         origin = origin_of(node, self.module)
         for alias in node.names:
             if alias.name == "*":
@@ -386,18 +394,18 @@ class Interpreter(Inference):
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Env:
         """Evaluates the defaults and decorators of a function, and binds its name. The body is
         interpreted as a task of its own. A method is stored in its class, too."""
-        function = self._function_of(node, node.name, self.owner)
+        function = self._function_of(node, node.name, self.current_class)
         self._read_defaults(function)
-        value = of("function", function)
+        value = make_value("function", function)
         # the decorator next to the function is called first
         for decorator in reversed(node.decorator_list):
             value = self._decorate(decorator, function, value)
         # not a method
-        if self.owner is None:
+        if self.current_class is None:
             self._bind_name(node.name, value)
             return self.env
-        # by name, so that calls on objects of the class find it
-        self.owner.methods[node.name] = function
+        # calls on objects of the class look the method up by its name
+        self.current_class.methods[node.name] = function
         # a call of a method of this name on an unknown object may be a call of this one
         namesakes = self.methods.setdefault(node.name, [])
         if function not in namesakes:
@@ -428,12 +436,12 @@ class Interpreter(Inference):
         if function.receiver:
             self.put(
                 (function, function.receiver),
-                of("class" if "classmethod" in decorators else "instance", owner),
+                make_value("class" if "classmethod" in decorators else "instance", owner),
             )
         # a call of a generator function returns something to iterate over, whose items come
         # from the `yield`s
         if function.has_yield:
-            self.put((function, "return"), of("list", (function, "yield")))
+            self.put((function, "return"), make_value("list", (function, "yield")))
         self.schedule(function)
         return function
 
@@ -442,7 +450,7 @@ class Interpreter(Inference):
         cells."""
         parameters = function.node.args
         # defaults belong to the last positional parameters, so both lists are read from their
-        # ends
+        # ends; strict=False, because there may be fewer defaults than parameters
         positional = zip(
             reversed(function.positional), reversed(parameters.defaults), strict=False
         )
@@ -460,19 +468,20 @@ class Interpreter(Inference):
         self.evaluate(node)
         decorator = node.func if isinstance(node, ast.Call) else node
         name = self.full_name(decorator) or ast.unparse(decorator)
-        # d2l spreads a class over several cells: `@d2l.add_to_class(Trainer)`
+        # d2l writes the methods of a class in several cells of a page:
+        # `@d2l.add_to_class(Trainer)` above a function makes it a method
         if name.endswith("add_to_class") and isinstance(node, ast.Call) and node.args:
             for cls in classes_in(inferred(node.args[0])):
                 cls.methods.setdefault(function.name, function)
                 function.owner, function.is_method = cls, True
-                self.put((function, function.positional[0]), of("instance", cls))
+                self.put((function, function.positional[0]), make_value("instance", cls))
             return value
         if name in knowledge.TRANSPARENT_DECORATORS or name.endswith(
             knowledge.TRANSPARENT_ENDINGS
         ):
             return value
-        # a call returns a context manager, about which nothing is known; but `value` stays, so
-        # that the arguments of the call reach the function
+        # the decorated function returns a context manager, about which nothing is known
+        # (`UNKNOWN`); `value` is kept, so that the arguments of calls reach the function
         if name == "contextlib.contextmanager":
             return UNKNOWN | value
         # an unknown decorator may call the function with anything, and return something else
@@ -480,36 +489,38 @@ class Interpreter(Inference):
         return UNKNOWN
 
     def _class(self, node: ast.ClassDef) -> Env:
-        """Binds the name of a class. The body is read at once, and is no task of its own,
-        because the next statement may call its methods."""
+        """Binds the name of a class. The body is read at once, instead of as a task of its own, because the next
+        statement may call the methods."""
         # made once, like a function, so that all its objects belong to one class
         cls = self.classes.get(node)
         if cls is None:
-            cls = self.classes[node] = Class(node, self.module, node.name, self.owner)
-            if self.owner is not None:
-                self.owner.inner[node.name] = cls
+            cls = self.classes[node] = Class(node, self.module, node.name, self.current_class)
+            if self.current_class is not None:
+                self.current_class.inner[node.name] = cls
         bases = list(map(self.evaluate, node.bases))
         for keyword in node.keywords:
             self.evaluate(keyword.value)
-        # at the last reading, the module of a base may not have been read yet
+        # the bases may have changed since the last reading: the module of a base may not have
+        # been read then
         if bases != cls.bases:
             cls.inherit(bases)
             for base in cls.direct_bases():
                 self.unite(cls, base)
         # the names that the body binds are attributes of the class; its methods do not see them
         # as names
-        outer, env = self.owner, self.env
-        self.owner = cls
+        outer, env = self.current_class, self.env
+        self.current_class = cls
         inside = dict(env)
         self._block(node.body, inside)
-        self.owner, self.env = outer, env
+        self.current_class, self.env = outer, env
         for name, value in inside.items():
-            # only what the body has bound: the rest are names of the scope around
+            # only names that the body has bound: the others still have the value of the scope
+            # around the class
             if env.get(name) is not value:
-                self.put(self.attribute_of(cls, name), value)
+                self.put(self.attribute_key(cls, name), value)
         for decorator in node.decorator_list:
             self.evaluate(decorator)
-        self._bind_name(node.name, of("class", cls))
+        self._bind_name(node.name, make_value("class", cls))
         return self.env
 
     def _lambda(self, node: ast.Lambda) -> Value:
@@ -517,7 +528,7 @@ class Interpreter(Inference):
         of its own."""
         function = self._function_of(node, "<lambda>", None)
         self._read_defaults(function)
-        return of("function", function)
+        return make_value("function", function)
 
     # names
 
@@ -550,11 +561,13 @@ class Interpreter(Inference):
         is_starred = any(isinstance(target, ast.Starred) for target in targets)
         parts = [NOTHING] * len(targets)
         for atom in value:
-            is_told_apart = (
+            has_item_for_each = (
                 atom.kind == "tuple" and len(atom.subject) == len(targets) and not is_starred
             )
             items = (
-                atom.subject if is_told_apart else [self.iterate(value_of(atom))] * len(targets)
+                atom.subject
+                if has_item_for_each
+                else [self.iterate(value_of(atom))] * len(targets)
             )
             parts = list(map(union, parts, items))
         # each target gets the union of what the possible values give it
@@ -564,14 +577,14 @@ class Interpreter(Inference):
     def _bind_name(self, name: str, value: Value) -> None:
         """Binds a name in the environment, where the next statements find it, and in its cell,
         where other functions and modules find it."""
-        # a name declared as `global` has no entry in the environment, because other functions
-        # may bind it meanwhile
+        # a name declared as `global` has no entry in the environment, because calls of other
+        # functions may bind it at any time
         if self.function is not None and name in self.function.globals:
             self.put((self.module, name), value)
             return
         self.env[name] = value
         # `_class` puts the names in the body of a class into the cells of attributes
-        if self.owner is None:
+        if self.current_class is None:
             key = (
                 (self.module, name) if self.function is None else (self.function, "local", name)
             )
@@ -581,7 +594,7 @@ class Interpreter(Inference):
         """Puts a value into an attribute of each object that `owner` may be."""
         for atom in owner:
             if atom.kind in ("instance", "class"):
-                self.put(self.attribute_of(atom.subject, name), value)
+                self.put(self.attribute_key(atom.subject, name), value)
             # the result of `parse_args`: programs overwrite its attributes
             elif atom.kind == "namespace":
                 self.put(("arg", atom.subject, name), value)
@@ -599,7 +612,8 @@ class Interpreter(Inference):
         if node.id in self.env:
             return self.env[node.id]
         function = self.function
-        # assigned later in the function: here Python would raise UnboundLocalError
+        # the function assigns the name, but not before this place: Python would raise
+        # UnboundLocalError
         if function is not None and node.id in function.locals:
             return NOTHING
         while function is not None:
@@ -608,12 +622,13 @@ class Interpreter(Inference):
                 return self.get((function, "local", node.id))
         value = self.get((self.module, node.id))
         if (self.module, node.id) in self.values:
-            # empty, if the module binds the name to a value that is not known yet
+            # perhaps empty: the module binds the name, but its value is not known yet
             return value
         # after the module's own names, which may hide a builtin
         if node.id in _BUILTINS:
             return self.foreign(f"builtins.{node.id}")
-        return self.global_name(self.module, node.id) or UNKNOWN
+        # the name may come from `from m import *`
+        return self.global_value(self.module, node.id) or UNKNOWN
 
     # expressions
 
@@ -628,10 +643,11 @@ class Interpreter(Inference):
         "spelling"."""
         if isinstance(node.value, str) and node.value.startswith("cuda"):
             # the rules read this: they write a word that fails without a GPU only behind a test
-            # for one
+            # for one. The environment has an empty set at `GPU` if a test has shown that there
+            # is a GPU
             node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
         if isinstance(node.value, str) and knowledge.SPELLING.fullmatch(node.value):
-            return of("spelling", node.value, node)
+            return make_value("spelling", node.value, node)
         return knowledge.CONSTANTS.get(type(node.value), UNKNOWN)
 
     def _text(self, node: ast.JoinedStr) -> Value:
@@ -642,6 +658,7 @@ class Interpreter(Inference):
             self.evaluate(part)
             # "cuda:*" for f"cuda:{i}"
             pattern += str(part.value) if isinstance(part, ast.Constant) else "*"
+        # for the rules, as in `_constant`: whether a test has shown that there is a GPU
         node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
         return filled_text(pattern, node)
 
@@ -654,15 +671,17 @@ class Interpreter(Inference):
     def _call(self, node: ast.Call) -> Value:
         """The value of a call. The arguments are put into the parameters of the functions that
         it may call."""
-        # the arguments first, because the `Invocation` passes them on
+        # the arguments first, because the `Invocation`, which finds the possible results, puts
+        # them into the parameters of the functions that are called
         values = [self.evaluate(arg) for arg in node.args]
         keywords = {keyword.arg: self.evaluate(keyword.value) for keyword in node.keywords}
+        # the environment has an empty set at `GPU` if a test has shown that there is a GPU
         has_gpu = not self.env[GPU]
         invocation = Invocation(self, node, values, keywords, self.function, has_gpu)
         callee = self.evaluate(node.func)
         if not isinstance(node.func, ast.Attribute):
             return invocation.of_value(callee)
-        # the call of a method has evaluated the object as part of the attribute
+        # a method call: `x` in `x.f()` has been evaluated as part of `x.f`
         owner = inferred(node.func.value)
         # `None` has none of these methods: if the call does not raise, the object is one of the
         # others
@@ -696,7 +715,7 @@ class Interpreter(Inference):
             case "foreign" if atom.subject == "os.environ":
                 return STR
             case "device" | "none" | "int" | "float" | "bool":
-                return NOTHING  # it raises
+                return NOTHING  # Python raises: these have no items
             case "instance":
                 return self.item_of(atom)
         return UNKNOWN
@@ -708,7 +727,7 @@ class Interpreter(Inference):
     def _operate(self, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
         """The value of `left op right` or `left op= right`; empty as long as one side is not
         known."""
-        # values only grow, so a guess could not be taken back once both sides are known
+        # values only grow, so a guess could not be withdrawn once both sides are known
         if not left or not right:
             return NOTHING
         # an operator with a tensor on one side returns a tensor, whatever the other side is
@@ -719,8 +738,10 @@ class Interpreter(Inference):
             is_whole = not isinstance(node.op, ast.Div) and not may_be(left | right, ("float",))
             return INT if is_whole else FLOAT
         if is_only(left, ("str", "spelling")):
+            # `"cuda:%d" % i` may be the name of a device; any other operation gives some string
             is_filled = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
             return filled_text(pattern_of(node.left), node) if is_filled else STR  # type: ignore[union-attr]
+        # two plain numbers were treated above, so at least one side may be a NumPy array
         if is_only(left, _HOST_NUMBERS) and is_only(right, _HOST_NUMBERS):
             return ARRAY
         # `[a] + [b]` and `[a] * 2`: the items of both lists, or of the one list
@@ -748,6 +769,7 @@ class Interpreter(Inference):
         # `not x` is a bool, whatever x is
         if isinstance(node.op, ast.Not):
             return BOOL
+        # `-True` is the int -1
         return INT if is_only(value, ("bool", "available")) else value
 
     def _comparison(self, node: ast.Compare) -> Value:
@@ -762,6 +784,7 @@ class Interpreter(Inference):
             return AVAILABLE
         if all(is_only(value, _HOST_NUMBERS) for value in values):
             return ARRAY if any(may_be(value, ("array",)) for value in values) else BOOL
+        # these are compared to a bool; objects of other classes may return anything
         host = (*_NUMBERS, "str", "spelling", "none", "device")
         return BOOL if all(is_only(value, host) for value in values) else UNKNOWN
 
@@ -804,7 +827,7 @@ class Interpreter(Inference):
             if key is None:  # `**item`
                 value = union(*map(self.items, value))
             self.put(("items", node), value)
-        return of("dict", node)
+        return make_value("dict", node)
 
     def _comprehension(self, node: Any) -> Value:
         """The value of a comprehension of any kind: a dict for one with keys, else a list."""

@@ -128,28 +128,36 @@ class JudgedModule:
                     return alias.asname
         return "torch"
 
-    def reads(self, names: set[str]) -> bool:
-        """Whether the code of the module uses an attribute with one of these names."""
+    def uses_attribute(self, names: set[str]) -> bool:
+        """Whether the code of the module contains an attribute with one of these names, such as `x.cuda_stream`."""
         return any(
             isinstance(node, ast.Attribute) and node.attr in names for node in self.nodes
         )
 
     @property
-    def asks_xdevice(self) -> bool:
-        """Whether new text may call functions of xdevice that ask the selected framework. True
-        if the target is "xdevice" and the file imports exactly one framework."""
+    def may_call_xdevice(self) -> bool:
+        """Whether new text may call functions of xdevice whose results depend on the selected framework. This is so if
+        the target is "xdevice" and the file imports exactly one framework."""
         return self.goal.target == "xdevice" and len(self.frameworks) == 1
 
     @property
     def available(self) -> str:
         """The text of an expression that tests whether there is a GPU."""
-        return "xdevice.num_gpus() > 0" if self.asks_xdevice else self.named(AVAILABLE)
+        return (
+            "xdevice.num_gpus() > 0"
+            if self.may_call_xdevice
+            else self.with_torch_name(AVAILABLE)
+        )
 
     @property
     def accelerator(self) -> str:
         """The text of an expression for the GPU without an index. On a machine without a GPU,
         the value of the expression is None, or a device on which nothing can be made."""
-        return "xdevice.native.gpu()" if self.asks_xdevice else self.named(ACCELERATOR)
+        return (
+            "xdevice.native.gpu()"
+            if self.may_call_xdevice
+            else self.with_torch_name(ACCELERATOR)
+        )
 
     @property
     def current_gpu(self) -> str:
@@ -166,9 +174,11 @@ class JudgedModule:
     def accelerator_name(self) -> str:
         """The text of an expression for the type of the current accelerator as a string ("cuda"
         on CUDA), to be compared with the type of a device."""
-        return "xdevice.native.gpu().type" if self.asks_xdevice else f"str({self.accelerator})"
+        return (
+            "xdevice.native.gpu().type" if self.may_call_xdevice else f"str({self.accelerator})"
+        )
 
-    def named(self, text: str) -> str:
+    def with_torch_name(self, text: str) -> str:
         """Returns `text` with each `torch.` changed to the name under which the module imports
         PyTorch."""
         return re.sub(r"\btorch\.", f"{self.torch_name}.", text)
@@ -178,15 +188,15 @@ class JudgedModule:
         this method."""
         raise NotImplementedError
 
-    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+    def outer_nodes(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes around a node, from its parent outwards to the module."""
         while node in self.parents:
             node = self.parents[node]
             yield node
 
-    def is_exact(self, node: ast.AST) -> bool:
-        """Whether Python gives the right position for a node: before Python 3.12, the positions
-        of nodes inside f-strings may be wrong."""
+    def has_exact_position(self, node: ast.AST) -> bool:
+        """Whether the position that Python gives for a node is right. Before Python 3.12, the positions of nodes
+        inside f-strings may be wrong."""
         try:
             # the text at these positions must give the same node again
             again = ast.parse(self.segment(node), mode="eval").body
@@ -225,7 +235,7 @@ class Use:
         self.has_stars = None in self.keywords or any(
             isinstance(arg, ast.Starred) for arg in self.args
         )
-        # for the many rules that accept a single positional argument and nothing else
+        # many rules accept only a single positional argument, and nothing else
         is_alone = len(self.args) == 1 and not self.keywords and not self.has_stars
         self.only_argument = self.args[0] if is_alone else None
 
@@ -252,7 +262,8 @@ class Use:
         text = self.module.source.text
         before = text[text.rfind(b"\n", 0, self.start) + 1 : self.start]
         rest = re.compile(rb"[ \t]*(#[^\r\n]*)?(\r?\n|$)").match(text, self.end)
-        # a rule may put `if ...:` before the use, and other code on the line would get under it
+        # a rule may put `if ...:` before the use, and other code on these lines would then
+        # depend on the test
         return before.decode() if not before.strip(b" \t") and rest is not None else None
 
     @property
@@ -268,13 +279,14 @@ class Use:
     # edits
 
     def edit(self, start: int, end: int, text: str) -> Edit:
-        """The edit that replaces the bytes from `start` to `end` by `text`. It is ordered
-        before the edits of uses inside this one."""
+        """The edit that replaces the bytes from `start` to `end` by `text`. If it begins at the same byte as an edit
+        of a use inside this one, it comes first (see `Edit.rank`)."""
         return Edit(start, -self.end, end, text)
 
     def replace(self, text: str, node: ast.AST | None = None) -> Edits:
         """The edits that replace the whole use, or another node, by a text."""
-        # the rank is that of the node, which may be larger than the use, or inside it
+        # the second argument is the rank, minus the end of the replaced node, which orders
+        # edits that begin at the same byte
         start, end = self.span(node or self.node)
         return (Edit(start, -end, end, text),)
 
@@ -311,14 +323,14 @@ class Use:
     def call_with_receiver(
         self, word: str, upto: int, text: str = "", comma: str = ","
     ) -> Edits:
-        """The edits that turn `x.method(...)` into `word(x, ...)`: everything from the dot to
-        the position `upto` becomes `comma` and `text`. Comments and line breaks in between are
-        kept."""
+        """The edits that turn `x.method(...)` into `word(x, ...)`. They insert `word(` before x, and replace the bytes
+        from the dot up to the offset `upto` by `comma`, followed by `text`. Comments and line breaks among the
+        replaced bytes are kept between these two."""
         start, dot = self.start, self.dot
         between = self.module.source.text[dot:upto].decode()
-        # comments and line breaks between the dot and the argument; the spaces go
+        # the comments and line breaks among the replaced bytes; plain spaces are dropped
         layout = "".join(re.findall(r"#[^\r\n]*|\\?\r?\n[ \t]*|[ \t]+(?=#)", between))
-        # there were only spaces: the new text gets the usual layout
+        # there were none: the new text gets the usual space behind a comma
         if not layout.strip(" \t"):
             layout = " " if comma else ""
         # as is usual, two spaces before a comment
@@ -331,8 +343,8 @@ class Use:
     def move_to(
         self, device: ast.expr, word: str = "xdevice.to_device", maker: str = ""
     ) -> Edits:
-        """The edits that turn `x.method(device)` into `word(x, device)`, or into `word(x,
-        maker(device))` if `maker` names a function that makes a device from an index."""
+        """The edits that turn `x.method(device)` into `word(x, device)`. If `maker` is not "", it is the name of a
+        function that makes a device from an index, and the new text is `word(x, maker(device))`."""
         text = f"{maker}(" if maker else ""
         edits = self.call_with_receiver(word, self.span(device)[0], text)
         return (*edits, self.close_bracket(device)) if maker else edits
@@ -355,8 +367,7 @@ class Use:
 
     @property
     def dot(self) -> int:
-        """The offset of the dot in `value.attr`, behind any brackets and comments that follow
-        the value."""
+        """The offset of the dot before the name of the called method. Brackets and comments may precede the dot."""
         return self.find(b".", self.span(self.receiver)[1])
 
     def find(self, mark: bytes, at: int) -> int:

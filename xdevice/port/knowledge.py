@@ -22,7 +22,7 @@ from .values import (
     UNKNOWN,
     Atom,
     Value,
-    of,
+    make_value,
     tuple_of,
     union,
 )
@@ -140,7 +140,7 @@ _CALLS: Final[dict[str, Value]] = {
     "random.randint": INT,
     "platform.system": STR,
     # GluonCV's helper returns the module
-    "gluoncv.utils.filesystem.try_import_decord": of("foreign", "decord"),
+    "gluoncv.utils.filesystem.try_import_decord": make_value("foreign", "decord"),
     **{
         f"{root}.{name}": TENSOR
         for root in ("paddle", "tensorflow", "tensorflow.math")  # torch.equal gives a bool
@@ -181,11 +181,11 @@ TYPES: Final[dict[str, Value]] = {
         """.split(),
         TENSOR,
     ),
-    "torch.device": of("device"),
-    **{name: of("result", name) for name in ("torch.Stream", "torch.cuda.Stream")},
-    "torch.nn.Module": of("model", "torch.nn.Module"),
-    "paddle.nn.Layer": of("model", "paddle.nn.Layer"),
-    "torch.optim.Optimizer": of("optimizer"),
+    "torch.device": make_value("device"),
+    **{name: make_value("result", name) for name in ("torch.Stream", "torch.cuda.Stream")},
+    "torch.nn.Module": make_value("model", "torch.nn.Module"),
+    "paddle.nn.Layer": make_value("model", "paddle.nn.Layer"),
+    "torch.optim.Optimizer": make_value("optimizer"),
 }
 """The values that annotations with the types of frameworks allow, by full name."""
 TRANSPARENT_DECORATORS: Final = set(
@@ -320,10 +320,10 @@ TENSOR_LISTS: Final = {"split": TENSOR, "chunk": TENSOR, "unbind": TENSOR, "toli
 """The methods of a tensor that return lists, with the possible values of the items."""
 TENSOR_ATTRIBUTES: Final[dict[str, Value]] = {
     **dict.fromkeys(("T", "mT", "grad", "data", "real", "imag", "H"), TENSOR),
-    **dict.fromkeys(("device", "ctx", "context", "place"), of("device")),
+    **dict.fromkeys(("device", "ctx", "context", "place"), make_value("device")),
     **dict.fromkeys(("ndim", "nbytes", "itemsize"), INT),
     **dict.fromkeys(("requires_grad", "is_cuda", "is_leaf"), BOOL),
-    "dtype": of("dtype"),
+    "dtype": make_value("dtype"),
 }
 TEXT_METHODS: Final[dict[str, Value]] = {
     "split": UNKNOWN,
@@ -341,15 +341,15 @@ MODEL_METHODS: Final = set(
 )
 """Methods of a PyTorch model that return the model itself."""
 RESULT_ATTRIBUTES: Final[dict[tuple[str, str], Value]] = {
-    ("accelerate.Accelerator", "device"): of("device"),
-    ("accelerate.PartialState", "device"): of("device"),
+    ("accelerate.Accelerator", "device"): make_value("device"),
+    ("accelerate.PartialState", "device"): make_value("device"),
     ("torch.distributed.device_mesh", "device_type"): STR,
 }
 """For objects that functions outside the project return, the values of their attributes, by the
 full name of the function and the name of the attribute."""
-GLUONS_OUTPUT: Final = of("result", "mxnet.gluon.output")
+GLUONS_OUTPUT: Final = make_value("result", "mxnet.gluon.output")
 """The result of calling a model of a Gluon model zoo: an MXNet array, or several."""
-DECORDS_ARRAY: Final = of("result", "decord.array")
+DECORDS_ARRAY: Final = make_value("result", "decord.array")
 """A decord array on the host, which has methods with the same names as those of MXNet's
 arrays."""
 
@@ -362,25 +362,25 @@ def result(full_name: str) -> Value | None:
     root, _, name = full_name.rpartition(".")
     # classes begin with a capital letter, and functions of the same modules do not
     if root in LAYERS and name[:1].isupper() and name not in _NO_MODELS:
-        return of("model", full_name)
+        return make_value("model", full_name)
     # model zoos have functions for whole models, with small letters
     if full_name.startswith(_MODEL_FUNCTIONS):
-        return of("model", full_name)
+        return make_value("model", full_name)
     # so many functions of these modules return tensors that only the others are listed
     if root in _ALL_TENSORS and name not in _NO_TENSORS and name[:1].islower():
         return TENSOR
     if full_name.startswith("numpy.") and name not in {"random", "load", "load_txt"}:
         return ARRAY
     if root in {"torch.optim", "paddle.optimizer", "tensorflow.keras.optimizers"}:
-        return of("optimizer")
+        return make_value("optimizer")
     if root in _DATASETS and name[:1].isupper():
-        return of("result", "dataset")
+        return make_value("result", "dataset")
     return None
 
 
 def output_of(full_name: str) -> Value | None:
-    """The possible results of calling a layer or model; None if they are not known. `full_name`
-    is that of its class, or of the function that made a whole model."""
+    """The possible results of calling a layer or model; None if they are not known. `full_name` is the name of its
+    class or, for a model from a model zoo, of the function that made it."""
     root, _, name = full_name.rpartition(".")
     if full_name.startswith(("gluoncv.model_zoo", "mxnet.gluon.model_zoo")):
         return GLUONS_OUTPUT

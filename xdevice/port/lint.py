@@ -73,9 +73,10 @@ class Finding:
     cell: int | None
     lines: range  # of the whole statement; a comment in any of them ignores the finding
     part: tuple[Place, Place]  # of the expression that `port` would rewrite, in `Source.text`
-    # the path, line and column of the test that guards it
+    # the path, line and column of the test that guards the finding
     guard: tuple[str, Place] | None = None
-    # if it is a test itself: the code that is reached only if it is true, in `Source.text`
+    # if the finding is a test: the code that is reached only if the test is true, in
+    # `Source.text`
     guarded: tuple[tuple[Place, Place], ...] = ()
     fix: tuple[Change, ...] = ()  # the edits by which `port` would fix it
     behind: tuple[Finding, ...] = ()  # the findings that this one, a test, guards
@@ -165,7 +166,7 @@ def configure(root: Path) -> Choice:
     files = (folder / "pyproject.toml" for folder in (root, *root.parents))
     file = next((file for file in files if file.is_file()), None)
     text = file.read_text(encoding="utf-8") if file is not None else ""
-    # tomllib came with Python 3.11: without it only files with our section are refused
+    # before Python 3.11, which brought tomllib, only files with our section are refused
     if not _SECTION.search(text):
         return Choice()
     try:
@@ -179,7 +180,7 @@ def configure(root: Path) -> Choice:
         match tomllib.loads(text):
             case {"tool": {"xdevice": dict(settings)}}:
                 pass
-            # the name was only in a string, or the beginning of a longer one
+            # `tool.xdevice` was only in a string, or the beginning of a longer name
             case _:
                 return Choice()
     except tomllib.TOMLDecodeError as error:
@@ -231,7 +232,8 @@ def findings(source: Source, choice: Choice) -> list[Finding]:
         finding.key: finding for module in source.modules for finding in _chosen(module, choice)
     }
     ignores = list(_ignores(source))
-    # this marks the comments that ignore something, so `_unused_ignores` comes after it
+    # `_is_ignored` marks the comments that ignore something as used, so `_unused_ignores` comes
+    # after it
     reported = [finding for finding in chosen.values() if not _is_ignored(finding, ignores)]
     if choice.reports("XD401", source.path):
         reported += _unused_ignores(source, ignores, choice)
@@ -278,8 +280,8 @@ def _start(source: Source, node: Any) -> Place:
 
 
 def with_guarded(findings: Iterable[Finding]) -> list[Finding]:
-    """Returns the findings. One that is guarded by a test for vendor-specific devices becomes
-    part of the finding for that test, unless the test is not among the findings."""
+    """Returns the findings, without those that a test for vendor-specific devices guards: they become part of the
+    finding for that test (`behind`). If the test is not among the findings, the guarded findings stay as they are."""
     findings = list(findings)
     tests = {(finding.path, (finding.line, finding.col)): finding for finding in findings}
     behind: dict[Finding, list[Finding]] = {}
@@ -326,9 +328,8 @@ def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, i
 
 
 def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Finding]:
-    """Returns the findings. `fix` of each has the edits by which `port` would fix it. In
-    notebooks, `fix` stays empty, because the file is JSON, in which edits of the code have no
-    position."""
+    """Yields the findings, with the edits by which `port` would fix each as its `fix`. In notebooks, `fix` stays
+    empty, because the file is JSON, in which edits of the code have no position."""
     sources = {source.path: source for source in examined.sources if not source.tokens}
     for finding in findings:
         source = sources.get(finding.path)
@@ -358,7 +359,7 @@ def _site_of(finding: Finding, examined: Examined, source: Source) -> Site | Non
         return None
     first, last = finding.part
     start, end = source.offset(*first), source.offset(*last)
-    sites = [site for site in examined.of(source) if site.verdict == "rewritten"]
+    sites = [site for site in examined.sites_of(source) if site.verdict == "rewritten"]
     # the site of a method call begins at the dot, but the finding at the object: so first compare
     # the ends
     ending = [site for site in sites if site.end == last]
@@ -386,11 +387,12 @@ def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes
         sites = [site for site in own.values() if site is not None]
         # the inner tests first: an inner test that stays makes the outer one stay
         for finding in reversed(chosen):
-            _complete_sites(finding, sites, examined.of(source), own[finding])
-        # if one of CUDA's streams or events stays, no other one of the file may become PyTorch's
+            _complete_sites(finding, sites, examined.sites_of(source), own[finding])
+        # the sites that `port` would rewrite and that stay: if one of CUDA's streams or events
+        # is among them, no other one of the file may become PyTorch's
         left = [
             site
-            for site in examined.of(source)
+            for site in examined.sites_of(source)
             if site.verdict == "rewritten" and site not in sites
         ]
         if any(_STREAMS.search(site.idiom) for site in left):
@@ -485,7 +487,7 @@ def _comments(source: Source) -> Iterator[tuple[int, str]]:
         return
     cells = source.cells if source.cells is not None else [Cell(1, source.text.decode())]
     for cell in cells:
-        # a cell that is not Python has no findings to ignore
+        # the rest of a cell that is not Python has no findings to ignore
         with suppress(tokenize.TokenError, SyntaxError):
             for token in tokenize.generate_tokens(io.StringIO(cell.text).readline):
                 if token.type == tokenize.COMMENT:

@@ -182,7 +182,8 @@ def hits(module: PythonModule) -> Iterator[Hit]:
         for rule in _BY_TYPE.get(type(node), ()):
             # some rules also give the inner node that `port` would rewrite
             for code, text, *parts in rule(view, node):
-                # a file of tests may name a device on purpose
+                # a file of tests may name a device on purpose, so these findings have a code of
+                # their own, which is off by default
                 if is_test and code in _IN_TESTS:
                     code, text = "XD403", f"{text} (in a test)"
                 all_hits.append(Hit(code, node, text, parts[0] if parts else node))
@@ -204,6 +205,7 @@ def _guards(view: _View, all_hits: list[Hit]) -> dict[ast.AST, ast.AST]:
     outermost one counts."""
     guards: dict[ast.AST, ast.AST] = {}
     for hit in all_hits:  # the outer ones first
+        # if the test is guarded itself, the test that guards it counts, which is an outer one
         if hit.code in _GUARDED:
             for guarded in guarded_by(hit.node, view.parents):
                 for node in ast.walk(guarded):
@@ -212,8 +214,8 @@ def _guards(view: _View, all_hits: list[Hit]) -> dict[ast.AST, ast.AST]:
 
 
 class _View:
-    """A module with what the rules need: its nodes and their parents, the full names of the
-    names that it imports (`imports`), and all names that occur in it (`words`)."""
+    """A module as the rules see it: its nodes and their parents, the full name of each imported name (`imports`), and
+    all names that occur in it (`words`)."""
 
     def __init__(self, module: PythonModule) -> None:
         self.module = module
@@ -354,7 +356,7 @@ def _is_bare(call: ast.Call) -> bool:
 
 def _load(view: _View, call: ast.Call) -> Found:
     """Yields XD205 for `torch.load(file)` without `map_location`."""
-    # None is the name of `**options`, which may contain map_location
+    # the name None stands for `**options`, which may contain map_location
     has_place = len(call.args) > 1 or any(
         keyword.arg in ("map_location", None) for keyword in call.keywords
     )
@@ -424,7 +426,7 @@ def _is_on_host(node: ast.expr) -> bool:
 
 
 def _trains(loop: Any) -> bool:
-    """Whether a loop contains a backward pass that is not in an inner loop or function."""
+    """Whether the body of a loop contains a backward pass, outside of inner loops and functions."""
     waiting: list[ast.AST] = list(loop.body)
     for node in waiting:  # which grows meanwhile
         # skip inner loops and functions with all that is in them
@@ -445,7 +447,8 @@ def _thrown_away(view: _View, statement: ast.Expr) -> Found:
     only rule that needs the values of expressions, which the engine finds."""
     match statement.value:
         case ast.Call(func=ast.Attribute(attr=method, value=receiver)) if method in _MOVES:
-            # without the engine nothing is known about the receiver, and nothing is found
+            # if the inference has not run, nothing is known about the receiver, and nothing is
+            # found
             if inferred(receiver) == TENSOR:
                 yield (
                     "XD212",
@@ -458,8 +461,8 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
     that has none."""
     name = view.full_name(node)
     is_property = last_name(node) == "is_cuda" and isinstance(node, ast.Attribute)
-    # an assignment or an annotation needs no GPU, and code with a branch for each vendor names CUDA
-    # on purpose
+    # assigning to a name and naming it in an annotation need no GPU, and code with a branch for
+    # each vendor names CUDA on purpose
     if (
         not isinstance(node.ctx, ast.Load)
         or _is_annotation(view, node)
@@ -481,7 +484,7 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
         if row is None:
             yield "XD219", f"{name} is CUDA-only, and xdevice knows no neutral replacement"
         else:
-            # `advice` is the word to use, or says why there is none
+            # `advice` is the word to use, which "use" precedes, or says why there is none
             has_word = bool(row.xdevice or row.accelerator)
             if not has_word or not _is_on_purpose(view, node):
                 yield (
@@ -579,7 +582,7 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
                 for other in before
                 for name in imported_names(other, view.module)
             }
-            # one finding, even if several frameworks were imported
+            # [:1]: one finding, even if several frameworks were imported
             for name in sorted(names & _FRAMEWORKS)[:1]:
                 yield (
                     "XD214",
@@ -637,7 +640,8 @@ def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDe
     ]
     for argument, default in pairs:
         text = _device_text(default)
-        # `device_type` is the type of a device, as autocast takes it
+        # a parameter such as `device_type` takes the type of a device, which autocast needs,
+        # and no device
         is_device = "device" in argument.arg and "type" not in argument.arg
         if (
             text

@@ -44,8 +44,8 @@ class NeutralSites(JudgedSites):
     """The sites of one module for the target "accelerator": uses of devices, with their
     verdicts.
 
-    Unlike for the target "xdevice", each string that names CUDA is a site of its own, wherever
-    it is, and most methods and functions stay as they are.
+    This differs from the target "xdevice" in two ways: each string that names CUDA is a site of its own, wherever it
+    occurs, and most methods and functions stay as they are.
     """
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
@@ -76,6 +76,7 @@ class NeutralSites(JudgedSites):
         if full_name.endswith("set_device") and not names_gpu:
             return _NEUTRAL
         row = ROWS.get(full_name)
+        # `differs` is "neutral as it is" for names that are right for any vendor already
         if row is not None and row.xdevice and "neutral as" not in row.differs:
             return left_open(f"{row.differs}; --to xdevice writes {row.xdevice}")
         # d2l's helpers choose a device themselves, which no word of PyTorch changes
@@ -101,9 +102,8 @@ class NeutralSites(JudgedSites):
         return proven(why, use.replace(text), argument, since="2.6")
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
-        """Judges a keyword argument such as `device=x`. Returns None in a call with a rule of
-        its own, and for any string but "cpu", because a string that names CUDA is a site
-        itself."""
+        """Judges a keyword argument such as `device=x`. Returns None in a call with a rule of its own, and for strings
+        other than "cpu", because a string that names CUDA is a site itself."""
         judged = super()._judge_keyword(node)
         if judged is None or text_of(node.value) not in (None, "cpu"):
             return None

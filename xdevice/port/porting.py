@@ -43,7 +43,7 @@ def import_edits(
         if not lines:
             continue
         start = source.offset(line, col)
-        # the statement is behind `import a;` or `try:` on the same line
+        # the statement does not begin its line, as in `import a; import torch`
         if col:
             # equal offsets mean an insertion
             edits.add(Edit(start, 0, start, "; ".join([*lines, ""])))
@@ -113,8 +113,8 @@ def _is_unused(module: PythonModule, name: str, edits: set[Edit]) -> bool:
     is_rewritten = all(
         any(edit.start <= start and end <= edit.end for edit in edits) for start, end in uses
     )
-    # an import without uses was there for another reason; a string with the name may be in
-    # `__all__`
+    # an import that had no uses before is there for another reason, and a string that equals
+    # the name may be in `__all__`
     return bool(uses) and is_rewritten and name not in texts
 
 
@@ -194,6 +194,7 @@ def _statement_below_import(module: PythonModule, first_use: int) -> ast.stmt | 
 
 
 def _is_from_future(node: ast.stmt) -> bool:
+    """Whether a statement is an import from `__future__`."""
     return isinstance(node, ast.ImportFrom) and node.module == "__future__"
 
 

@@ -25,7 +25,7 @@ def shown_on_terminal() -> Iterator[Progress]:
     from rich.progress import Progress as Bars
 
     console = Console(stderr=True)
-    # not `is_terminal`: that is True of Jupyter's pipes, where FORCE_COLOR is set
+    # not `console.is_terminal`, which is true of a pipe if FORCE_COLOR is set, as Jupyter does
     if not console.file.isatty():
         yield unseen
         return

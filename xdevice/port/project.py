@@ -36,7 +36,7 @@ class Function:
     is_method: bool = False  # called on an object, which is its first argument
     is_property: bool = False
     has_callers: bool = False  # something in the project calls it, or may do so
-    is_open: bool = False  # code outside the project may call it with anything
+    has_unknown_callers: bool = False  # code outside the project may call it with any arguments
     has_yield: bool = False
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from .sites import GRADES, Site, Verdict, grouped
 from .sources import Source
 from .summary import summary
 
-# is increased when a key changes its meaning or is removed
+# the version of the format, which is increased when a key changes its meaning or is removed
 FORMAT: Final = 1
 _UNCHANGED: Final = (
     "code",
@@ -94,7 +94,7 @@ def share_ported(total: dict[str, int]) -> float | None:
 
 def _file(examined: Examined, source: Source) -> dict[str, Any]:
     """The entry of one file, with its sites in the order of the text."""
-    sites = sorted(examined.of(source))
+    sites = sorted(examined.sites_of(source))
     return {
         "path": source.path,
         "frameworks": sorted({site.framework for site in sites if site.framework}),

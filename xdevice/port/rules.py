@@ -37,8 +37,8 @@ _RULES: Final[dict[str, Callable[[Use], Judgement]]] = {
 }
 """The rules, by the names that they have in the tables of `idioms`."""
 _ASKING_THE_SELECTED_BACKEND: Final = {"XD101", "XD102", "XD108", "XD110", "XD111", "XD151"}
-"""The codes of idioms whose neutral word depends on the selected backend; the words of other
-codes find the backend by the tensor in their arguments."""
+"""The codes of idioms whose replacement depends on the selected backend. The replacements of other codes find the
+backend by the tensor in their arguments, except those of the rule "wait"."""
 _WRITING_PYTORCHS_WORDS: Final = ("word", "text")
 """Rules that write PyTorch's own words, which need no selected backend."""
 # names that only TensorFlow 1 has
@@ -70,7 +70,7 @@ class JudgedSites(JudgedModule):
                 for part in judged[1].consumed:
                     # rewritten together with this use: edits of their own would overlap
                     consumed.update(ast.walk(part))
-        # only after all uses are judged: a test is kept if it guards one of these
+        # only after all uses are judged: a test stays as it is if it guards one of these
         vendor_uses = {
             use.node: use for use, judgement in uses if _needs_one_vendor(use, judgement)
         }
@@ -91,6 +91,7 @@ class JudgedSites(JudgedModule):
         # in `name.startswith("cuda")` the use is the string, but the test is the call
         is_argument = isinstance(use.node, ast.Constant) and isinstance(use.parent, ast.Call)
         parts = guarded_by(use.parent if is_argument else use.node, self.parents)  # type: ignore[arg-type]
+        # `if vendor_uses` only saves time
         inside = [inner for part in parts for inner in ast.walk(part)] if vendor_uses else ()
         # another vendor's device would pass a neutral test, and then fail in the guarded code
         for inner in inside:
@@ -130,7 +131,7 @@ class JudgedSites(JudgedModule):
         if isinstance(node, ast.Call) and idiom.name.startswith("."):
             position = self.source.position(use.dot)
         full_name = self.full_name(node.func) if isinstance(node, ast.Call) else ""
-        # the name of a method does not tell the framework, so the imports do
+        # a method has no full name that tells the framework, so the imports tell it
         framework = framework_of(full_name)
         if framework is None:
             framework = min(self.frameworks) if len(self.frameworks) == 1 else "several"
@@ -161,7 +162,8 @@ class JudgedSites(JudgedModule):
         is_reached = hasattr(node.value if isinstance(node, ast.keyword) else node, "means")
         if isinstance(node, ast.Attribute | ast.Name):
             judged = self._judge_name(node)
-            # also if not reached: annotations are never interpreted, but may name devices
+            # a judged name counts even if it is not reached: annotations are never interpreted,
+            # but may name devices
             if judged is not None or not is_reached:
                 return judged
         judge = self._JUDGES.get(type(node))
@@ -170,15 +172,17 @@ class JudgedSites(JudgedModule):
     def _judge_call(self, node: ast.Call) -> Judged | None:
         """Judges the call of a name in the tables, of a function with the name of one of d2l's
         helpers, or of a method. Returns None for any other call."""
-        # a call of a parameter: the known callers may all pass the same function, but others may
-        # be added
+        # a call of a parameter: even if all known callers pass the same function, other callers
+        # may be added
         if isinstance(node.func, ast.Name) and self._is_parameter(node.func):
             return None
         full_name = self.full_name(node.func)
         row = rules_of_words.row_of(full_name)
         # if xdevice has a word of its own, the rule in the table of calls writes it
-        is_xdevices = self.goal.target == "xdevice" and row is not None and bool(row.xdevice)
-        judged = None if is_xdevices else self._judge_word(node, full_name)
+        has_xdevice_word = (
+            self.goal.target == "xdevice" and row is not None and bool(row.xdevice)
+        )
+        judged = None if has_xdevice_word else self._judge_word(node, full_name)
         if judged is not None:
             return judged
         if full_name in idioms.CALLS:
@@ -223,7 +227,8 @@ class JudgedSites(JudgedModule):
         """Judges a CUDA-only name that is passed on or in an annotation, and so is not called
         here. Returns None for any other name."""
         parent = self.parents.get(node)
-        # a part of a longer name, or a called name, which `_judge_call` judges
+        # a part of a longer name, which is judged as a whole, or a called name, which
+        # `_judge_call` judges
         if isinstance(parent, ast.Attribute) or (
             isinstance(parent, ast.Call) and parent.func is node
         ):
@@ -242,7 +247,9 @@ class JudgedSites(JudgedModule):
         prefix = f"{self.torch_name}.cuda."
         if not isinstance(node, ast.Attribute) or not ast.unparse(node).startswith(prefix):
             return ""
-        for inner, outer in zip([node, *self.around(node)], self.around(node), strict=False):
+        for inner, outer in zip(
+            [node, *self.outer_nodes(node)], self.outer_nodes(node), strict=False
+        ):
             if inner in (getattr(outer, "annotation", None), getattr(outer, "returns", None)):
                 return ast.unparse(node).replace(prefix, "torch.cuda.", 1)
         return ""
@@ -263,16 +270,19 @@ class JudgedSites(JudgedModule):
             return None
         # `.to` and `.cpu` are common names: only objects of frameworks count
         if may_be(receiver, (*_ON_NO_DEVICE, "dict", "list", "tuple")):
-            is_other = Judgement("not a device", "the receiver is a module, class or container")
+            no_tensor = Judgement(
+                "not a device", "the receiver is a module, class or container"
+            )
             # a `tolist` or `pin_memory` of such an object is not even reported
             return (
-                (use, is_other) if use.idiom.rule not in ("neutral", "read_as_list") else None
+                (use, no_tensor) if use.idiom.rule not in ("neutral", "read_as_list") else None
             )
         if use.idiom.rule == "to" and not use.args and "device" not in use.keywords:
-            is_nothing = use.method == "to" and not use.keywords
+            # `x.to()` names neither a device nor a dtype, so it is not even reported
+            has_no_arguments = use.method == "to" and not use.keywords
             return (
                 None
-                if is_nothing
+                if has_no_arguments
                 else (use, Judgement("not a device", "none of the arguments is a device"))
             )
         return use, _RULES[use.idiom.rule](use)
@@ -296,10 +306,11 @@ class JudgedSites(JudgedModule):
             return None
         use = Use(self, node, Idiom(f"{node.arg}=", "XD111", "keyword"))
         text = text_of(node.value)
-        # a device that comes from elsewhere, or a text that is right on every machine
+        # no literal, so that the device is chosen elsewhere; or a string that is right on every
+        # machine
         if text is None or text.lower() in ("cpu", "auto", "meta"):
             return use, NAMES_NO_VENDOR
-        # such as device="gpu" for DALI, which is no framework here
+        # such as device="gpu" for DALI, which is none of the frameworks of `port`
         if framework_of(callee) is None or not SPELLING.fullmatch(text):
             return use, left_open(
                 "the string is passed to a function that may read it as text", "XD165"
@@ -321,7 +332,8 @@ class JudgedSites(JudgedModule):
         if not is_usual_choice(node, self.full_name) or "torch" not in self.frameworks:
             return None
         use = Use(self, node, Idiom('"cuda" if ... else "cpu"', "XD101", "choice"))
-        # the new string has no index, and may differ from "cuda"
+        # as text, the new string may differ: it has no index, and is not "cuda" for other
+        # vendors' GPUs
         if text_of(node.body) == "cuda:0" or not self.text_origins.isdisjoint(
             (node.body, node.orelse)
         ):
@@ -349,11 +361,14 @@ class JudgedSites(JudgedModule):
                         "neutral", "the CPU has this name everywhere", consumed=(node.left,)
                     )
                 (literal,) = node.comparators
-                edits = use.replace(self.accelerator_name, literal)
-                why = "compares with the type of the current accelerator"
                 if text == "gpu":
                     return use, left_open('no PyTorch device has the type "gpu"')
-                return use, proven(why, edits, node.left, since="2.6")
+                return use, proven(
+                    "compares with the type of the current accelerator",
+                    use.replace(self.accelerator_name, literal),
+                    node.left,
+                    since="2.6",
+                )
         return None
 
     def _judge_attribute(self, node: ast.Attribute) -> Judged | None:
@@ -399,7 +414,7 @@ class JudgedSites(JudgedModule):
 
     def _is_parameter(self, node: ast.Name) -> bool:
         """Whether a name is a parameter of a function around it."""
-        for scope in self.around(node):
+        for scope in self.outer_nodes(node):
             if isinstance(scope, SCOPES):
                 parameters = (arg for arg in ast.walk(scope.args) if isinstance(arg, ast.arg))
                 if any(node.id == arg.arg for arg in parameters):
@@ -412,29 +427,30 @@ class JudgedSites(JudgedModule):
         """The judgement that a use which could be rewritten is left as it is, because of the
         code around it. None if there is no reason against the edit. `idiom` is the idiom of the
         use at `node`."""
-        around = list(self.around(node))
+        around = list(self.outer_nodes(node))
         if idiom.rule == "word" and is_chosen_by_release(node, self.parents):
             return Judgement("neutral", "it is behind a check of the framework's version")
         if self.source.path.endswith("setup.py"):
             return Judgement("neutral", "it is in setup.py, which decides what to build")
         # before Python 3.12, all parts of an f-string have the position of the whole:
         # https://github.com/python/cpython/issues/104608
-        if any(isinstance(outer, ast.JoinedStr) for outer in around) and not self.is_exact(
-            node
-        ):
+        if any(
+            isinstance(outer, ast.JoinedStr) for outer in around
+        ) and not self.has_exact_position(node):
             return left_open(
                 "inside an f-string whose parts this version of Python cannot locate", "XD165"
             )
-        # whether the new text calls a function of xdevice that asks the selected backend
-        asks = idiom.code in _ASKING_THE_SELECTED_BACKEND or idiom.rule == "wait"
-        asks = (
-            asks and idiom.rule not in _WRITING_PYTORCHS_WORDS and self.goal.target == "xdevice"
-        )
         if "tensorflow" in self.frameworks and self.is_of_tensorflow_1:
             return left_open(
                 "a program for TensorFlow 1, which xdevice does not support", "XD167"
             )
-        if asks and len(self.frameworks) > 1:
+        # whether the new text calls a function of xdevice whose result depends on the selected
+        # backend. "wait" is the rule for `torch.cuda.synchronize` and the like; other uses with
+        # its code XD105 have a tensor as argument, which tells the backend
+        depends_on_backend = (
+            idiom.code in _ASKING_THE_SELECTED_BACKEND or idiom.rule == "wait"
+        ) and idiom.rule not in _WRITING_PYTORCHS_WORDS
+        if depends_on_backend and self.goal.target == "xdevice" and len(self.frameworks) > 1:
             return left_open(
                 "the file uses several frameworks, but the replacement asks only the selected one",
                 "XD168",

@@ -173,11 +173,15 @@ def _native_function(name: str) -> str:
 def is_usual_choice(node: ast.IfExp, full_name: Callable[[ast.AST], str]) -> bool:
     """Whether an expression is `"cuda" if torch.cuda.is_available() else "cpu"`, perhaps with
     "cuda:0". `full_name` returns the full name of an expression."""
-    asks = isinstance(node.test, ast.Call) and full_name(node.test.func) in (
+    tests_for_gpu = isinstance(node.test, ast.Call) and full_name(node.test.func) in (
         "torch.cuda.is_available",
         "torch.accelerator.is_available",
     )
-    return asks and text_of(node.body) in ("cuda", "cuda:0") and text_of(node.orelse) == "cpu"
+    return (
+        tests_for_gpu
+        and text_of(node.body) in ("cuda", "cuda:0")
+        and text_of(node.orelse) == "cpu"
+    )
 
 
 def names_no_index(node: ast.AST) -> bool:
@@ -207,10 +211,10 @@ def _judge_without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgem
     other cases, returns `judgement`. `is_gpu` tells whether the use is certain to mean a GPU.
     """
     in_text = use.node in use.module.text_origins
-    # the index is neither printed nor wrong
+    # the index 0 is neither printed, nor does it mean another GPU
     if not in_text and not use.sets_current_device:
         return judgement
-    # the new text below would make a GPU in any case
+    # the text that is written below makes a GPU, even if the old text may mean the CPU
     if not is_gpu:
         return (
             left_open("the device is turned into text, which would change", "XD169")
@@ -236,8 +240,8 @@ def accelerator(use: Use) -> Judgement:
     GPU, but the new text raises an error there."""
     if use.arguments:
         return OTHER_ARGUMENTS
-    # unless a test excludes it, which the interpreter has stored, the program may rely on the None
-    # that it gets on a machine without a GPU
+    # the program may rely on the None that it gets on a machine without a GPU, unless a test
+    # around the call excludes it. The interpreter has stored that as `has_gpu`
     if not getattr(use.node, "has_gpu", False):
         return left_open(
             "without an accelerator it is None, and no test excludes None", "XD170"
@@ -274,8 +278,8 @@ def _judge_by_index(argument: ast.expr, edits: Edits) -> Judgement:
 def helper_scope(use: Use) -> Judgement:
     """Judges d2l's `try_gpu()` and similar helpers in the TensorFlow tab, which return a
     context manager instead of a device."""
-    # outside a `with` statement, the program may use the result otherwise, and xdevice's function
-    # returns a device
+    # outside a `with` statement, the program may do something with the context manager that is
+    # impossible with a device, which xdevice's function returns
     if not isinstance(use.parent, ast.withitem):
         return left_open(
             "d2l's TensorFlow helper returns a context manager, but the replacement returns a device",
@@ -318,7 +322,7 @@ def _single_filling(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | No
                 ast.Constant(value=str(before)),
                 ast.FormattedValue(value=value, conversion=-1, format_spec=None),
             ]
-        ) if use.module.is_exact(value) and not use.module.has_uses(value):
+        ) if use.module.has_exact_position(value) and not use.module.has_uses(value):
             return before, value
     return "", None
 
@@ -327,8 +331,8 @@ def _single_filling(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | No
 
 
 def device_list(use: Use) -> Judgement:
-    """Judges lists of devices, which are rewritten if the program uses only the length, the
-    truth value or one item of the list."""
+    """Judges lists of devices, which are rewritten if the program uses only the length or the truth value of the list
+    or, for `jax.devices`, one item."""
     name = text_of(use.only_argument)
     if name is None or name.lower() != "gpu":
         return left_open("lists devices in the framework's own way", "XD155")
@@ -354,7 +358,7 @@ def device_list(use: Use) -> Judgement:
 
 def device_count(use: Use) -> Judgement:
     """Judges `jax.device_count("gpu")`, which raises an error on a machine without GPUs."""
-    # jax.device_count() is 1 on a machine without GPUs
+    # without "gpu", the call counts CPUs on a machine without GPUs: the result is 1
     if text_of(use.only_argument) not in ("gpu", "cuda"):
         return left_open("counts the devices of the default kind, which may be CPUs", "XD155")
     # the new text never raises
@@ -376,7 +380,9 @@ def put_on_device(use: Use) -> Judgement:
     if len(use.args) != 2 or use.keywords:
         return left_open("only the form device_put(x, device) is rewritten", "XD166")
     if is_only(inferred(use.args[0]), ("int", "float", "bool")):
-        return left_open("a Python number, which to_device refuses", "XD162")
+        return left_open(
+            "the first argument is a Python number, which to_device refuses", "XD162"
+        )
     edits = use.renamed
     return proven(_A_DEVICE, edits) if is_device(use.args[1]) else safe(_NO_DEVICE, edits)
 
@@ -436,7 +442,8 @@ def split_and_load(use: Use) -> Judgement:
                 "XD166",
             )
         edits = (*edits, use.drop(axis))
-    # `split_and_load` also takes arrays on the host
+    # `split_and_load` also takes NumPy arrays, which `split_batch` cannot put on a GPU, and
+    # lists of numbers, which it refuses
     if may_be(inferred(use.args[0]), ("array", "list", "tuple")):
         return safe("the batch is not proven to be a tensor", edits, "XD162")
     return proven("the arguments are a batch and a list of devices", edits)
@@ -454,8 +461,8 @@ def scatter(use: Use) -> Judgement:
     if not is_only(inferred(use.args[0]), ("tensor",)):
         return left_open("the first argument is not proven to be a tensor", "XD162")
     end = use.end - 1
-    # the new argument begins with a comma and goes before the last bracket: a comma that is there
-    # already would end up double
+    # `, even=False` is inserted before the last bracket: behind a comma that is there already,
+    # its own comma would be a second one
     if use.span(use.args[1])[1] != end:
         return left_open(
             "brackets or a comma follow the last argument, where even=False has to be inserted",

@@ -78,7 +78,8 @@ def to(use: Use) -> Judgement:
     # PyTorch's `.to` takes a dtype, a device or a tensor in the same place
     if _is_dtype(device, use.full_name) and "device" not in use.keywords:
         return Judgement("not a device", "the argument is a dtype")
-    # the names of all arguments; None for positional ones
+    # the names of all arguments, positional ones first; None stands for an argument without a
+    # name
     named = [*([None] * len(use.args)), *use.keywords]
     if named[0] not in (None, "device", "ctx") or any(
         name != "non_blocking" for name in named[1:]
@@ -133,7 +134,7 @@ def _judge_move(use: Use, judgement: Judgement) -> Judgement:
     and with the new.
     """
     moved = inferred(use.receiver)
-    # the usual reason can be replaced by a more exact one; any other is kept
+    # only the usual reason is replaced by a more exact one below
     is_plain = judgement.why == _A_DEVICE
     if not _is_thrown_away(use.node, use.module.parents):
         if is_plain and moved and all(map(_is_tensor_or_model, moved)):
@@ -185,8 +186,8 @@ def _is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
 
 
 def to_vendor(use: Use) -> Judgement:
-    """Judges `.cuda()` and `.cpu()`, with or without an argument. The idiom's text is the
-    function that makes the device."""
+    """Judges `.cuda()` and `.cpu()`, with or without an argument. The idiom's text is the name of the function that
+    makes the device: "xdevice.gpu" or "xdevice.cpu"."""
     is_known_form = use.keywords.keys() <= {"non_blocking", "device"} and len(use.args) <= 1
     if not is_known_form or use.has_stars:
         return OTHER_ARGUMENTS
@@ -200,7 +201,8 @@ def to_vendor(use: Use) -> Judgement:
         return _judge_move(use, proven(_A_DEVICE, use.move_to(device)))
     if is_only(means, NUMBERS):
         return _judge_move(use, proven(_A_DEVICE, use.move_to(device, maker=maker)))
-    # an index, which may also be None, needs the maker; a device must not have it
+    # an argument that is an index or None needs the maker around it; one that is a device must
+    # not have it
     edits = use.move_to(device, maker=maker if is_only(means, (*NUMBERS, "none")) else "")
     return _judge_move(use, safe(_NO_DEVICE, edits))
 
@@ -245,7 +247,8 @@ def _read_around(use: Use, node: ast.AST) -> Judgement | None:
         return _read_around(use, call)
     if name not in ("numpy", "item", "asnumpy") or call.args:
         return None
-    # removing `.cpu()` is as certain as rewriting the read, so it gets the same grade
+    # removing `.cpu()` is right only if the read is rewritten, so it gets the judgement of the
+    # read
     around = read(replace(use, node=call, idiom=METHODS[name]))
     if around.grade is None:
         return None

@@ -122,7 +122,7 @@ def word(use: Use, row: Row | None) -> Judgement:
             f"its neutral replacement {row.accelerator} needs PyTorch {row.since}", TOO_NEW
         )
     # PyTorch's own streams lack these handles, so all streams of the file stay CUDA's
-    if row.name in _WITH_HANDLES and use.module.reads(OF_CUDA_STREAMS):
+    if row.name in _WITH_HANDLES and use.module.uses_attribute(OF_CUDA_STREAMS):
         return _HANDLES
     rule = WORD_RULES[row.rule] if isinstance(use.node, ast.Call) else _not_called
     judgement = rule(use, row)
@@ -150,13 +150,13 @@ def has_gpu(use: Use) -> bool:
 def _word_without_arguments(use: Use, row: Row) -> str:
     """The word of a row as a name to call: without its arguments, and with the name under which
     the module imports PyTorch."""
-    return use.module.named(re.sub(r"\([^()]*\)$", "", row.accelerator))
+    return use.module.with_torch_name(re.sub(r"\([^()]*\)$", "", row.accelerator))
 
 
 def device_type(use: Use) -> str:
     """The text of an expression for the type of the accelerator as a string: "cuda" on CUDA,
     and "cpu" without one."""
-    if use.module.asks_xdevice:
+    if use.module.may_call_xdevice:
         return "xdevice.native.try_gpu().type"
     accelerator = use.module.accelerator
     return f"{accelerator}.type" if has_gpu(use) else f'str({accelerator} or "cpu")'
@@ -198,7 +198,9 @@ def _renamed(use: Use, row: Row) -> Judgement:
     """Judges a name whose word takes the same arguments."""
     if use.has_stars:
         return HIDDEN_ARGUMENTS
-    if row.name.endswith("get_device_properties") and use.module.reads(_OF_CUDAS_PROPERTIES):
+    if row.name.endswith("get_device_properties") and use.module.uses_attribute(
+        _OF_CUDAS_PROPERTIES
+    ):
         return left_open("this file reads properties that only CUDA devices have")
     edits = use.rename(_word_without_arguments(use, row))
     device = use.keywords.get("device")
@@ -215,7 +217,8 @@ def _replaced(use: Use, row: Row) -> Judgement:
     if use.arguments:
         return OTHER_ARGUMENTS
     return proven(
-        IN_TABLE, guarded(use, use.replace(use.module.named(row.accelerator)), row.idle)
+        IN_TABLE,
+        guarded(use, use.replace(use.module.with_torch_name(row.accelerator)), row.idle),
     )
 
 
@@ -320,10 +323,10 @@ def _seed(use: Use, row: Row) -> Judgement:
     if use.is_statement and _is_seeded_before(use, seed):
         return proven(
             "the line before has set this seed on all devices",
-            use.rename(use.module.named("torch.manual_seed")),
+            use.rename(use.module.with_torch_name("torch.manual_seed")),
         )
     name = row.name.rpartition(".")[2]
-    edits = use.rename(use.module.named(f"torch.get_device_module().{name}"))
+    edits = use.rename(use.module.with_torch_name(f"torch.get_device_module().{name}"))
     return proven("the generator of the current accelerator", guarded(use, edits, "None"))
 
 
@@ -385,7 +388,7 @@ def _with_device(use: Use, row: Row) -> Judgement:
     text, test = device_type(use), use.module.available
     if not has_gpu(use) and "enabled" not in settings:
         text = f"{text}, enabled={test}"
-    edits = use.rename(use.module.named(callee))
+    edits = use.rename(use.module.with_torch_name(callee))
     # texts to insert, by position. The word takes the device first, so positional arguments get
     # the names of their parameters
     inserted: dict[int, str] = {}

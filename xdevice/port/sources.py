@@ -266,14 +266,13 @@ def files_in(paths: Iterable[Path]) -> Iterator[Path]:
         if not path.is_dir():
             yield path
             continue
-        # `is_file`, because a folder may be called x.py
+        # `is_file()`, because a folder may have a name such as x.py
         inside = (p for p in path.rglob("*") if p.suffix in SUFFIXES and p.is_file())
         yield from sorted(p for p in inside if not _is_skipped(p.relative_to(path).parts[:-1]))
 
 
 def _is_skipped(folders: tuple[str, ...]) -> bool:
-    """Whether a file is in a folder that is not searched, given the folders between it and the
-    named folder."""
+    """Whether one of the folders between a file and the folder that the user names is not searched."""
     return any(folder.startswith(".") or folder in SKIPPED for folder in folders)
 
 
@@ -498,7 +497,7 @@ def _notebook(raw: bytes, shown: str) -> Source:
         content: Any = cell.get("source") or []
         is_list = isinstance(content, list)
         strings: list[_Token] = content if is_list else [content]
-        if not all(isinstance(one, _Token) for one in strings):
+        if not all(isinstance(string, _Token) for string in strings):
             raise ValueError(
                 f"not a notebook of format 4: the source in cells[{number}] is neither a string nor a list of strings"
             )

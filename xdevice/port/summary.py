@@ -13,7 +13,7 @@ from typing import Any, Final
 from .engine import Examined
 from .sites import CODES, Site, grouped
 
-# the order matters: the last expressions also match names of the parts above them, such as
+# the order matters: the last expressions also match names of the parts above them: "cuda" is in
 # `torch.cuda.synchronize`
 PARTS: Final = {
     "mixed precision": r"autocast|scaler|amp\b|custom_[fb]wd",
@@ -87,7 +87,7 @@ def _states(examined: Examined) -> dict[str, list[str]]:
     """The paths of the files that have sites, by state."""
     states: dict[str, list[str]] = {state: [] for state in STATES}
     for source in sorted(examined.sources, key=lambda source: source.path):
-        verdicts = {site.verdict for site in examined.of(source)}
+        verdicts = {site.verdict for site in examined.sites_of(source)}
         # one open site is enough for a person to be needed
         if "open" in verdicts:
             states["person"].append(source.path)
@@ -186,7 +186,7 @@ def _files(examined: Examined) -> Iterator[tuple[str, list[str]]]:
     """Yields, for each file in which something has to change, a title and a list with a line
     for each use. The files are sorted by path."""
     for source in sorted(examined.sources, key=lambda source: source.path):
-        sites = [site for site in examined.of(source) if site.verdict in MUST_CHANGE]
+        sites = [site for site in examined.sites_of(source) if site.verdict in MUST_CHANGE]
         if sites:
             counts = _split(sites)
             title = f"{source.path}: {counts['mechanical']} mechanical, {counts['person']} for a person"

@@ -92,7 +92,7 @@ def parts_in_text(node: ast.AST, inference: Inference) -> Sequence[ast.expr]:
             return ()
         case ast.FormattedValue(value=value):
             return (value,)
-        # "on %s" % device, and "on " + device for a device that is a string
+        # "on %s" % device; and "on " + device, if the device is a string
         case ast.BinOp(op=ast.Mod() | ast.Add(), left=left, right=right):
             return (left, right) if _is_text(left) or _is_text(right) else ()
         # `device == "cuda:0"` and `"cuda" in device` depend on the device's name

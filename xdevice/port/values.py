@@ -40,9 +40,9 @@ class Atom(NamedTuple):
 Value = frozenset[Atom]
 
 
-def of(kind: str, subject: Any = None, origin: ast.AST | None = None) -> Value:
-    """The value with one new atom, of this kind and subject. `origin` is the node that chose
-    the device, None for other kinds."""
+def make_value(kind: str, subject: Any = None, origin: ast.AST | None = None) -> Value:
+    """Returns the value (the set of atoms) that consists of one new atom, of this kind and subject. `origin` is the
+    node that chose the device, None for other kinds."""
     return frozenset([Atom(kind, subject, origin)])
 
 
@@ -56,14 +56,14 @@ NOTHING: Final[Value] = frozenset()
 """The value of an expression about which nothing is known yet."""
 UNKNOWN: Final = value_of(ANYTHING)
 """The value of an expression that may be anything."""
-TENSOR: Final = of("tensor")
-ARRAY: Final = of("array")
-INT: Final = of("int")
-FLOAT: Final = of("float")
-BOOL: Final = of("bool")
-STR: Final = of("str")
-NONE: Final = of("none")
-AVAILABLE: Final = of("available")
+TENSOR: Final = make_value("tensor")
+ARRAY: Final = make_value("array")
+INT: Final = make_value("int")
+FLOAT: Final = make_value("float")
+BOOL: Final = make_value("bool")
+STR: Final = make_value("str")
+NONE: Final = make_value("none")
+AVAILABLE: Final = make_value("available")
 """A value that is true only if there is a GPU."""
 
 DEVICES: Final = ("device", "spelling")
@@ -72,8 +72,8 @@ NUMBERS: Final = ("int", "bool")
 """The kinds of atoms that are valid as the index of a device; in Python a bool is a whole
 number."""
 
-# whatever else an expression may be, a function needs the arguments of all its callers, and a
-# device must be found wherever it goes
+# even if an expression may be anything, the functions that it may be have to get its arguments,
+# and the devices have to be found wherever they go
 _FOLLOWED: Final = {
     "function",
     "bound",
@@ -98,7 +98,8 @@ def union(*values: Value) -> Value:
     is reduced to "anything" and the atoms of the kinds in `_FOLLOWED`, which have to be
     followed in any case. Otherwise its tuples of the same length are merged."""
     result = NOTHING.union(*values)
-    # a shortcut: most unions are of one value with itself or with nothing
+    # a shortcut: most calls unite a value with itself or with the empty set, and then there is
+    # nothing to reduce or merge
     if len(result) > 1:
         if ANYTHING in result or len(result) > _MOST_ATOMS:
             result = frozenset(atom for atom in result if atom.kind in _FOLLOWED) | UNKNOWN
@@ -152,7 +153,9 @@ def tuple_of(values: Iterable[Value]) -> Value:
     "anything", and so do all items if there are more than `_MOST_ITEMS`."""
     # a loop such as `x = (x, 1)` would nest tuples deeper for ever
     items = tuple(UNKNOWN if _is_deep(value) else value for value in values)
-    return of("tuple", items if len(items) <= _MOST_ITEMS else tuple(UNKNOWN for _ in items))
+    return make_value(
+        "tuple", items if len(items) <= _MOST_ITEMS else tuple(UNKNOWN for _ in items)
+    )
 
 
 def _is_deep(value: Value) -> bool:

@@ -73,7 +73,7 @@ class Row(NamedTuple):
     xdevice: str = ""
 
     def is_too_new(self, goal: Goal) -> bool:
-        """Whether the oldest release that the goal allows does not have the word yet."""
+        """Whether the oldest release of PyTorch that the goal allows lacks the word."""
         return (
             goal.minimum is not None and bool(self.since) and version(self.since) > goal.minimum
         )
@@ -342,7 +342,7 @@ _TORCH: Final = (
     ),
 )
 
-# `neutral_sites` finds the second by "neutral as"
+# `neutral_sites` recognizes the second by its beginning, "neutral as"
 _OWN: Final = "only PyTorch has neutral words"
 _NEUTRAL: Final = "neutral as it is"
 
