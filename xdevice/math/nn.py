@@ -83,23 +83,23 @@ def _without_scopes(function: F) -> F:
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        # None if the first argument is passed by keyword, or of a type that no function here
-        # was called with before: the scopes then stay open, which only costs time
+        # `layers` is None if the first argument is passed by keyword, or is of a type that no
+        # function here was called with before. The scopes then stay open, which only costs time
         layers = _layers_by_type.get(type(args[0])) if args else None
         scopes = None if layers is None else layers.scopes
         # without an open scope there is nothing to set aside
         if scopes is None or not scopes.are_open():
             return function(*args, **kwargs)
-        taken = scopes.set_aside()
+        removed = scopes.set_aside()
         try:
             return function(*args, **kwargs)
         finally:
-            scopes.put_back(taken)
+            scopes.put_back(removed)
 
     return cast("F", run)
 
 
-# functions of each element
+# elementwise functions
 
 
 @_without_scopes
@@ -207,7 +207,7 @@ def dropout(x: Any, mask: Any, p: float, **misspelled: NoReturn) -> Any:
         )
     if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= 1:
         raise ArgumentError(f"dropout: p must be a probability from 0 to 1, not {shown(p)}")
-    # x * mask / 0 would be NaN, so x is multiplied with 0
+    # x * mask / 0 would be NaN, so x is multiplied by 0
     if p == 1:
         return layers.checks.kernels.multiply(
             x, layers.checks.number(0.0, layers.checks.dtype_of(x), x)
@@ -264,12 +264,12 @@ def logsumexp(x: Any, *, axis: int = -1) -> Any:
         array([-999.31,    3.  ], dtype=float32)
     """
     xp, x = array_namespace(x), _layers_and_tensor(x, "logsumexp")[1]
-    most = xp.max(x, axis=axis, keepdims=True)
-    is_finite = xp.isfinite(most)
+    largest = xp.max(x, axis=axis, keepdims=True)
+    is_finite = xp.isfinite(largest)
     # 0 in place of an infinity, because NumPy warns of a difference of infinities
-    shift = xp.where(is_finite, most, 0.0)
-    total = xp.log(xp.sum(xp.exp(xp.subtract(x, shift)), axis=axis, keepdims=True))
-    return xp.squeeze(xp.where(is_finite, xp.add(total, shift), most), axis=axis)
+    shift = xp.where(is_finite, largest, 0.0)
+    log_of_sum = xp.log(xp.sum(xp.exp(xp.subtract(x, shift)), axis=axis, keepdims=True))
+    return xp.squeeze(xp.where(is_finite, xp.add(log_of_sum, shift), largest), axis=axis)
 
 
 def _along_axis(function: str, x: Any, axis: int) -> Any:
@@ -294,8 +294,8 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
         bias: a vector as long as the last axis; None means zeros.
 
     Raises:
-        ShapeError: the shapes do not fit, or the last axis has no elements. ArgumentError:
-            `eps` is not a number from 0 to below 1. Other errors: those of `conv2d`.
+        ShapeError: the shapes do not fit, or the last axis has no elements. ArgumentError: `eps` is not a number in
+            [0, 1). Other errors: those of `conv2d`.
 
     Costs as much as `relu`, or ten passes over `x` if the framework has no fused function
     (TensorFlow, NumPy).
@@ -331,8 +331,8 @@ def batch_norm(
             means zeros) have the same shape.
 
     Raises:
-        ShapeError: the shapes do not fit. ArgumentError: `eps` is not a number from 0 to below
-            1, or `mean` or `variance` is None. Other errors: those of `conv2d`.
+        ShapeError: the shapes do not fit. ArgumentError: `eps` is not a number in [0, 1), or `mean` or `variance` is
+            None. Other errors: those of `conv2d`.
 
     Costs four passes over `x`.
 
@@ -403,26 +403,27 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
     """
     layers, q = _layers_and_tensor(q, "attention")
     k, v = (layers.checks.tensor_of_kinds(part, REAL_FLOATING, "attention") for part in (k, v))
-    shapes = queries, keys, values = shape_of(q), shape_of(k), shape_of(v)
-    # the leading axes, the number of keys and the number of features must fit; no size is 0
+    shapes = q_shape, k_shape, v_shape = shape_of(q), shape_of(k), shape_of(v)
+    # the leading axes, the number of keys and the number of features must fit. No size is 0,
+    # because kernels are promised tensors with elements
     if min(map(len, shapes)) < 2 or not (
-        _may_be_equal(queries[:-2], keys[:-2])
-        and _may_be_equal(keys[:-1], values[:-1])
-        and _may_be_equal(queries[-1:], keys[-1:])
-        and 0 not in (*queries, *keys, *values)
+        _may_be_equal(q_shape[:-2], k_shape[:-2])
+        and _may_be_equal(k_shape[:-1], v_shape[:-1])
+        and _may_be_equal(q_shape[-1:], k_shape[-1:])
+        and 0 not in (*q_shape, *k_shape, *v_shape)
     ):
         raise ShapeError(
             f"attention takes q, k and v of shapes (..., queries, features), (..., keys, features) and "
-            f"(..., keys, any size), not {queries}, {keys} and {values}"
+            f"(..., keys, any size), not {q_shape}, {k_shape} and {v_shape}"
         )
     layers.require_together(q=q, k=k, v=v)
     if mask is not None:
         mask = layers.checks.tensor_of_kinds(mask, BOOL, "attention")
         layers.require_one_device(q=q, mask=mask)
-        scores = (*queries[:-1], keys[-2])
-        if not _broadcasts_to(shape_of(mask), scores):
+        scores_shape = (*q_shape[:-1], k_shape[-2])
+        if not _broadcasts_to(shape_of(mask), scores_shape):
             raise ShapeError(
-                f"attention takes a mask that can be broadcast to {scores}, not a mask of shape {shape_of(mask)}"
+                f"attention takes a mask that can be broadcast to {scores_shape}, not a mask of shape {shape_of(mask)}"
             )
     return layers.kernels.attention(q, k, v, mask, bool(causal))
 
@@ -461,23 +462,24 @@ def cross_entropy(
         spellings.refuse("nn.cross_entropy", misspelled, "logits=, labels=, reduction=")
     layers, logits = _layers_and_tensor(logits, "cross_entropy")
     labels = layers.indices(labels, "cross_entropy")
-    shape, rows = shape_of(logits), shape_of(labels)
+    shape, labels_shape = shape_of(logits), shape_of(labels)
     # equal lengths, the usual case, save the call of `_may_be_equal`
     if (
         len(shape) != 2
-        or len(rows) != 1
-        or not (rows == shape[:1] or _may_be_equal(shape[:1], rows))
+        or len(labels_shape) != 1
+        or not (labels_shape == shape[:1] or _may_be_equal(shape[:1], labels_shape))
     ):
         raise ShapeError(
             f"cross_entropy takes logits of shape (n, classes) and labels of shape (n,), not of shapes {shape} and "
-            f"{rows}"
+            f"{labels_shape}"
         )
     if 0 in shape:
         raise ShapeError(
             f"cross_entropy needs at least one row and one class, but the logits have the shape {shape}"
         )
     tensors = {"logits": logits, "labels": labels}
-    # frameworks compute the mean loss with one kernel, and its gradient with another one
+    # frameworks compute the mean loss with one kernel, and its gradient with another one. For
+    # the other reductions, `cross_entropies` computes the loss of each row
     if reduction == "mean":
         return layers.run_with_indices(
             "cross_entropy", "cross_entropy", labels, shape[1], tensors
@@ -603,7 +605,7 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **misspelled: NoRetur
         spellings.refuse("nn.one_hot", misspelled, "n=, dtype=")
     layers = _layers_of(indices, "one_hot")
     indices = layers.indices(indices, "one_hot")
-    (classes,) = _ints("one_hot", "n", n, least=1, number=1)
+    (classes,) = _ints("one_hot", "n", n, least=1, count=1)
     # `effective` is float32, or float64 in a run with `--float64`
     name = (
         floats.effective()
@@ -616,7 +618,7 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **misspelled: NoRetur
             "one_hot", layers.kernels.one_hot, indices, classes, operands
         )
     # an integer result has no NaN that would show a wrong index, so the indices are checked
-    # before
+    # first
     layers.require_range(indices, classes, "one_hot")
     return layers.kernels.one_hot(*operands)
 
@@ -761,8 +763,9 @@ class _Layers(Functions):
         themselves; None if they never do."""
 
     def run(self, name: str, *arguments: Any, **settings: Any) -> Any:
-        """Returns the result of the adapter's kernel `name`, called with these arguments. If
-        that is NotImplemented, returns the result of the core's kernel with the same name."""
+        """Returns the result of the adapter's kernel `name`, called with these arguments. If that is NotImplemented,
+        which means that the adapter cannot compute these arguments, returns the result of the kernel with the same
+        name in `by_hand`."""
         result = getattr(self.kernels, name)(*arguments, **settings)
         return (
             getattr(by_hand, name)(self.kernels, *arguments, **settings)
@@ -906,9 +909,8 @@ _layers_by_type: Final = _lookup.by_type
 
 
 def _layers_of(x: Any, function: str) -> _Layers:
-    """Returns the `_Layers` of the backend that the tensor `x` belongs to, and prepares this
-    thread for its kernels. Raises `NotATensorError` if `x` is not a tensor; `function` is the
-    name in the error."""
+    """Returns the `_Layers` of the backend that the tensor `x` belongs to, and prepares this thread for its kernels,
+    which MXNet needs. Raises `NotATensorError` if `x` is not a tensor; `function` is the name in the error."""
     layers = _layers_by_type.get(type(x))
     # the type is new, or the backend cannot be used here any more, as in a forked process;
     # `find` raises then
@@ -988,45 +990,47 @@ def _normalized(
     layers: _Layers,
     function: str,
     vector: tuple[int | None, ...],
-    parts: dict[str, Any],
+    arguments: dict[str, Any],
     eps: float,
 ) -> Any:
-    """Returns the result of the kernel `function`, which is `layer_norm` or `batch_norm`; a
-    copy of `x` if that has no elements. `parts` maps the names of the arguments to tensors, or
-    to None for those left out. All tensors except `x` must have the shape `vector`. Raises
-    `ShapeError`, `ArgumentError`, `DTypeError` or `DeviceMismatchError` for arguments that do
-    not fit."""
+    """Returns the result of the kernel `function`, which is `layer_norm` or `batch_norm`; a copy of `x` if that has no
+    elements. `arguments` maps the names of the arguments to tensors, or to None for those left out. All tensors except
+    `x` are vectors, and must have the shape `vector`. Raises `ShapeError`, `ArgumentError`, `DTypeError` or
+    `DeviceMismatchError` for arguments that do not fit."""
     # a larger eps is usually another argument in the wrong place
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
         raise ArgumentError(
             f"{function}: eps must be a small number, 0 or more and below 1, not {shown(eps)}"
         )
     tensors = {}
-    for name, part in parts.items():
+    for name, argument in arguments.items():
         # an argument that was left out
-        if part is None:
+        if argument is None:
             continue
         if name != "x":
-            parts[name] = part = layers.checks.tensor_of_kinds(part, REAL_FLOATING, function)
-            shape = shape_of(part)
+            arguments[name] = argument = layers.checks.tensor_of_kinds(
+                argument, REAL_FLOATING, function
+            )
+            shape = shape_of(argument)
             # equal shapes, the usual case, save the call of `_may_be_equal`
             if shape != vector and not _may_be_equal(shape, vector):
                 raise ShapeError(f"{function}: {name} has the shape {shape}, expected {vector}")
-        tensors[name] = part
+        tensors[name] = argument
     layers.require_together(**tensors)
     # the contract promises that kernels get tensors with elements
-    if 0 in parts["x"].shape:
-        return layers.checks.kernels.copy(parts["x"])
-    return layers.run(function, *parts.values(), eps=float(eps))
+    if 0 in arguments["x"].shape:
+        return layers.checks.kernels.copy(arguments["x"])
+    return layers.run(function, *arguments.values(), eps=float(eps))
 
 
-def _broadcasts_to(shape: tuple[int | None, ...], whole: tuple[int | None, ...]) -> bool:
-    """Whether a tensor of shape `shape` can be broadcast to exactly the shape `whole`. A size that is not known is
+def _broadcasts_to(shape: tuple[int | None, ...], target: tuple[int | None, ...]) -> bool:
+    """Whether a tensor of shape `shape` can be broadcast to exactly the shape `target`. A size that is not known is
     None, and fits any size."""
     # from the last axis on, as shapes are broadcast
-    pairs = zip(reversed(shape), reversed(whole), strict=False)
-    return len(shape) <= len(whole) and all(
-        size is None or target is None or size in (1, target) for size, target in pairs
+    pairs = zip(reversed(shape), reversed(target), strict=False)
+    return len(shape) <= len(target) and all(
+        size is None or target_size is None or size in (1, target_size)
+        for size, target_size in pairs
     )
 
 
@@ -1042,7 +1046,8 @@ def _extremes(values: Any, n: int) -> tuple[int, int]:
 
 def _holds_values(x: Any) -> bool:
     """Whether `x` is a tensor, and not a symbol of a traced function."""
-    # a lookup in a dict, because torch.compile would trace a call of the registry
+    # `probes` has the types of tensors, but no types of symbols. It is a dict, because
+    # torch.compile would trace a call of the registry
     return type(x) in registry.probes
 
 
@@ -1065,7 +1070,8 @@ def _shape_with_axes(
     for another number of axes, and for an axis of length 0 other than the batch. `what` is what the error calls the
     argument `x`."""
     shape = shape_of(x)
-    # without its first size if that is the batch
+    # only a batch may be empty: if the first axis is the batch (True, which is 1 as an index),
+    # its size is left out of the test
     if len(shape) != len(names) or 0 in shape[names[0] == "batch" :]:
         raise ShapeError(f"{function} takes {what} of shape ({', '.join(names)}), not {shape}")
     return shape
@@ -1074,30 +1080,30 @@ def _shape_with_axes(
 def _require_window_fits(
     function: str, images: Any, window: Any, padding: tuple[int, ...]
 ) -> None:
-    """Raises `ShapeError` if the window (height, width) is larger than the images with their
-    padding. Lengths that are not known while a function is traced, None, are not checked."""
-    for length, size, more in zip(images[2:], window, padding, strict=True):
-        if length is not None and size is not None and length + 2 * more < size:
+    """Raises `ShapeError` if the window (height, width) is larger than the images with their padding. `images` is the
+    shape of the images. A length of None, which is not known while a function is traced, is not checked."""
+    for length, size, pad in zip(images[2:], window, padding, strict=True):
+        if length is not None and size is not None and length + 2 * pad < size:
             raise ShapeError(
                 f"{function}: a window of {tuple(window)} does not fit in images of shape {images} with the "
                 f"padding {padding}"
             )
 
 
-def _ints(function: str, what: str, value: Any, least: int, number: int = 2) -> tuple[int, ...]:
-    """Returns the argument `value` as a tuple of `number` ints of at least `least`; a single
+def _ints(function: str, what: str, value: Any, least: int, count: int = 2) -> tuple[int, ...]:
+    """Returns the argument `value` as a tuple of `count` ints of at least `least`; a single
     int is repeated. Raises `ArgumentError` for anything else; `function` and `what` are the
     names of the function and of the argument in the error."""
-    lengths = as_tuple(value) if number > 1 else (value,)
+    lengths = as_tuple(value) if count > 1 else (value,)
     # `as_tuple` returns a single value in a tuple; a sequence of one int is not repeated, but
     # refused
-    lengths = lengths * number if len(lengths) == 1 and lengths[0] is value else lengths
-    if len(lengths) != number or any(
+    lengths = lengths * count if len(lengths) == 1 and lengths[0] is value else lengths
+    if len(lengths) != count or any(
         isinstance(length, bool) or not hasattr(type(length), "__index__") for length in lengths
     ):
-        pair = " or a pair of ints" if number > 1 else ""
+        pair = " or a pair of ints" if count > 1 else ""
         raise ArgumentError(f"{function}: {what} must be an int{pair}, not {shown(value)}")
-    whole = tuple(length.__index__() for length in lengths)
-    if min(whole) < least:
+    ints = tuple(length.__index__() for length in lengths)
+    if min(ints) < least:
         raise ArgumentError(f"{function}: {what} must be {least} or more, not {shown(value)}")
-    return whole
+    return ints

@@ -428,9 +428,9 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
         return _empty_like(indices.shape, x)
     # MXNet has no kernel for this, so each index becomes one into the flat array: along `axis`
     # it is the index itself, along the other axes the position of the result
-    places = list(np.ogrid[tuple(map(slice, indices.shape))])
-    places[axis] = indices.asnumpy()
-    flat = np.ravel_multi_index(np.broadcast_arrays(*places), x.shape)
+    coordinates = list(np.ogrid[tuple(map(slice, indices.shape))])
+    coordinates[axis] = indices.asnumpy()
+    flat = np.ravel_multi_index(np.broadcast_arrays(*coordinates), x.shape)
     # all indices are in range, so "clip" only saves MXNet a check
     return _np.take(x.reshape((-1,)), constant(flat, x), 0, mode="clip")
 

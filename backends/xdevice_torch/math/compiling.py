@@ -446,7 +446,7 @@ class Recorder(Mode):
                 self._last_use[x.variable] = len(self._lines)
                 self._lines.append(f"{x.variable}.requires_grad_({x.requires_grad})")
                 original.requires_grad_(x.requires_grad)
-        texts, values = (
+        sources, values = (
             zip(*map(self._result_source, results), strict=True) if results else ((), ())
         )
         # each variable is set to None after its last use, so that its memory is freed as in the
@@ -457,13 +457,14 @@ class Recorder(Mode):
         lines = [f"    {line}{freed}" for line, freed in zip(self._lines, free, strict=True)]
         # a tensor that is passed twice has one variable, but the parameters of `program` need
         # different names: only the first has the name of the variable. `reversed`, so that
-        # `places` keeps the first index of each argument
-        places = {id(x): i for i, x in reversed([*enumerate(self.arguments)])}
+        # `first_indices` keeps the first index of each argument
+        first_indices = {id(x): i for i, x in reversed([*enumerate(self.arguments)])}
         names = [
-            x.variable if places[id(x)] == i else f"_{i}" for i, x in enumerate(self.arguments)
+            x.variable if first_indices[id(x)] == i else f"_{i}"
+            for i, x in enumerate(self.arguments)
         ]
         code = "\n".join(
-            [f"def program({', '.join(names)}):", *lines, f"    return [{', '.join(texts)}]"]
+            [f"def program({', '.join(names)}):", *lines, f"    return [{', '.join(sources)}]"]
         )
         exec(code, self._constants)
         return list(values), self._constants["program"]
@@ -513,8 +514,8 @@ def _generator(device: torch.device) -> torch.Generator:
 def _random_state(device: torch.device) -> bytes:
     """Returns the state of PyTorch's generator for a device; empty while a CUDA graph is
     recorded, when the state cannot be read."""
-    is_silent = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    return b"" if is_silent else _generator(device).get_state().numpy().tobytes()
+    is_capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    return b"" if is_capturing else _generator(device).get_state().numpy().tobytes()
 
 
 def _written_into(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
@@ -554,6 +555,7 @@ class TorchCompiling(Compiling):
         return "xdevice.compile" if is_recording() else super().tracing()
 
     virtual: int
+    """The number of virtual GPUs."""
 
     def compile(self, call: Traced, device: Device) -> Compiled:
         """Returns a function that takes a list of tensors, and returns the note and the tensors that `call` returns
@@ -603,8 +605,9 @@ class TorchCompiling(Compiling):
 
 def _results_and_program(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, Any]:
     """Calls `call` once and records it. Returns two pairs: `(note, results)` of this call, and `(note, program)` for
-    later calls. If gradients have to flow through the results, undoes the effects of the call and returns `(None,
-    None)`: then the core has to call the function itself."""
+    later calls. The note is an object of the core that is only passed on. If gradients have to flow through the
+    results, undoes the effects of the call and returns `(None, None)`: then the core has to call the function
+    itself."""
     recorder = Recorder(tensors, refuse)
     _active.append(recorder)
     try:
@@ -637,8 +640,8 @@ def _results_and_program(call: Traced, tensors: list[Any], refuse: Refuse) -> tu
 def _first_indices(tensors: list[Any]) -> tuple[int, ...]:
     """Returns for each tensor the index at which it occurs first; an empty tuple if no tensor occurs twice, as is
     usual. It is part of the key of a program, because `f(x, x)` may do other operations than `f(x, y)`."""
-    places = [*map(id, tensors)]
-    return tuple(map(places.index, places)) if len({*places}) < len(places) else ()
+    ids = [*map(id, tensors)]
+    return tuple(map(ids.index, ids)) if len({*ids}) < len(ids) else ()
 
 
 def _runs_only_operations(tensors: list[Any]) -> bool:

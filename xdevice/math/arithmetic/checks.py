@@ -73,7 +73,8 @@ def _widening(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable
             return kernel(*arguments)
         if wide_dtype == HOST:
             return _on_host(kernels, function, arguments)
-        # only the operands have `dtype`: not numbers and axes, and not the condition of `where`
+        # only the operands have this dtype, and are cast: numbers and axes have no dtype, and
+        # the condition of `where` is bool
         result = kernel(
             *[
                 kernels.astype(x, wide_dtype) if getattr(x, "dtype", None) == dtype else x
@@ -220,8 +221,8 @@ class Checks:
         return dtype_name(x.dtype)
 
     def supported_dtype(self, name: str) -> str:
-        """Returns the dtype that this backend has now for the dtype `name`: `name` itself, or
-        int32 in place of int64 on JAX without 64-bit. Raises `DTypeError` if there is none."""
+        """Returns the dtype that this backend now uses for the dtype `name`: `name` itself, or int32 in place of int64
+        on JAX without 64-bit. Raises `DTypeError` if there is none."""
         if name not in self.backend.dtypes:
             raise DTypeError(
                 f"{self.backend.name} does not support {name}; it supports {', '.join(sorted(self.backend.dtypes))}"
@@ -455,9 +456,13 @@ class Checks:
         # sums of ones along these axes
         ones = self.kernels.full_like(x, 1, name)
         counts = self.cast(self.kernels.sum(ones, tuple(axes), False), name)
-        left = len(x.shape) - len(axes)
+        remaining_axes = len(x.shape) - len(axes)
         # all of these counts are equal, so their maximum is the number
-        return self.kernels.max(counts, tuple(range(left)), False) if left else counts
+        return (
+            self.kernels.max(counts, tuple(range(remaining_axes)), False)
+            if remaining_axes
+            else counts
+        )
 
     def axis(self, axis: Any, ndim: int, function: str) -> int:
         """Returns the index of the axis, counted from the front. Raises `AxisError` if a tensor of `ndim` dimensions
@@ -465,14 +470,14 @@ class Checks:
         if type(axis) is int and 0 <= axis < ndim:
             return axis
         try:
-            whole = index(axis)
+            number = index(axis)
         except TypeError:
             raise ShapeError(f"{function}: an axis must be an int, not {shown(axis)}") from None
-        if not -ndim <= whole < ndim:
+        if not -ndim <= number < ndim:
             raise AxisError(
-                f"{function}: axis {whole} is out of range for a {ndim}-dimensional tensor"
+                f"{function}: axis {number} is out of range for a {ndim}-dimensional tensor"
             )
-        return whole % ndim
+        return number % ndim
 
     def axes(self, axis: Any, ndim: int, function: str) -> tuple[int, ...]:
         """Returns the axes of a tensor of `ndim` dimensions, counted from the front, as a tuple

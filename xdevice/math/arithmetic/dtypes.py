@@ -78,7 +78,7 @@ def with_number(name: str, value: complex) -> str:
     # a tensor of bool and an int: the standard's default for integers
     if isinstance(value, int):
         return "int64"
-    # `usual` is float32, or float64 in a run with `--float64`
+    # `effective` is float32, or float64 in a run with `--float64`
     if isinstance(value, float):
         return float_dtypes.effective()
     # a complex number: its parts get the precision of the tensor, if that is double

@@ -237,32 +237,34 @@ def _clip(checks: Checks) -> Callable[..., Any]:
 
 
 def _bound(checks: Checks, value: Any, name: str) -> Any:
-    """Returns a bound of `clip` for a tensor of dtype `name`: None, a number that fits into
-    that dtype, or a tensor cast to it. Raises `DTypeError` for a bound of another kind, such as
-    a float for integers, and for an int that does not fit."""
+    """Returns a bound of `clip` for a tensor of dtype `name`: None, a number that fits into that dtype, or a tensor
+    cast to it. Raises `DTypeError` for a bound of another kind, such as a float for a tensor of integers, and for an
+    int that does not fit into the dtype."""
     kind = dtypes.kind_of(name)
     if value is None:
         return None
     if type(value) in NUMBERS:
-        # an int may be a bound of any tensor, a float only of floats, a complex number of none
+        # an int may be a bound of any tensor, a float only of a tensor of floats, a complex
+        # number of none
         if type(value) is not int and (kind != "f" or type(value) is complex):
             raise DTypeError(
-                f"clip: the tensor is {name}, but the bound {shown(value)} is of another kind; cast the "
-                "tensor to that kind first"
+                f"clip: the tensor is {name}, so a bound must be "
+                f"{'an int or a float' if kind == 'f' else 'an int'}, not the {type(value).__name__} {shown(value)}"
+                f"{'' if kind == 'f' else '; for other bounds, cast the tensor with xp.astype(x, xp.float32)'}"
             )
         dtypes.require_fits(value, name)
         # every float dtype in which xdevice computes can hold 65504, the largest number of
         # float16
         if kind != "f" or abs(value) <= 65504:
             return value
-        # torch.clamp refuses a number that the dtype cannot hold. Such a number bounds nothing,
-        # and neither does infinity, which replaces it
+        # torch.clamp refuses a number that the dtype cannot hold, so the infinity of its sign
+        # replaces it
         above = abs(value) > dtypes.float_limits(name).max
         return math.copysign(math.inf if above else value, value)
     value = checks.tensor(value, "clip")
     if dtypes.kind_of(checks.dtype_of(value)) != kind:
         raise DTypeError(
-            f"clip: the tensor is {name}, but a bound is {checks.dtype_of(value)}; cast one of them so that "
-            f"both are of one kind"
+            f"clip: the tensor is {name}, but a bound is {checks.dtype_of(value)}; cast the bound with "
+            f"xp.astype(bound, xp.{name})"
         )
     return checks.cast(value, name)

@@ -147,8 +147,8 @@ def _stopped(leaves: list[Any]) -> list[Any]:
     stopped = []
     has_tensor = False
     for x in leaves:
-        # None for a value that is neither a tensor, nor a symbol, nor a model: it stays as it
-        # is
+        # `owned` has the backend of `x`, and its kind: "tensor", "symbol" or "model". It is
+        # None for any other value, which stays as it is
         owned = registry.kind_of(type(x))
         # a variable counts as the tensor in it; other models are refused
         if owned is not None and owned.kind == "model":
@@ -191,9 +191,9 @@ def _value_and_gradients(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Returns the value of `f` and its gradients, with `aux` if `has_aux`. `walk` is the walked
-    container of parameters. The adapter calls `f` with its own tensors in place of the
-    parameters, and differentiates it."""
+    """Returns the value of `f` and its gradients, with `aux` if `has_aux`. `walk` is the result of `trees.flatten` for
+    the container of parameters. The adapter calls `f` with its own tensors in place of the parameters, and
+    differentiates it."""
     backend, leaves = parameters(walk, "params", needs_floats=True)
     # the container `aux`, whose leaves go through the adapter, because it detaches the tensors
     # among them
@@ -216,7 +216,7 @@ def _value_and_gradients(
     nested = is_differentiating.get()
     token = is_differentiating.set(True)
     try:
-        value, gradients, rest = backend.value_and_grad(leaves, call, nested)
+        value, gradients, aux_leaves = backend.value_and_grad(leaves, call, nested)
     finally:
         is_differentiating.reset(token)
     # None in place of the gradient of a parameter that the loss does not depend on. A loop,
@@ -226,7 +226,7 @@ def _value_and_gradients(
             gradients = _with_zeros(gradients, leaves, backend)
             break
     grads = trees.rebuild(walk, gradients)
-    return ((value, aux_trees[0].rebuilt(rest)), grads) if has_aux else (value, grads)
+    return ((value, aux_trees[0].rebuilt(aux_leaves)), grads) if has_aux else (value, grads)
 
 
 # checks of arguments, for this module and `updating`
@@ -242,11 +242,11 @@ def no_function(name: str, f: object) -> ArgumentError:
 def parameters(
     walk: Walked, name: str, needs_floats: bool = False
 ) -> tuple[Backend, list[Any]]:
-    """Returns the backend of `walk`, a walked container of parameters or gradients, and its
-    tensors. Raises `NotATensorError` for another leaf and for a container without leaves, and
-    `ArgumentError` for tensors of several backends. With `needs_floats`, also raises `DTypeError`
-    for a tensor that is not of floats, and `UnsupportedError` for one that is not dense. `name`
-    is what errors call the container."""
+    """Returns the backend and the tensors of a container of parameters or gradients. `walk` is the result of
+    `trees.flatten` for the container. Raises `NotATensorError` for another leaf and for a container without leaves,
+    and `ArgumentError` for tensors of several backends. With `needs_floats`, also raises `DTypeError` for a tensor
+    that is not of floats, and `UnsupportedError` for one that is not dense. `name` is what errors call the
+    container."""
     # the quick way, for tensors of one type that has been a parameter before; `walk[1]` has the
     # leaves. If something is wrong, `_parameters_one_by_one` finds it and raises the error
     backend, leaves = backend_of(walk), walk[1]
@@ -258,9 +258,9 @@ def parameters(
 
 
 def backend_of(walk: Walked) -> Backend | None:
-    """Returns the backend of the tensors in a walked container if all are of one type, which
-    has been a parameter before, and if the backend may be used in this process (its `refusal`
-    is None); otherwise None."""
+    """Returns the backend of the tensors in a container if all are of one type that has been a parameter before, and
+    if the backend may be used in this process (its `refusal` is None); otherwise None. `walk` is the result of
+    `trees.flatten` for the container."""
     # the types of the leaves, by their ids
     kinds = walk[2]
     backend = backend_by_type.get(next(iter(kinds.values()))) if len(kinds) == 1 else None
@@ -310,8 +310,8 @@ def _parameters_one_by_one(
 
 
 def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
-    """Returns the error for the leaf with the index `i` of a container, which is not a tensor. The error says what to
-    do with this value, and calls the container `name`."""
+    """Returns the error for a leaf of a container that is not a tensor: the leaf with the index `i`. The error calls
+    the container `name`, and says what to do with the leaf."""
     x = tree.leaves[i]
     owned = registry.kind_of(type(x))
     remedy = f"take it out of {name}; a function can get it in another argument, as in value_and_grad(f)(params, x)"
@@ -350,8 +350,8 @@ def _are_floats(tensors: list[Any]) -> bool:
 
 
 def _loss_and_aux(result: Any) -> tuple[Any, Any]:
-    """Returns the loss and `aux`, the two items of `result`, which a function returned that was passed with `has_aux`.
-    Raises `ArgumentError` for anything else."""
+    """Returns the two items of the tuple `result`: the loss and `aux`. `result` is what the user's function returned
+    when `has_aux` was True. Raises `ArgumentError` if it is not a tuple of two items."""
     if isinstance(result, tuple) and len(result) == 2:
         return result
     raise ArgumentError(

@@ -28,32 +28,32 @@ class ScopesRemoved:
     def __init__(self, backend: Backend | None) -> None:
         self._scopes = None if backend is None else backend.scopes
         # the scopes that were removed, in the form that the framework returned
-        self._taken: Sequence[Any] = ()
+        self._removed: Sequence[Any] = ()
 
     def __enter__(self) -> Self:
         if self._scopes is not None and self._scopes.are_open():
-            self._taken = self._scopes.set_aside()
+            self._removed = self._scopes.set_aside()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._scopes is not None and self._taken:
-            self._scopes.put_back(self._taken)
+        if self._scopes is not None and self._removed:
+            self._scopes.put_back(self._removed)
 
     def with_scopes(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function that calls `function` with the removed scopes open again. The
         returned function may be called only in this block."""
         scopes = self._scopes
         # no scopes were removed, so the function runs as it is
-        if scopes is None or not self._taken:
+        if scopes is None or not self._removed:
             return function
 
         # called while the scopes are removed: opens them again for the call
         def run(*args: Any, **kwargs: Any) -> Any:
-            scopes.put_back(self._taken)
+            scopes.put_back(self._removed)
             try:
                 return function(*args, **kwargs)
             finally:
-                self._taken = scopes.set_aside()
+                self._removed = scopes.set_aside()
 
         return run
 
@@ -71,11 +71,11 @@ def without_scopes(scopes: Scopes | None, function: Callable[..., Any]) -> Calla
     def run(*args: Any, **kwargs: Any) -> Any:
         if not are_open():
             return function(*args, **kwargs)
-        taken = set_aside()
+        removed = set_aside()
         try:
             return function(*args, **kwargs)
         # also after an error, because the scopes belong to the user's program
         finally:
-            put_back(taken)
+            put_back(removed)
 
     return run

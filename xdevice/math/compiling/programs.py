@@ -188,8 +188,8 @@ class _Arguments:
         if i is not None:
             raise DeviceMismatchError(
                 f"a compiled function takes tensors on one device, but {self._name(self.tensor_indices[i])} is on "
-                f"{devices[i]}, and {self._name(self.tensor_indices[0])} is on {devices[0]}; compile one for each "
-                f"device"
+                f"{devices[i]}, and {self._name(self.tensor_indices[0])} is on {devices[0]}; move them to one "
+                f"device with xdevice.to_device"
             )
         return devices[0]
 
@@ -237,7 +237,7 @@ class _Pattern:
             (i, x) for i, x in enumerate(leaves) if i not in set(self._tensor_indices)
         ]
         """The values that are not tensors, with their indices among the leaves."""
-        self._kinds = [*map(type, leaves)]
+        self._types = [*map(type, leaves)]
         # False if an argument is a variable: its tensor may be another one at each call
         is_plain = all(
             leaves[i] is x for i, x in zip(self._tensor_indices, arguments.tensors, strict=True)
@@ -262,7 +262,7 @@ class _Pattern:
         # differently; for None, the caller walks the arguments (`_Arguments`)
         if read_args(args, leaves) or read_kwargs(kwargs, leaves):
             return None
-        if [*map(type, leaves)] != self._kinds:
+        if [*map(type, leaves)] != self._types:
             return None
         # all arguments are tensors
         if not self._static:
@@ -278,6 +278,8 @@ def _leaf_reader(node: Any) -> Callable[[Any, list[Any]], bool]:
     like the node's, `read` appends the container's leaves to the list `leaves`, and returns False. It returns True if
     the container is built differently. Raises LookupError for containers other than lists, tuples, and dicts whose
     keys are strings."""
+    # `inner` has the nodes of those children that are containers, by their indices; see `_Node` in
+    # `containers/trees.py`
     x, _, keys, children, inner = node
     cls, names, length = type(x), [*keys], len(children)
     # other containers have rules of their own, which only `trees.flatten` knows
@@ -491,10 +493,9 @@ class _Program:
 
 
 def _builder(template: Walked, tensor_indices: list[int]) -> Build:
-    """Returns a function that builds a result from an iterator of its tensors. `template` is a
-    walked result, and `tensor_indices` are the indices of the tensors among its leaves. For a result
-    with nothing but tensors in dicts, lists and tuples, the function takes a third of the time
-    of `trees.rebuild`."""
+    """Returns a function that builds a result from an iterator of its tensors. `template` is what `trees.flatten`
+    returned for a result, and `tensor_indices` are the indices of the tensors among its leaves. For a result with
+    nothing but tensors in dicts, lists and tuples, the function takes a third of the time of `trees.rebuild`."""
 
     # for any result
     def rebuild(tensors: Iterator[Any]) -> Any:
@@ -555,9 +556,9 @@ def _all_nodes(root: Any) -> list[Any]:
 
 
 def _extra_parts(node: Any) -> dict[str, Any]:
-    """Returns a dict with the parts of a container that are not among its walked items, by name: attributes of a
-    subclass of list, the factory of a defaultdict, the `maxlen` of a deque. `node` is the container's node; see
-    `_Node` in `containers/trees.py`."""
+    """Returns a dict with the parts of a container that are not among its items, by name: attributes of a subclass of
+    list, the factory of a defaultdict, the `maxlen` of a deque. `node` is the container's node; see `_Node` in
+    `containers/trees.py`."""
     x, _, _, children, _ = node
     walked = {*map(id, children)}
     kind = type(x).__qualname__
