@@ -66,7 +66,7 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
         raise ArgumentError(
             f"init expects one of the optimizers in xdevice.optim, not {shown(rule)}"
         )
-    # each row is one parameter
+    # a row has the tensors that belong to one parameter; here only the parameter itself
     rows = Rows("params", flatten(params))
     state = {
         part: rows.rebuilt(rows.applied(lambda p: array_namespace(p).zeros_like(p)))
@@ -255,11 +255,11 @@ def _adam(
         steps = _per_parameter(state["step"])(p) + 1.0
         # 1 - beta ** steps for both betas; in float32, computing it that way would lose half of
         # the digits
-        of_mean, of_square = (
+        mean_correction, square_correction = (
             -xp.expm1(steps * math.log(beta)) if beta else 1.0 for beta in betas
         )
-        root = xp.sqrt(of_square) if beta2 else 1.0
-        return rate_for(p) / of_mean * root, eps * root
+        square_root = xp.sqrt(square_correction) if beta2 else 1.0
+        return rate_for(p) / mean_correction * square_root, eps * square_root
 
     def rule(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, ...]:
         """Returns the new parameter, and the new averages of gradients and of squares."""
@@ -314,12 +314,13 @@ def _step_eagerly(
     parts, walk = _PARTS[optimizer], flatten(params)
     with ScopesRemoved(backend_of(walk)):
         rows = Rows("params", walk, grads=grads, **{part: state[part] for part in parts})
-        new, *rest = zip(*step_rows(rows), strict=True)
+        new_params, *new_parts = zip(*step_rows(rows), strict=True)
         # without the checks of `rows.rebuilt`, which compares new parameters with the old ones
         result = {
-            part: rows.tree.rebuilt(leaves) for part, leaves in zip(parts, rest, strict=True)
+            part: rows.tree.rebuilt(leaves)
+            for part, leaves in zip(parts, new_parts, strict=True)
         }
-        return rows.rebuilt(new), {"step": state["step"] + 1, **result}
+        return rows.rebuilt(new_params), {"step": state["step"] + 1, **result}
 
 
 def _require_state(optimizer: Callable[..., Any], state: Any) -> None:
@@ -472,5 +473,5 @@ def cosine(step: Any, steps: int) -> Any:
         # steps
         return 0.5 + 0.5 * round(math.cos(math.pi * min(step / steps, 1.0)), 15)
     xp = array_namespace(step)
-    part = xp.clip(xp.astype(step, xp.float32) / float(steps), None, 1.0)
-    return 0.5 + 0.5 * xp.cos(math.pi * part)
+    progress = xp.clip(xp.astype(step, xp.float32) / float(steps), None, 1.0)
+    return 0.5 + 0.5 * xp.cos(math.pi * progress)

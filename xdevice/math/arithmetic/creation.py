@@ -204,10 +204,9 @@ def arange(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
-    """Returns a vector of the numbers from `start` to below `stop` in steps of `step`; from 0
-    to below `start` without `stop`. By default they are int64 if all arguments are ints, and
-    float32 otherwise. Raises `ShapeError` if `step` is 0, and `DTypeError` for integers that do
-    not fit into the dtype."""
+    """Returns a vector of the numbers from `start` to below `stop` in steps of `step`; without `stop`, from 0 to below
+    `start`. By default they are int64 if all arguments are ints, and float32 otherwise. Raises `ShapeError` if `step`
+    is 0, and `DTypeError` for integers that do not fit into the dtype."""
     import numpy
 
     if step == 0:
@@ -219,16 +218,16 @@ def arange(
     name = _dtype_for(checks, dtype, default, device)
     # the number of elements: the quotient (last - first) / step, rounded up; exact for ints of
     # any size
-    number = max(0, -int((first - last) // step))
+    count = max(0, -int((first - last) // step))
     # each float is computed from the first, so that rounding errors do not add up
     if default != "int64":
         return _tensor_of(
-            checks, first + step * numpy.arange(number, dtype="float64"), name, device
+            checks, first + step * numpy.arange(count, dtype="float64"), name, device
         )
     # the first and the last integer have to fit into the dtype
-    for value in (first, first + step * (number - 1)) if number else ():
+    for value in (first, first + step * (count - 1)) if count else ():
         dtypes.require_fits(value, name)
-    return _tensor_of(checks, numpy.arange(first, first + step * number, step), name, device)
+    return _tensor_of(checks, numpy.arange(first, first + step * count, step), name, device)
 
 
 def linspace(

@@ -97,9 +97,9 @@ def _with_values(x: Any, index: Any, values: Any, action: str) -> Any:
     shape = checks.full_shape(x, function)
     values = _values_like(checks, x, values, function)
     values_shape = checks.full_shape(values, function)
-    # `positions` are the positions in the flattened `x` that the index selects, `chosen` the
-    # position of the value for each in the flattened `values`
-    positions, chosen = checks.backend.eagerly(
+    # `positions` are the positions in the flattened `x` that the index selects;
+    # `value_positions` has for each of them the position of its value in the flattened `values`
+    positions, value_positions = checks.backend.eagerly(
         lambda: _positions(shape, index, values_shape, function)
     )
     # the index selects nothing
@@ -109,11 +109,13 @@ def _with_values(x: Any, index: Any, values: Any, action: str) -> Any:
     # for a position that occurs several times the last value counts, and the others are dropped
     # here
     if action == "set":
-        positions, chosen = checks.backend.eagerly(lambda: _last_of_each(positions, chosen))
-        values = _elements_at(checks, values, chosen)
+        positions, value_positions = checks.backend.eagerly(
+            lambda: _last_of_each(positions, value_positions)
+        )
+        values = _elements_at(checks, values, value_positions)
     else:
         positions, values = _sum_repeated(
-            checks, positions, _elements_at(checks, values, chosen)
+            checks, positions, _elements_at(checks, values, value_positions)
         )
         values = checks.kernels.add(_elements_at(checks, flat, positions), values)
     return checks.kernels.reshape(_put(checks, flat, positions, values), shape)
@@ -151,7 +153,7 @@ def _positions(
 
     positions = _selected(shape, index, function)
     try:
-        chosen = np.broadcast_to(
+        value_positions = np.broadcast_to(
             np.arange(int(np.prod(values_shape, dtype="int64"))).reshape(values_shape),
             np.shape(positions),
         )
@@ -160,7 +162,7 @@ def _positions(
             f"{function}: values of shape {values_shape} cannot be broadcast to {np.shape(positions)}, the shape that "
             f"the index selects"
         ) from None
-    return np.ravel(positions), chosen.ravel()
+    return np.ravel(positions), value_positions.ravel()
 
 
 def _selected(shape: tuple[int, ...], index: Any, function: str) -> Any:
@@ -190,8 +192,11 @@ def _readable(part: Any) -> Any:
     return to_numpy(part)
 
 
-def _last_of_each(positions: Positions, chosen: Positions) -> tuple[Positions, Positions]:
-    """Returns two vectors: each position in `positions` once, and for each the last of its items in `chosen`."""
+def _last_of_each(
+    positions: Positions, value_positions: Positions
+) -> tuple[Positions, Positions]:
+    """Returns two vectors: each position in `positions` once, and for each of them the item of `value_positions` at
+    its last occurrence."""
     import numpy as np
 
     # for each position the index of its last occurrence in `positions`: NumPy writes in order,
@@ -199,7 +204,7 @@ def _last_of_each(positions: Positions, chosen: Positions) -> tuple[Positions, P
     winners = np.full(int(positions.max()) + 1, -1)
     winners[positions] = np.arange(positions.size)
     kept = np.sort(winners[winners >= 0])
-    return positions[kept], chosen[kept]
+    return positions[kept], value_positions[kept]
 
 
 def _sum_repeated(checks: Checks, positions: Positions, values: Any) -> tuple[Positions, Any]:
@@ -215,18 +220,19 @@ def _sum_repeated(checks: Checks, positions: Positions, values: Any) -> tuple[Po
         # whether a run of equal positions starts here; `is_first` counts from the start of each
         # run: every other element is the first of a pair
         starts = np.r_[True, positions[1:] != positions[:-1]]
-        count = np.arange(positions.size)
-        is_first = (count - np.maximum.accumulate(np.where(starts, count, 0))) % 2 == 0
-        second = count[is_first] + 1
+        indices = np.arange(positions.size)
+        is_first = (indices - np.maximum.accumulate(np.where(starts, indices, 0))) % 2 == 0
+        partners = indices[is_first] + 1
         # the last of an odd run has no partner: the next element is the first of another pair,
         # or there is none. A zero, which is appended to the values, is added to it
-        second[np.r_[is_first, True][second]] = positions.size
-        nothing = checks.kernels.full_like(
-            _elements_at(checks, values, count[:1]), 0, checks.dtype_of(values)
+        partners[np.r_[is_first, True][partners]] = positions.size
+        zero = checks.kernels.full_like(
+            _elements_at(checks, values, indices[:1]), 0, checks.dtype_of(values)
         )
-        others = checks.kernels.concat([values, nothing], 0)
+        values_and_zero = checks.kernels.concat([values, zero], 0)
         values = checks.kernels.add(
-            _elements_at(checks, values, count[is_first]), _elements_at(checks, others, second)
+            _elements_at(checks, values, indices[is_first]),
+            _elements_at(checks, values_and_zero, partners),
         )
         positions = positions[is_first]
     return positions, values

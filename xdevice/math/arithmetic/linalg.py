@@ -56,12 +56,14 @@ class SVDResult(NamedTuple):
 # factorizations
 
 
-def _of_square(function: str, result: Callable[[Any], Any] = lambda x: x) -> Callable[..., Any]:
+def _of_square(
+    function: str, make_result: Callable[[Any], Any] = lambda x: x
+) -> Callable[..., Any]:
     """Returns the standard's function `function` of square matrices, such as "det". The function calls the adapter's
-    kernel of that name. If the kernel returns several results, `result` turns its tuple into a named tuple."""
+    kernel of that name. If the kernel returns several results, `make_result` makes a named tuple of them."""
 
     def factorization(checks: Checks, x: Any, /) -> Any:
-        return result(_factorization(checks, function, x, is_square=True))
+        return make_result(_factorization(checks, function, x, is_square=True))
 
     return factorization
 
@@ -98,8 +100,8 @@ def eigvals(checks: Checks, x: Any, /) -> Any:
 
 def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
     """Returns the factors Q and R of matrices; `mode` is "reduced" or "complete", as in NumPy. Raises `ArgumentError`
-    for another `mode`, `ShapeError` or `DTypeError` unless `x` is of matrices of floats, and `UnsupportedError` if the
-    adapter has no such kernel."""
+    for another `mode`, `ShapeError` or `DTypeError` unless `x` consists of matrices of floats, and `UnsupportedError`
+    if the adapter has no such kernel."""
     if mode not in ("reduced", "complete"):
         raise ArgumentError(
             f"linalg.qr: mode must be 'reduced' or 'complete', not {shown(mode)}"
@@ -109,7 +111,7 @@ def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
 
 def solve(checks: Checks, x1: Any, x2: Any, /) -> Any:
     """Returns the solution y of `x1 @ y = x2`; `x1` is a square matrix or a stack of these, `x2` a vector, a matrix or
-    a stack of matrices. Raises `ShapeError` if the shapes do not fit, `DTypeError` for other dtypes than floats and
+    a stack of matrices. Raises `ShapeError` if the shapes do not fit, `DTypeError` for dtypes other than floats and
     complex numbers, `DeviceMismatchError` for tensors on two devices, and `UnsupportedError` if the adapter has no
     such kernel."""
     x1, x2 = checks.operands_on_one_device("linalg.solve", FLOATING, x1, x2)
@@ -156,7 +158,7 @@ def _factorization(
 ) -> Any:
     """Returns the result of the adapter's kernel `function` for a matrix or a stack of matrices, which have to be
     square if `is_square`; `settings` are further arguments of the kernel. Raises `UnsupportedError` if the adapter has
-    no such kernel, and `ShapeError` or `DTypeError` if `x` is not of such matrices."""
+    no such kernel, and `ShapeError` or `DTypeError` if `x` does not consist of such matrices."""
     kernel = _factorization_kernel(checks, function)
     return kernel(_as_matrices(checks, x, function, is_square), *settings)
 
@@ -219,9 +221,8 @@ def _power(checks: Checks, x: Any, n: int) -> Any:
 
 
 def matrix_rank(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
-    """Returns for each matrix the number of singular values above `rtol` times the largest one.
-    `rtol` is a number, a tensor with one for each matrix, or None for the standard's
-    default."""
+    """Returns for each matrix the number of singular values above `rtol` times the largest one. `rtol` is a number, a
+    tensor with one number for each matrix, or None for the standard's default."""
     return checks.fused(_rank, *_fused_arguments(checks, "matrix_rank", x, rtol))
 
 
@@ -338,8 +339,8 @@ def trace(checks: Checks, x: Any, /, *, offset: int = 0, dtype: Any = None) -> A
 
 def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """Returns a norm of matrices. `ord` is 'fro', 'nuc', or an order of 1, 2 or infinity of either sign. Raises
-    `ArgumentError` for another `ord`, and `ShapeError` or `DTypeError` unless `x` is of matrices of floats or complex
-    numbers."""
+    `ArgumentError` for another `ord`, and `ShapeError` or `DTypeError` unless `x` consists of matrices of floats or
+    complex numbers."""
     xp, x = checks.xp, _as_matrices(checks, x, "matrix_norm")
     if ord == "fro":
         return _euclidean_norm(checks, x, (-2, -1), keepdims, "matrix_norm")
@@ -368,16 +369,18 @@ def vector_norm(
     xp, x = checks.xp, checks.tensor_of_kinds(x, FLOATING, "linalg.vector_norm")
     if ord == 2:
         return _euclidean_norm(checks, x, axis, keepdims, "vector_norm")
-    size = xp.abs(x)
+    magnitudes = xp.abs(x)
     if math.isinf(ord):
-        return (xp.max if ord > 0 else xp.min)(size, axis=axis, keepdims=keepdims)
+        return (xp.max if ord > 0 else xp.min)(magnitudes, axis=axis, keepdims=keepdims)
     # the number of elements that are not 0
     if ord == 0:
-        return xp.sum(xp.astype(xp.not_equal(x, 0.0), size.dtype), axis=axis, keepdims=keepdims)
+        return xp.sum(
+            xp.astype(xp.not_equal(x, 0.0), magnitudes.dtype), axis=axis, keepdims=keepdims
+        )
     if ord == 1:
-        return xp.sum(size, axis=axis, keepdims=keepdims)
+        return xp.sum(magnitudes, axis=axis, keepdims=keepdims)
     # the definition: the root of order `ord` of the sum of powers
-    return xp.pow(xp.sum(xp.pow(size, float(ord)), axis=axis, keepdims=keepdims), 1 / ord)
+    return xp.pow(xp.sum(xp.pow(magnitudes, float(ord)), axis=axis, keepdims=keepdims), 1 / ord)
 
 
 def _euclidean_norm(checks: Checks, x: Any, axis: Axis, keepdims: bool, function: str) -> Any:

@@ -25,16 +25,16 @@ def broadcast_to(checks: Checks, x: Any, /, shape: Sequence[int]) -> Any:
     """Returns `x` broadcast to a shape. Raises `ShapeError` if it does not broadcast to that
     shape."""
     x = checks.tensor(x, "broadcast_to")
-    wanted = _sizes(shape, "broadcast_to")
+    target = _sizes(shape, "broadcast_to")
     shape = shape_of(x)
-    pairs = zip(reversed(shape), reversed(wanted), strict=False)
+    pairs = zip(reversed(shape), reversed(target), strict=False)
     # None is a length that is not known while a function is traced, and may fit
     fits = [length in (1, None, new) for length, new in pairs]
-    if len(shape) > len(wanted) or not all(fits):
+    if len(shape) > len(target) or not all(fits):
         raise ShapeError(
-            f"broadcast_to: a tensor of shape {shape} cannot be broadcast to the shape {wanted}"
+            f"broadcast_to: a tensor of shape {shape} cannot be broadcast to the shape {target}"
         )
-    return checks.kernels.broadcast_to(x, wanted)
+    return checks.kernels.broadcast_to(x, target)
 
 
 def broadcast_arrays(checks: Checks, *arrays: Any) -> tuple[Any, ...]:
@@ -55,7 +55,7 @@ def broadcast_shapes(checks: Checks, *shapes: Sequence[int]) -> tuple[int, ...]:
 def expand_dims(
     checks: Checks, x: Any, /, axis: int | tuple[int, ...] = 0, **misspelled: NoReturn
 ) -> Any:
-    """Returns `x` with new axes of length 1, at these places of the result. Raises `ShapeError`
+    """Returns `x` with new axes of length 1. `axis` has the indices of the new axes in the result. Raises `ShapeError`
     if an axis is named twice or does not exist in the result."""
     if misspelled:
         spellings.refuse("xp.expand_dims", misspelled, "axis=")
@@ -105,23 +105,22 @@ def matrix_transpose(checks: Checks, x: Any, /) -> Any:
 def moveaxis(
     checks: Checks, x: Any, source: int | Sequence[int], destination: int | Sequence[int], /
 ) -> Any:
-    """Returns `x` with the axes `source` moved to the places `destination`; the other axes keep
-    their order. Raises `ShapeError` if an axis or a place is named twice, or if there are not
-    as many places as axes."""
+    """Returns `x` with the axes `source` moved to the positions `destination`; the other axes keep their order. Raises
+    `ShapeError` if an axis or a position is named twice, or if there are not as many positions as axes."""
     x = checks.tensor(x, "moveaxis")
     ndim = len(x.shape)
     sources, targets = (
         [checks.axis(item, ndim, "moveaxis") for item in as_tuple(axis)]
         for axis in (source, destination)
     )
-    # no axis may be moved to two places, and no place be taken twice
+    # no axis may be moved to two positions, and no two axes to one position
     if not len(sources) == len({*sources}) == len(targets) == len({*targets}):
         raise ShapeError(
             f"moveaxis: source and destination must be equally long, without repeated axes, not {source} and "
             f"{destination}"
         )
     # the other axes keep their order; the moved ones are inserted, beginning with the lowest
-    # place
+    # position
     order = [axis for axis in range(ndim) if axis not in sources]
     for target, axis in sorted(zip(targets, sources, strict=True)):
         order.insert(target, axis)
@@ -199,14 +198,13 @@ def _counts(checks: Checks, x: Any, repeats: Any) -> Any:
 def reshape(
     checks: Checks, x: Any, /, shape: Sequence[int], *, copy: bool | None = None
 ) -> Any:
-    """Returns the elements of `x` in another shape; one length may be -1. With `copy=True`,
-    always returns a copy; with `copy=False`, raises `ValueError` if a copy is needed, and
-    `UnsupportedError` on a backend that does not tell whether it copies. Raises `ShapeError` if
-    the numbers of elements differ."""
+    """Returns the elements of `x` in another shape; one length may be -1. With `copy=True`, always returns a copy;
+    with `copy=False`, raises `ValueError` if a copy is needed, and `UnsupportedError` on a backend that does not
+    report whether it copies. Raises `ShapeError` if the numbers of elements differ."""
     x = checks.tensor(x, "reshape")
     old = shape_of(x)
     new = _without_minus_one(old, _ints(shape, "reshape"))
-    # MXNet and Paddle do not tell whether `reshape` has copied
+    # MXNet and Paddle do not report whether `reshape` has copied
     if copy is False and not checks.kernels.RESHAPE_IS_VIEW:
         raise checks.backend.unsupported("reshape with copy=False", "omit copy=False")
     result = (
@@ -258,12 +256,13 @@ def _rolled(checks: Checks, x: Any, shifts: Sequence[Any], axes: tuple[int, ...]
     size and sign."""
     lengths = [shape_of(x)[axis] for axis in axes]
     # the contract promises kernels shifts that are less than the length; an axis without
-    # elements has the shift 0
+    # elements has the shift 0. A length of None is not known while a function is traced, so the
+    # shift stays as it is
     pairs = zip(shifts, lengths, strict=True)
     steps = tuple(
         [
-            index(steps) if length is None else index(steps) % (length or 1)
-            for steps, length in pairs
+            index(shift) if length is None else index(shift) % (length or 1)
+            for shift, length in pairs
         ]
     )
     return checks.kernels.roll(x, steps, axes)
@@ -340,10 +339,13 @@ def concat(
     axis_index = checks.axis(axis, len(shapes[0]), "concat")
     # apart from the axis, all shapes have to be equal; a shape with a length that is not known
     # may be right. Equal shapes, the usual case, need only the first test
-    others = {*shapes}
+    distinct_shapes = {*shapes}
     if (
-        len(others) > 1
-        and len({with_lengths(shape, axis_index) for shape in others if None not in shape}) > 1
+        len(distinct_shapes) > 1
+        and len(
+            {with_lengths(shape, axis_index) for shape in distinct_shapes if None not in shape}
+        )
+        > 1
     ):
         raise ShapeError(
             f"concat: shapes may differ only along axis {axis}, but the tensors have the shapes {shown(shapes)}"
@@ -480,7 +482,7 @@ def _sizes(shape: Any, function: str) -> tuple[int, ...]:
     lengths = _ints(shape, function)
     if min(lengths, default=0) < 0:
         raise ShapeError(
-            f"{function}: a shape must consist of ints of 0 or more, not {shown(shape)}"
+            f"{function} expects an int or a sequence of ints of 0 or more, not {shown(shape)}"
         )
     return lengths
 
@@ -492,7 +494,7 @@ def _ints(shape: Any, function: str) -> tuple[int, ...]:
         return tuple(map(index, as_tuple(shape)))
     except TypeError:
         raise ShapeError(
-            f"{function}: a shape must consist of ints, not {shown(shape)}"
+            f"{function} expects an int or a sequence of ints, not {shown(shape)}"
         ) from None
 
 

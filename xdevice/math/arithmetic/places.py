@@ -29,14 +29,14 @@ def _extreme_position(
         raise ShapeError(
             f"{function} of an empty tensor is not defined: the shape is {shape}, and axis is {axis}"
         )
-    return checks.fused(_position_of_extreme, (x,), function, axis_index, bool(keepdims))
+    return checks.fused(_unchecked_extreme_position, (x,), function, axis_index, bool(keepdims))
 
 
-def _position_of_extreme(
+def _unchecked_extreme_position(
     checks: Checks, x: Any, function: str, axis_index: int | None, keepdims: bool
 ) -> Any:
-    """Returns `argmax` or `argmin` along the axis `axis_index`, or of the flattened tensor if
-    `axis_index` is None, as int64."""
+    """Computes `argmax` or `argmin`, whichever `function` names, for arguments that have been checked: returns the
+    index along the axis `axis_index`, or in the flattened tensor if `axis_index` is None, as int64."""
     kernels = checks.kernels
     flat = kernels.reshape(x, (-1,)) if axis_index is None else x
     positions = checks.cast(
@@ -127,25 +127,26 @@ def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) 
     )
     checks.require_one_device("take_along_axis", x, indices)
     # both need as many dimensions; apart from the axis, their shapes are broadcast
-    shape, wanted = shape_of(x), shape_of(indices)
-    if len(shape) != len(wanted):
+    shape, indices_shape = shape_of(x), shape_of(indices)
+    if len(shape) != len(indices_shape):
         raise ShapeError(
-            f"take_along_axis takes tensors with the same number of dimensions, not of shapes {shape} and {wanted}"
+            f"take_along_axis takes tensors with the same number of dimensions, not of shapes {shape} and "
+            f"{indices_shape}"
         )
     axis_index = checks.axis(axis, len(shape), "take_along_axis")
-    others = broadcast_shape(
-        with_lengths(shape, axis_index, 1), with_lengths(wanted, axis_index, 1)
+    other_axes = broadcast_shape(
+        with_lengths(shape, axis_index, 1), with_lengths(indices_shape, axis_index, 1)
     )
     # the standard broadcasts the other axes; the frameworks do not, or do so differently
-    wide = with_lengths(others, axis_index, shape[axis_index])
+    target = with_lengths(other_axes, axis_index, shape[axis_index])
     x = (
         x
-        if wide == shape
-        else kernels.broadcast_to(x, checks.require_known(wide, "take_along_axis"))
+        if target == shape
+        else kernels.broadcast_to(x, checks.require_known(target, "take_along_axis"))
     )
-    wide = with_lengths(others, axis_index, wanted[axis_index])
-    if wide != wanted:
-        indices = kernels.broadcast_to(indices, checks.require_known(wide, "take_along_axis"))
+    target = with_lengths(other_axes, axis_index, indices_shape[axis_index])
+    if target != indices_shape:
+        indices = kernels.broadcast_to(indices, checks.require_known(target, "take_along_axis"))
     return kernels.take_along_axis(
         x, _indices_in_range(checks, x, indices, axis_index, "take_along_axis"), axis_index
     )
@@ -158,17 +159,17 @@ def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function:
     kernels, length = checks.kernels, shape_of(x)[axis]
     name = checks.dtype_of(indices)
     # all frameworks take indices of int32 and int64
-    whole = name if name in ("int32", "int64") else checks.supported_dtype("int64")
+    index_dtype = name if name in ("int32", "int64") else checks.supported_dtype("int64")
     # traced indices: operations of the framework count negative ones from the front
     if not checks.has_values(indices):
-        indices = checks.cast(indices, whole)
-        along = (
-            checks.element_count(x, (axis,), whole)
+        indices = checks.cast(indices, index_dtype)
+        axis_length = (
+            checks.element_count(x, (axis,), index_dtype)
             if length is None
-            else checks.number(length, whole, indices)
+            else checks.number(length, index_dtype, indices)
         )
-        is_negative = kernels.less(indices, checks.number(0, whole, indices))
-        return kernels.where(is_negative, kernels.add(indices, along), indices)
+        is_negative = kernels.less(indices, checks.number(0, index_dtype, indices))
+        return kernels.where(is_negative, kernels.add(indices, axis_length), indices)
     # reads the tensor's own memory if it is on the host, without a copy
     values = checks.backend.peek(indices)
     # read as an unsigned integer, a negative index is in the upper half of the range. So one
@@ -186,16 +187,16 @@ def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function:
         # few frameworks take negative indices, so they are counted from the front here
         if low < 0:
             return checks.constant(
-                (values + (values < 0) * length).astype(whole, copy=False), indices
+                (values + (values < 0) * length).astype(index_dtype, copy=False), indices
             )
-    return checks.cast(indices, whole)
+    return checks.cast(indices, index_dtype)
 
 
 def _ordering(
     function: str, compute: Callable[[Checks, Any, int, bool], Any]
 ) -> Callable[..., Any]:
-    """Returns the function `sort` or `argsort`, which calls `compute(checks, x, place,
-    descending)`. Every kernel is stable, so the argument `stable` changes nothing."""
+    """Returns the function `sort` or `argsort`, which calls `compute(checks, x, axis_index, descending)`. Every kernel
+    is stable, so the argument `stable` changes nothing."""
 
     def ordering(
         checks: Checks,
@@ -300,20 +301,23 @@ def _insertion_points(checks: Checks, x1: Any, x2: Any, side: str) -> Any:
     if dtypes.kind_of(name) != "f":
         return kernels.searchsorted(x1, x2, side)
     # infinity as a tensor, and the masks of the NaNs in `x1` and in `x2`
-    most, are_nan, is_nan = (
+    infinity, x1_is_nan, x2_is_nan = (
         checks.number(math.inf, name, x1),
         kernels.isnan(x1),
         kernels.isnan(x2),
     )
     positions = kernels.searchsorted(
-        kernels.where(are_nan, most, x1), kernels.where(is_nan, most, x2), side
+        kernels.where(x1_is_nan, infinity, x1), kernels.where(x2_is_nan, infinity, x2), side
     )
-    whole = checks.dtype_of(positions)
+    index_dtype = checks.dtype_of(positions)
     # the number of elements of `x1`, and of those that are not NaN
-    count = checks.element_count(x1, (0,), whole)
-    numbers = checks.cast(
-        kernels.sum(kernels.astype(kernels.logical_not(are_nan), whole), (0,), False), whole
+    count = checks.element_count(x1, (0,), index_dtype)
+    number_count = checks.cast(
+        kernels.sum(kernels.astype(kernels.logical_not(x1_is_nan), index_dtype), (0,), False),
+        index_dtype,
     )
     return kernels.where(
-        is_nan, numbers if side == "left" else count, kernels.minimum(positions, numbers)
+        x2_is_nan,
+        number_count if side == "left" else count,
+        kernels.minimum(positions, number_count),
     )

@@ -148,6 +148,7 @@ def _variance(
     """Returns the sum of the squared differences from the mean, divided by the number of
     elements less `correction`; if `function` is "std", the square root of this quotient."""
     kernels = checks.kernels
+    # without axes, each element is its own mean, and its own sum of squares
     deviations = kernels.subtract(x, kernels.mean(x, axes, True) if axes else x)
     squares = kernels.square(deviations)
     total = kernels.sum(squares, axes, keepdims) if axes else squares

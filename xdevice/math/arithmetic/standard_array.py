@@ -255,6 +255,7 @@ class Array:
         x = backend.copy(x, self.device) if copy else x
         # waits until the values are computed, because the reader may not wait
         backend.finish(x)
+        # `lending` makes the GPU of `x` PyTorch's current one
         with backend.lending(x):
             return backend.export(x)
 

@@ -101,7 +101,7 @@ class OutsideVariables:
     noticed."""
 
     def __init__(self, functions: Iterable[Any]) -> None:
-        # by `id`; the values themselves are kept, so that no other object gets the same `id`
+        # the visited values by `id`; they are kept, so that no other object gets the same `id`
         self._visited: dict[int, Any] = {}
         self._watched: list[tuple[Callable[[], Iterable[Any]], list[Any], Sequence[str]]] = []
         """Tuples of three: a function that reads the values of some variables, the values that
