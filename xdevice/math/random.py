@@ -103,8 +103,7 @@ def uniform(
     Raises the following errors before drawing anything:
         ArgumentError: the bounds are not numbers, do not fit into the dtype, or leave no numbers between them.
         ShapeError, DeviceNotFoundError: as with `xdevice.ones`.
-        DTypeError: the dtype is not floating-point, or the backend does not have it here (float64 on JAX without
-            64-bit).
+        DTypeError: the dtype is not floating-point, or the backend lacks it here (float64 on JAX without 64-bit).
         UnsupportedError: a framework traces the calling function into a graph (see docs/reference/random.md).
 
     Example:
