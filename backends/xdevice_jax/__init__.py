@@ -303,13 +303,12 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     # containers
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns how to take an object apart and rebuild it, if its type is registered with
-        JAX's pytrees; None for any other object."""
+        """Returns how to walk and rebuild an object, if its type is registered with JAX's pytrees; None for any other
+        object."""
         # not registered with JAX's pytrees
         if jax.tree_util.all_leaves([x]):
             return None
-        # a mapping is taken apart with its keys, which errors then show in the paths of its
-        # items
+        # the items of a mapping get its keys, which errors then show in the paths of the items
         if isinstance(x, Mapping):
             return Way(_items, lambda old, items: _one_level(old)[1].unflatten(items.values()))
         way = Way(
@@ -321,9 +320,9 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def register_tree_node(
         self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
     ) -> None:
-        """Registers the class `cls` with JAX's pytrees; does nothing if the program has
-        registered the class itself. `flatten(x)` returns the children of an object and the rest
-        of it; `unflatten(rest, children)` makes an object."""
+        """Registers the class `cls` with JAX's pytrees; does nothing if the program has registered the class itself.
+        `flatten(x)` returns the children of an object and its static part (everything else); `unflatten(static,
+        children)` makes an object from these."""
         with suppress(ValueError):  # raised for a class that is registered already
             jax.tree_util.register_pytree_node(cls, flatten, unflatten)
 
@@ -478,8 +477,8 @@ def _is_sparse(x: Any) -> bool:
 
 
 def _items(x: Any) -> dict[Any, Any]:
-    """Returns the items of a mapping that is registered as a pytree, in JAX's order. Containers
-    among the values are not taken apart."""
+    """Returns the items of a mapping that is registered as a pytree, in JAX's order. Containers among the values are
+    not walked."""
     # JAX may order the children differently than the mapping, so the keys come from its paths;
     # a type that is registered without keys gets numbers
     children = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda inside: inside is not x)[
@@ -491,7 +490,7 @@ def _items(x: Any) -> dict[Any, Any]:
 
 
 def _one_level(x: Any) -> tuple[list[Any], Any]:
-    """Returns the children of an object that is registered as a pytree, and the structure of
-    the object. Containers among the children are not taken apart."""
+    """Returns the children of an object that is registered as a pytree, and the structure of the object. Containers
+    among the children are not walked."""
     children, structure = jax.tree_util.tree_flatten(x, is_leaf=lambda inside: inside is not x)
     return children, structure

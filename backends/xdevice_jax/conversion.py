@@ -1,5 +1,4 @@
-"""Lends the memory of JAX's arrays to other frameworks, and takes over memory of theirs,
-without a copy.
+"""Lends the memory of JAX's arrays to other frameworks, and makes arrays in memory that they lend, without a copy.
 
 Facts about JAX that the code depends on:
 

@@ -56,8 +56,8 @@ class JaxReplicas(Replicas):
         return copied
 
     def total(self, tensors: Iterable[jax.Array], mean: bool) -> jax.Array:
-        """Returns the sum of arrays on one device, added in their order, or their mean if
-        `mean` is True, in the dtype of the first array."""
+        """Returns the sum of arrays on one device, added in the order given, or their mean if `mean` is True, in the
+        dtype of the first array."""
         rest = iter(tensors)
         first = next(rest)
         # 16-bit floats would be rounded after each addition

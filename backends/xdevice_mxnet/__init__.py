@@ -81,20 +81,23 @@ def _count_gpus() -> int:
     """Returns how many GPUs MXNet can use: 0 in a build without CUDA."""
     if not mx.runtime.Features().is_enabled("CUDA"):
         return 0
-    # MXNet's own count initialises CUDA, which no forked child could use then
+    # MXNet's own count initialises CUDA, which no forked child could use then, so it is called
+    # only if NVIDIA's library cannot count (None)
     count = nvidia.count()
     return int(mx.context.num_gpus()) if count is None else count
 
 
 class _Buffers(threading.local):
-    """Each thread's own memory into which `_get_context` writes the type and the index of a
-    device: two 32-bit integers, which `number` reads as one 64-bit integer."""
+    """Each thread's own memory into which `_get_context` writes a device. `pair` is two 32-bit integers, the type and
+    the index of the device. `number` is the same memory as one 64-bit integer, by which `_places` is looked up."""
 
     def __init__(self) -> None:
         self.pair = (ctypes.c_int * 2)()
         self.number = ctypes.c_longlong.from_buffer(self.pair)
-        # made once in each thread, and not at each call of `_get_context`
-        self.arguments = (
+        # pointers to the two halves of `pair`, which `_get_context` takes, and `number`, for
+        # its result; made once in each thread, and in one tuple, so that `device_of` reads one
+        # attribute of this object, and not three
+        self.pointers_and_number = (
             ctypes.byref(self.pair),
             ctypes.byref(self.pair, ctypes.sizeof(ctypes.c_int)),
             self.number,
@@ -162,8 +165,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return DeviceInfo("gpu", int(total))
 
     def to_native(self, device: Device) -> Any:
-        """Returns a new `Context` for a device: `cpu(2)` for `gpu:1` if that is a virtual GPU.
-        A context cannot be shared by scopes (see the top of this file)."""
+        """Returns a new `Context` for a device: `cpu(2)` for `gpu:1` if that is a virtual GPU. It is always a new one,
+        because a `Context` remembers the scope that it replaced, so nested scopes cannot share it."""
         if self.virtual and device.kind == "gpu":
             return mx.Context("cpu", device.index + 1)
         return mx.Context(device.kind, device.index)
@@ -195,9 +198,9 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     def device_of(self, x: Any) -> Device:
         """Returns the device of an array. Raises MXNetError if MXNet does not report the
         device."""
-        kind, index, number = _buffers.arguments
-        # the C function itself, because `x.ctx` takes 4 times as long. It returns 0 if it
-        # succeeds
+        kind, index, number = _buffers.pointers_and_number
+        # the C function, because `x.ctx` takes 4 times as long; it returns 0 if it succeeds. It
+        # writes into the memory of `number` through the pointers `kind` and `index`
         if _get_context(x.handle, kind, index):
             raise mx.MXNetError(
                 f"MXNet does not report where an array of type {type(x).__qualname__} is"
@@ -205,11 +208,11 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         try:
             return self._places[number.value]
         except KeyError:
-            place = self.from_native(x.ctx)
+            device = self.from_native(x.ctx)
             # `from_native` returns None only for an object that is no context
-            assert place is not None
-            self._places[number.value] = place
-            return place
+            assert device is not None
+            self._places[number.value] = device
+            return device
 
     def move(self, x: Any, device: Device) -> Any:
         """Returns a copy of `x` on another device, made through page-locked memory if that is

@@ -403,8 +403,8 @@ class MxnetModels(Models):
         return [*blocks, *parameters, *arrays]
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns a `Way` without fields for a batch of MXNet's iterators, which is thus taken
-        apart by its attributes; None for any other object."""
+        """Returns a `Way` without fields, which means that the attributes are walked, for a batch of MXNet's
+        iterators; None for any other object."""
         return Way() if isinstance(x, mx.io.DataBatch) else None
 
     def tensor_of(self, model: Any) -> Any | None:

@@ -82,8 +82,8 @@ class MxnetReplicas(Replicas):
             value.as_nd_ndarray().copyto((x if array is None else array).as_nd_ndarray())
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
-        """Returns the sum of arrays on one device, added in their order, or their mean if
-        `mean` is True. float16 is added as float32."""
+        """Returns the sum of arrays on one device, added in the order given, or their mean if `mean` is True. float16
+        is added as float32."""
         rest = iter(tensors)
         first = next(rest)
         wide = "float32" if dtype_name(first.dtype) == "float16" else first.dtype

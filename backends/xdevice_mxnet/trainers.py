@@ -81,7 +81,7 @@ def steps(optimizer: Any) -> dict[Any, int]:
 
 
 def arrays(state: Any) -> Iterator[Any]:
-    """Yields the arrays in the optimizer's state for one parameter, in their order. Raises
+    """Yields the arrays in the optimizer's state for one parameter, in the order in which the state has them. Raises
     `UnsupportedError` if the state contains objects of types that may hold further arrays."""
     if isinstance(state, mx.nd.NDArray):
         yield state

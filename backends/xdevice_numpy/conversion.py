@@ -1,5 +1,4 @@
-"""Lends the memory of NumPy's arrays to frameworks, and takes over memory of theirs, without a
-copy.
+"""Lends the memory of NumPy's arrays to frameworks, and makes arrays in memory that they lend, without a copy.
 
 Facts about NumPy that the code depends on:
 

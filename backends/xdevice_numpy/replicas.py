@@ -48,8 +48,8 @@ class NumpyReplicas(Replicas):
         np.copyto(x, value)
 
     def total(self, tensors: Iterable[Array], mean: bool) -> Array:
-        """Returns the sum of arrays, added in their order, or their mean if `mean` is True, in
-        the dtype of the first array."""
+        """Returns the sum of arrays, added in the order given, or their mean if `mean` is True, in the dtype of the
+        first array."""
         rest = iter(tensors)
         first = next(rest)
         # a copy, because `add_up` adds the others in place; 16-bit floats would be rounded

@@ -66,8 +66,8 @@ if TYPE_CHECKING:
 
 _CPU = devices.CPU
 _is_cpu_place = methodcaller("is_cpu_place")
-# nothing reads it: as long as it exists, Paddle stays in dygraph mode (see the top of this
-# file)
+# nothing reads it: as long as it exists, Paddle stays in dygraph (eager) mode, even after the
+# thread that imported Paddle has ended
 _dygraph = private.get("paddle.base.framework.global_var._functional_dygraph_context_manager")
 # None in a Paddle without this function
 _full = private.get("paddle._C_ops.full")
@@ -327,7 +327,7 @@ class PaddleBackend(
         if place.is_xpu_place() and self._gpu == "xpu":
             return devices.of("gpu", place.xpu_device_id())
         raise self.unsupported(
-            f"{place}, because gpu:0 means {self._gpu}:0 here",
+            f"{place}, because gpu:0 means the device that Paddle calls {self._gpu}:0",
             "copy the tensor to the host: x.cpu()",
         )
 
@@ -346,7 +346,7 @@ class PaddleBackend(
         means devices of another kind here."""
         if kind != self._gpu:
             raise self.unsupported(
-                f"the plugin {kind!r}, because gpu:0 means {self._gpu}:0 here",
+                f"devices of the plugin {kind!r}, because gpu:0 means the device that Paddle calls {self._gpu}:0",
                 "copy the tensor to the host: x.cpu()",
             )
         return devices.of("gpu", index)
@@ -371,6 +371,7 @@ class PaddleBackend(
             )
         if self._gpu != "gpu":
             raise self.unsupported(
-                f"its GPUs, because gpu:0 means {self._gpu}:0 here", "use xdevice.gpu(i).native"
+                f"its GPUs, because gpu:0 means the device that Paddle calls {self._gpu}:0",
+                "use xdevice.gpu(i).native",
             )
         return devices.of("gpu", index)

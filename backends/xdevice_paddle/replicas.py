@@ -85,9 +85,8 @@ class PaddleReplicas(Replicas):
                 x.copy_(value, True)  # True: returns after the copy
 
     def total(self, tensors: Iterable[paddle.Tensor], mean: bool) -> paddle.Tensor:
-        """Returns the sum of tensors on one device, added in their order, or their mean if
-        `mean` is True, in the dtype of the first tensor. The dtypes in `_ADDED_AS` are added in
-        the wider dtype given there."""
+        """Returns the sum of tensors on one device, added in the order given, or their mean if `mean` is True, in the
+        dtype of the first tensor. The dtypes in `_ADDED_AS` are added in the wider dtype given there."""
         rest = iter(tensors)
         first = next(rest)
         wide = _ADDED_AS.get(dtype_name(first.dtype), first.dtype)

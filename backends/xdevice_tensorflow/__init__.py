@@ -434,8 +434,9 @@ class TensorflowBackend(
             if x.dtype.name in self.short_floats and (self.virtual or device.kind == "cpu"):
                 return tf.constant(self.to_numpy(x))
             try:
-                # Snapshot only inside a graph (see the top of this file), and not for strings,
-                # for which it has no kernel
+                # Snapshot only inside a graph: an eager Snapshot may share memory, and XLA,
+                # which may compile the graph, has no DeepCopy. Snapshot has no kernel for
+                # strings
                 if tf.executing_eagerly() or x.dtype == tf.string:
                     copied = tf.raw_ops.DeepCopy(x=x)
                 else:

@@ -70,7 +70,7 @@ class TensorflowConversion(Conversion):
         """Returns a DLPack capsule of `x`. Raises BufferError for a 0-d tensor, whose memory
         may belong to a constant that TensorFlow returns again."""
         if x.shape.rank == 0:
-            raise BufferError("TensorFlow caches 0-d constants and returns them again")
+            raise BufferError("its memory may belong to a constant that TensorFlow uses again")
         return tf.experimental.dlpack.to_dlpack(x)
 
     def adopt(self, lent: Lent, dtype: str) -> Any:

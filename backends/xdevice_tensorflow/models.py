@@ -518,9 +518,9 @@ class TensorflowModels(Models):
             return variable.read_value()
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns how to take apart and rebuild an `ExtensionType`, or the wrapper that
-        `tf.Module` puts around a list or a tuple; None for any other object."""
-        # a `Way` without fields means that the object is taken apart by its attributes
+        """Returns how to walk and rebuild an `ExtensionType`, or the wrapper that `tf.Module` puts around a list or a
+        tuple; None for any other object."""
+        # a `Way` without fields means that the attributes of the object are walked
         if isinstance(x, tf.experimental.ExtensionType):
             return Way()
         # the children come as a list, which is what the wrapper of a list takes; the wrapper of

@@ -116,8 +116,8 @@ class TensorflowReplicas(Replicas):
             x.assign(value)
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
-        """Returns the sum of tensors on one device, added there in their order, or their mean
-        if `mean` is True."""
+        """Returns the sum of tensors on one device, added there in the order given, or their mean if `mean` is
+        True."""
         rest = iter(tensors)
         first = next(rest)
         wide = tf.float32 if first.dtype in _SHORT else first.dtype

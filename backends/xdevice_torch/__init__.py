@@ -397,7 +397,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         staged = staging.array(contiguous, native)
         if staged is not None:
             return staged
-        # PyTorch reads no array of bfloat16 or of 8-bit floats: it gets their bits as integers
+        # PyTorch reads no array of bfloat16 or of 8-bit floats, so it gets the bits of the
+        # numbers as integers of the same size, whose dtype is in `BITS_AS`
         if name in BITS_AS:
             return self._from_plain(contiguous.view(BITS_AS[name]), native).view(
                 getattr(torch, name)
@@ -444,7 +445,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         # NumPy reads the plain memory, in which a lazy conjugate or negative is not yet
         # computed
         host = (dense.cpu() if staged is None else staged).resolve_conj().resolve_neg()
-        # the dtypes of BITS_AS have at most 2 bytes, and finding the name takes longer than all
+        # NumPy lacks the dtypes in `BITS_AS`, so it gets their bits as integers. They have at
+        # most 2 bytes; for wider dtypes the name is not looked up, which takes longer than all
         # other steps
         if host.itemsize > 2:
             return host.numpy()

@@ -1,5 +1,4 @@
-"""Lends the memory of PyTorch's tensors to other frameworks, and takes over memory of theirs,
-by DLPack.
+"""Lends the memory of PyTorch's tensors to other frameworks, and makes tensors in memory that they lend, by DLPack.
 
 Facts about PyTorch that the code depends on:
 

@@ -437,8 +437,8 @@ def _packed(backend: Primitives) -> Way:
 
 
 class TorchModels(Models):
-    """PyTorch's modules and optimizers, and how containers of PyTorch and its libraries are
-    taken apart or moved."""
+    """The hooks that list, move and copy the tensors of PyTorch's modules and optimizers, and that say how containers
+    of PyTorch, and of libraries built on it, are walked or moved."""
 
     lists_layers = "torch.nn.ModuleList, ModuleDict or ParameterList"
     _places: dict[torch.device, Device]
@@ -582,10 +582,9 @@ class TorchModels(Models):
     def register_tree_node(
         self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
     ) -> None:
-        """Registers the class `cls` with PyTorch's pytrees; does nothing if it is registered
-        already, or if this version of PyTorch lacks the function. `flatten(x)` returns the
-        children of an object and the rest of it; `unflatten(rest, children)` makes an
-        object."""
+        """Registers the class `cls` with PyTorch's pytrees; does nothing if it is registered already, or if this
+        version of PyTorch lacks the function. `flatten(x)` returns the children of an object and its static part
+        (everything else); `unflatten(static, children)` makes an object from these."""
         register = private.get("torch.utils._pytree.register_pytree_node")
         # PyTorch refuses a type that is registered already, and passes the arguments in the
         # other order
@@ -593,10 +592,9 @@ class TorchModels(Models):
             register(cls, flatten, lambda children, static: unflatten(static, children))
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns how to take apart or move a packed sequence, a learning-rate scheduler, a
-        storage, a future, a TensorDict, a cache of transformers, a graph of PyG, an exported
-        program, or an object of a type that is registered with PyTorch's pytrees; None for any
-        other object."""
+        """Returns how to walk or move a packed sequence, a learning-rate scheduler, a storage, a future, a TensorDict,
+        a cache of transformers, a graph of PyG, an exported program, or an object of a type that is registered with
+        PyTorch's pytrees; None for any other object."""
         # before the test for tuples, because it is a named tuple
         if isinstance(x, PackedSequence):
             return _packed(self)
@@ -618,7 +616,7 @@ class TorchModels(Models):
         # by the names of modules, because importing these libraries takes long; a user's
         # subclass counts too
         modules = {base.__module__ for base in type(x).__mro__}
-        # a `Way` without fields means that the object is taken apart by its attributes
+        # a `Way` without fields means that the attributes of the object are walked
         if _CACHES in modules:
             return Way()
         if any(module.startswith(_GRAPHS) for module in modules):

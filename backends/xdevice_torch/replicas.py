@@ -119,9 +119,9 @@ class TorchReplicas(Replicas):
 
     @torch.no_grad()
     def total(self, tensors: Iterable[torch.Tensor], mean: bool) -> torch.Tensor:
-        """Returns the sum of tensors on one device, added in their order, or their mean if
-        `mean` is True, in the dtype of the first tensor. 16-bit floats are added as float32,
-        and wide unsigned integers, which PyTorch does not add, as signed integers."""
+        """Returns the sum of tensors on one device, added in the order given, or their mean if `mean` is True, in the
+        dtype of the first tensor. 16-bit floats are added as float32, and wide unsigned integers, which PyTorch does
+        not add, as signed integers."""
         rest = iter(tensors)
         first = next(rest)
         dtype = _SIGNED.get(first.dtype, first.dtype)

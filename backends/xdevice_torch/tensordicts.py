@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 def container_way(x: Any, backend: Primitives) -> Way | None:
-    """Returns how to take apart, rebuild, move and copy `x` if it is a collection of the
-    library tensordict; None for any other object."""
+    """Returns how to walk, rebuild, move and copy `x` if it is a collection of the library tensordict; None for any
+    other object."""
     library = sys.modules.get("tensordict")
     # an old release, or a module of the same name, has no `is_non_tensor`
     if (

@@ -144,7 +144,7 @@ def driver(monkeypatch):
     monkeypatch.setattr(ring, "SLOT", SLOT)
     monkeypatch.setattr(ring, "_driver", driver)
     monkeypatch.setattr(ring, "_ring", None)
-    monkeypatch.setattr(ring, "_places", {})
+    monkeypatch.setattr(ring, "_gpus", {})
     yield driver
     driver.failing = None
     ring.free()

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
     Batch = tuple[list[Any], dict[type, Backend], dict[int, Any]]
-    """The tensors of a container in their order, the backends of their types, and the containers in it by `id`."""
+    """The tensors of a container in the order of the walk, the backends of their types, and the containers in it by
+    `id`."""
 
 _DEEPEST: Final = 16
 """How deeply a batch may be nested. A container that is nested more deeply is left to
@@ -72,9 +73,9 @@ def flatten_batch(x: Any, batch: Batch | None = None, depth: int = _DEEPEST) -> 
 
 
 def rebuild_batch(x: Any, batch: Batch, changed: list[Any]) -> Any:
-    """Returns a container like `x` with the tensors `changed`, in their order. `batch` is the
-    result of `flatten_batch(x)`. If `x` contains containers, a tuple in which nothing changes
-    stays the same object."""
+    """Returns a container like `x` with the tensors `changed`, which are in the order of the walk. `batch` is the
+    result of `flatten_batch(x)`. If `x` contains containers, a tuple in which nothing changes stays the same
+    object."""
     _, _, inner = batch
     # it has containers, or numbers and strings, among its values
     if inner or len(changed) < len(x):

@@ -94,7 +94,7 @@ def add_attributes(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[N
     return [*keys, *map(Attribute, extra)], [*items, *extra.values()]
 
 
-def and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Children]:
+def with_key_leaf(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Children]:
     """Returns the keys and the values of a mapping. If a key is a tensor or holds one, a last
     value with all keys is added, under the key `_KEYS`."""
     names, children = list(keys), list(values)
@@ -127,7 +127,7 @@ def _read_keyed(x: Any) -> tuple[Names, Children]:
             raise ContainerError(
                 _not_rebuildable(x, "returns items that differ from the ones that it stores")
             )
-    return add_attributes(x, *and_keys(items, items.values()))
+    return add_attributes(x, *with_key_leaf(items, items.values()))
 
 
 def _not_rebuildable(x: Any, what: str) -> str:
@@ -179,7 +179,7 @@ def _read_mapping(x: Any) -> tuple[Names, Children]:
     hold further tensors. Raises `ContainerError` if the mapping holds tensors and has several
     values for one key."""
     items = [*x.items()]
-    names, values = and_keys([key for key, _ in items], [value for _, value in items])
+    names, values = with_key_leaf([key for key, _ in items], [value for _, value in items])
     # multi-dicts, such as those for HTTP headers, yield a key once for each of its values
     if len(dict(items)) < len(items) and _tensor_ids(x):
         raise ContainerError(_not_rebuildable(x, "has several values for one key"))

@@ -97,11 +97,11 @@ class _References(NamedTuple):
     type."""
 
     is_proxy: bool
-    is_open: bool
-    """Whether objects of the type may have references besides those in `base`, `fields` and
-    their attributes, so the garbage collector is asked for these. Refusing such types instead
-    would refuse 38 of 66 everyday objects, such as locks, open files, and objects that contain
-    them."""
+    asks_collector: bool
+    """Whether the garbage collector is asked for the references of an object, because it may have some besides its
+    attributes. It is not asked if the type has a `base` or `fields`, in which the references are read, nor for
+    functions. Refusing such types instead would refuse 38 of 66 everyday objects, such as locks, open files, and
+    objects that contain them."""
     base: Any
     """The built-in container that the type is or inherits from; None if it is not a
     container."""
@@ -297,7 +297,7 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
     )
     # the collector also returns the `__dict__` and the attributes, which were yielded above
     # with their names
-    if references.is_open:
+    if references.asks_collector:
         listed = set(map(id, chain(dicts, own_attributes.values())))
         yield from (("", "", inner) for inner in gc.get_referents(x) if id(inner) not in listed)
 

@@ -40,10 +40,10 @@ def register_container(
 
     Experimental: it may change in a minor version.
 
-    Needed for objects that hold tensors and lack `.to(device)`. Without functions, also as a decorator, the attributes
-    of the objects are walked, rebuilding makes a new object without calling `__init__`, and the type also becomes a
-    node of the trees of JAX, PyTorch and optree, if these are imported. The call takes effect at once and costs nothing
-    for other types. docs/reference/devices.md has examples.
+    Needed for objects that hold tensors and lack `.to(device)`. If no function is passed, as when used as a decorator,
+    the attributes of the objects are walked, rebuilding makes a new object without calling `__init__`, and the type
+    becomes a node of the trees of JAX, PyTorch and optree, if these are imported. The call takes effect at once and
+    costs nothing for other types. docs/reference/devices.md has examples.
 
     Args:
         cls: the type. If it is registered again, the last call counts.

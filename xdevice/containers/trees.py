@@ -26,8 +26,8 @@ from .items import (
     SELF_REFERRING,
     Walk,
     add_attributes,
-    and_keys,
     read_elements,
+    with_key_leaf,
     write_keyed,
 )
 from .looks import PLAIN
@@ -67,8 +67,9 @@ class Leaf(NamedTuple):
 
 
 def flatten(x: Any, keep_movers: bool = False, once: bool = False) -> Walked:
-    """Returns every leaf of a container, with the nodes that `rebuild` needs to replace the
-    leaves. Raises `ContainerError` if the container contains itself or is nested too deeply.
+    """Returns `(root, leaves, kinds)`: the root node of a container, which `rebuild` needs to replace the leaves (None
+    if `x` is a leaf itself); every leaf; and the types of the leaves, by their `id`s. Raises `ContainerError` if the
+    container contains itself or is nested too deeply.
 
     If `keep_movers` is True, an object that moves itself is not walked, but is a leaf. If `once` is True, a container
     that is in several places is walked only at the first of them: thirty lists, each of which contains the next one
@@ -80,7 +81,8 @@ def flatten(x: Any, keep_movers: bool = False, once: bool = False) -> Walked:
         leaves: list[Any] = []
         kinds: dict[int, type] = {}
         way: Any = ways.get(id(type(x)), _NOT_LOOKED_UP)
-        # a leaf, a type that was not looked up, or a `MaybeMover`
+        # a leaf, a type that was not looked up, or a `MaybeMover` (an object that may move
+        # itself)
         if type(way) is not Walk:
             way = way_of(x, keep_movers)
         if way is None:
@@ -141,22 +143,24 @@ def _walk(
     inner: dict[int, _Node] = {}
     for i, child in enumerate(children):
         cls = type(child)
-        into: Any = walks.get(id(cls), _NOT_LOOKED_UP)
-        if into is not None and type(into) is not Walk:
-            into = way_of(child, keep_movers)
-        if into is None:
+        child_way: Any = walks.get(id(cls), _NOT_LOOKED_UP)
+        if child_way is not None and type(child_way) is not Walk:
+            child_way = way_of(child, keep_movers)
+        if child_way is None:
             leaves.append(child)
             kinds[id(cls)] = cls
         elif once is None:
-            inner[i] = _walk(child, into, keep_movers, once, leaves, kinds)
+            inner[i] = _walk(child, child_way, keep_movers, once, leaves, kinds)
         elif id(child) not in once:
-            inner[i] = once[id(child)] = _walk(child, into, keep_movers, once, leaves, kinds)
+            inner[i] = once[id(child)] = _walk(
+                child, child_way, keep_movers, once, leaves, kinds
+            )
         else:
             node = once[id(child)]
             if node is None or node is _REFERRED_TO:
                 # a list or dict that contains itself cannot be rebuilt; an object with
                 # attributes can, because it is made first and filled afterwards
-                if into is not ATTRIBUTES:
+                if child_way is not ATTRIBUTES:
                     raise RecursionError
                 once[id(child)] = _REFERRED_TO
                 node = child, SELF_REFERRING, (), (), _NO_CONTAINERS
@@ -209,7 +213,7 @@ class Tree:
     def owners(self) -> dict[int, Owned | None]:
         """The backend and the kind of each type of leaf, by the type's `id`; None for types
         whose objects are neither tensors, symbols nor models."""
-        return {number: registry.kind_of(cls) for number, cls in self.kinds.items()}
+        return {type_id: registry.kind_of(cls) for type_id, cls in self.kinds.items()}
 
     def paths(self) -> list[tuple[Any, ...]]:
         """Returns, for each leaf, a tuple of the keys that lead to it; an empty tuple if the
@@ -415,9 +419,9 @@ def way_of(x: Any, keep_movers: bool) -> Walk | None:
 
 
 def mover(x: Any) -> strangers.Stranger | None:
-    """Returns the `Stranger` for an object whose type a user or a framework has registered with
-    a function that moves it. Returns None for any other object, and for one whose type no walk
-    has met yet."""
+    """Returns the `Stranger` (the tensors in an object, and how it moves) for an object whose type a user or a
+    framework has registered with a function that moves it. Returns None for any other object, and for one whose type
+    no walk has met yet."""
     way = walks.get(id(type(x)))
     if type(way) is not MaybeMover or way.way is None:
         return None
@@ -486,7 +490,8 @@ def _rebuild(
     twin = container
     if way is SELF_REFERRING:
         return fill(done[id(container)][2], container, node[2], new)
-    # otherwise nothing in it has changed, and the new outer container may share it
+    # if none of these conditions holds, nothing in it has changed, and the new outer container
+    # shares it
     if (
         way.is_plain
         or not all(map(is_, new, children))
@@ -519,7 +524,7 @@ def _write(node: _Node, new: list[Any]) -> Any:
 
 def _read_dict(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
     """Returns the keys and values of a dict."""
-    return and_keys(x, x.values())
+    return with_key_leaf(x, x.values())
 
 
 def _read_ordered(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
@@ -545,7 +550,7 @@ _SLICE: Final = tuple(map(Attribute, ("start", "stop", "step")))
 
 # how Python's own containers are walked; True is `Walk.is_plain`. `zip` is not strict, because
 # the values of a dict may be followed by one more child, the leaf for keys that hold tensors
-# (see `and_keys`), which is left out.
+# (see `with_key_leaf`), which is left out.
 OWN: Final[dict[type, Walk]] = {
     dict: Walk(_read_dict, lambda x, keys, new: dict(zip(x, new, strict=False)), True),
     OrderedDict: Walk(_read_ordered, _write_ordered, True),

@@ -126,7 +126,8 @@ def _walk_of(way: Way) -> Walk:
 
 
 def _walk_inside(x: Any) -> Walk | None:
-    """Returns the `Walk` of `x` by rule 3 at the top of this file; None if `x` is a leaf. A proxy is walked like the
+    """Returns the `Walk` of `x` by rule 3 at the top of this file: Python's containers are walked by their items, and
+    dataclasses, attrs classes and the like by their attributes. None if `x` is a leaf. A proxy is walked like the
     container behind it."""
     apparent_class = looks.class_behind_proxy(x)
     for kinds, entry in BY_BASE:

@@ -145,9 +145,9 @@ class Conversion(Primitives):
         return self.from_numpy(array, devices.CPU)
 
     def gives_away(self, x: Any) -> bool:
-        """Whether nobody else, not even the framework, uses the memory of the array that
-        `to_numpy(x)` returns. If somebody does, the core copies the array before a user may
-        write into it. It always copies an array that is read-only."""
+        """Whether the memory of the array that `to_numpy(x)` returns is used by nothing else, neither by the framework
+        nor by another array. If it is False, or the array is read-only, the core copies the array before a user may
+        write into it."""
         return False
 
     def peek(self, x: Any) -> np.ndarray[Any, Any]:

@@ -59,8 +59,8 @@ def import_apart(name: str, *, beside: str) -> None:
         or importlib.util.find_spec(name.partition(".")[0]) is None
     ):
         return
-    # an error is not the concern of this function: whoever needs the module imports it and sees
-    # it
+    # an import error is ignored: code that needs the module imports it again, and gets the
+    # error
     with _own_symbols(), suppress(ImportError):
         importlib.import_module(name)
 

@@ -119,7 +119,7 @@ class Names:
 
     def get(self, dotted: str, default: Any = None) -> Any:
         """Returns the object with this dotted name, or `default` if the framework lacks it."""
-        # only the check
+        # called only for its check that the adapter lists the name
         self._row(dotted)
         value = look_up(dotted)
         return default if value is _ABSENT else value

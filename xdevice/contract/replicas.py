@@ -38,9 +38,9 @@ class Replicas(Primitives):
         raise self.unsupported("gather", "its adapter must override Backend.join()")
 
     def leaf(self, x: Any, device: Device) -> Any:
-        """Returns a copy of `x` on `device`, in new storage, with respect to which gradients
-        can be taken: no gradient flows from it to `x`, and it requires a gradient if its dtype
-        is a float. A copy of a parameter is a parameter with the same flags."""
+        """Returns a copy of `x` on `device`, in new storage. No gradient flows from the copy to `x`. If the dtype has
+        gradients, they can be taken with respect to the copy, and on frameworks that mark such tensors, the copy is
+        marked (`requires_grad`). The copy of a parameter is a parameter, and is marked only if `x` is."""
         raise self.unsupported("replicate", "its adapter must override Backend.leaf()")
 
     def can_write(self, x: Any) -> bool:
@@ -65,16 +65,16 @@ class Replicas(Primitives):
         )
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
-        """Returns the sum or the mean of one or more tensors on one device, in new storage, added in the order given;
-        not recorded for gradients. 16-bit floats are added as float32, and rounded once. `tensors` can be iterated over
-        only once."""
+        """Returns the sum of one or more tensors on one device, or their mean if `mean` is True, in new storage. The
+        tensors are added in the order given, and nothing is recorded for gradients. 16-bit floats are added as
+        float32, and rounded once. `tensors` can be iterated over only once."""
         raise self.unsupported("all_reduce", "its adapter must override Backend.total()")
 
     def all_reduce(self, tensors: list[Any], mean: bool) -> list[Any]:
-        """Returns the sum or the mean of two or more dense tensors, once on the device of each,
-        bit for bit the same. The tensors differ only in device and values. If a tensor can be
-        written into, the result is written into it; otherwise it is a new tensor. The data does
-        not go through the host if the devices can reach each other."""
+        """Returns the sum of two or more dense tensors, or their mean if `mean` is True, as a list with one result for
+        each tensor, on that tensor's device. All results are the same bit for bit. The tensors differ only in device
+        and values. If a tensor can be written into, the result is written into it; otherwise it is a new tensor. The
+        data does not go through the host if the devices can reach each other."""
         first = self.device_of(tensors[0])
         # a generator, so that only one moved tensor is in memory at a time
         total = self.total(

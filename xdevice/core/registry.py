@@ -310,7 +310,7 @@ def make(name: str) -> Backend:
     point = entry_points().get(name)
     if point is None:
         raise BackendNotFoundError(
-            f"the adapter of {name!r} is not installed; to reinstall it, run {install_hint(name)}"
+            f"the adapter of {name!r}, which is part of xdevice, is not installed; reinstall xdevice"
         )
     environment.check()
     try:

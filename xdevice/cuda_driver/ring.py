@@ -150,11 +150,11 @@ def _make_copy(copy: _Copy) -> bool:
     if copy.stream == _PER_THREAD:
         return False
     try:
-        copy.place = _gpu_of(copy.address)
+        copy.gpu = _gpu_of(copy.address)
         # one ring for all GPUs, made for the first one that copies; under the lock, so that no
         # other thread frees it before the copy has begun
         with _making:
-            _ring = _ring or _Ring(copy.place)
+            _ring = _ring or _Ring(copy.gpu)
             _ring.begin(copy)
         copy.wait()
     except DriverError:
@@ -190,9 +190,9 @@ def _gpu_of(address: int) -> _Gpu:
     index = _result_of("cuPointerGetAttribute", ctypes.c_int, _DEVICE_ORDINAL, pointer).value
     with _making:
         # made once for each GPU, because its context and streams are never released
-        if index not in _places:
-            _places[index] = _Gpu(index)
-        return _places[index]
+        if index not in _gpus:
+            _gpus[index] = _Gpu(index)
+        return _gpus[index]
 
 
 class _Gpu:
@@ -211,11 +211,11 @@ class _Gpu:
 class _Current:
     """A block in which the CUDA context of a GPU is the current one of this thread."""
 
-    def __init__(self, place: _Gpu) -> None:
-        self._place = place
+    def __init__(self, gpu: _Gpu) -> None:
+        self._gpu = gpu
 
     def __enter__(self) -> None:
-        _call("cuCtxPushCurrent_v2", self._place.primary)
+        _call("cuCtxPushCurrent_v2", self._gpu.primary)
 
     def __exit__(self, *raised: object) -> None:
         _result_of("cuCtxPopCurrent_v2", ctypes.c_void_p)
@@ -230,14 +230,14 @@ class _Slot:
         self._events: dict[_Gpu, Any] = {}
         self._last: Any = None
 
-    def mark(self, place: _Gpu, stream: Any) -> None:
+    def mark(self, gpu: _Gpu, stream: Any) -> None:
         """Records an event in a stream of the GPU: when the GPU reaches it, the slot is free
         again. The GPU's context must be current."""
         # an event belongs to the context of one GPU
-        if place not in self._events:
-            self._events[place] = _result_of("cuEventCreate", ctypes.c_void_p, _NO_TIMING)
-        _call("cuEventRecord", self._events[place], stream)
-        self._last = self._events[place]
+        if gpu not in self._events:
+            self._events[gpu] = _result_of("cuEventCreate", ctypes.c_void_p, _NO_TIMING)
+        _call("cuEventRecord", self._events[gpu], stream)
+        self._last = self._events[gpu]
 
     def wait(self) -> None:
         """Waits until the GPU no longer uses the slot."""
@@ -264,7 +264,7 @@ class _Copy:
     ) -> None:
         self.address = address
         # the GPU, a `_Gpu`; set before the copy begins
-        self.place: Any = None
+        self.gpu: Any = None
         self.host = host
         self.nbytes = nbytes
         self.stream = stream
@@ -283,8 +283,8 @@ class _Copy:
         thread of the ring that takes part in the copy. An error is stored, and raised by
         `wait`."""
         try:
-            stream = self.place.stream if self.stream is None else ctypes.c_void_p(self.stream)
-            with _Current(self.place):
+            stream = self.gpu.stream if self.stream is None else ctypes.c_void_p(self.stream)
+            with _Current(self.gpu):
                 try:
                     self._steps(slots, stream)
                 finally:
@@ -346,7 +346,7 @@ class _ToHost(_Copy):
         slot.wait()
         _call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(slot.address), ctypes.c_uint64(self.address + start),
               ctypes.c_size_t(nbytes), stream)  # fmt: skip
-        slot.mark(self.place, stream)
+        slot.mark(self.gpu, stream)
         # until the chunk is in the slot
         slot.wait()
         # ctypes releases Python's lock during the call, so the threads copy at the same time
@@ -366,27 +366,27 @@ class _ToGpu(_Copy):
         ctypes.memmove(slot.address, self.host + start, nbytes)
         _call("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(self.address + start), ctypes.c_void_p(slot.address),
               ctypes.c_size_t(nbytes), stream)  # fmt: skip
-        slot.mark(self.place, stream)
+        slot.mark(self.gpu, stream)
 
     def end(self) -> None:
         """Waits for the GPU if the caller has named no stream."""
         # without a stream of the caller, nothing else would make the next use of the memory
         # wait for the copy
         if self.stream is None:
-            _call("cuStreamSynchronize", self.place.stream)
+            _call("cuStreamSynchronize", self.gpu.stream)
 
 
 class _Ring:
-    """The page-locked memory, divided into slots, and the threads that copy through it. `place`
+    """The page-locked memory, divided into slots, and the threads that copy through it. `gpu`
     is the GPU in whose context the memory is allocated; all GPUs can use it."""
 
-    def __init__(self, place: _Gpu) -> None:
-        with _Current(place):
+    def __init__(self, gpu: _Gpu) -> None:
+        with _Current(gpu):
             # `_PORTABLE`: page-locked for all GPUs
             self._memory = _result_of(
                 "cuMemHostAlloc", ctypes.c_void_p, ctypes.c_size_t(SLOT * SLOTS), _PORTABLE
             )
-        self._place = place
+        self._gpu = gpu
         self._all = [_Slot(self._memory.value + SLOT * number) for number in range(SLOTS)]
         # the slots that no thread is using
         self._slots: SimpleQueue[_Slot] = SimpleQueue()
@@ -425,7 +425,7 @@ class _Ring:
             self._copies.put(None)
         for thread in self._threads:
             thread.join()
-        with _Current(self._place):
+        with _Current(self._gpu):
             for slot in self._all:
                 slot.free()
             _call("cuMemFreeHost", self._memory)
@@ -435,8 +435,8 @@ class _Ring:
 _driver: Any = None
 _ring: _Ring | None = None
 # the GPUs that were used, by the driver's index
-_places: dict[int, _Gpu] = {}
-# held while a ring or a place is made, and while a copy begins
+_gpus: dict[int, _Gpu] = {}
+# held while a ring or a `_Gpu` is made, and while a copy begins
 _making = threading.Lock()
 
 
@@ -458,12 +458,12 @@ def _after_fork() -> None:
     """Called in a forked child: the next copy makes a new ring."""
     global _ring, _making
     # kept alive: their destructors could call the driver, which does not work in a forked child
-    _left_to_the_parent.append((_ring, dict(_places)))
+    _left_to_the_parent.append((_ring, dict(_gpus)))
     _ring, _making = None, threading.Lock()
-    _places.clear()
+    _gpus.clear()
 
 
-# the rings and places of the parents of this process
+# the rings and GPUs of the parents of this process
 _left_to_the_parent: list[Any] = []
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

@@ -49,8 +49,8 @@ def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Gra
     Raises:
         UnsupportedError: if the backend has no graphs, or none on that device; the error names what to use instead.
         CaptureError: if the task reads, waits, calls `parallel.run`, `prefetch` or itself, or cannot be recorded.
-        DeviceMismatchError: if the task works on another device, whose work a replay would leave out.
-        ArgumentError, DeviceError: if `task` is not a function; if none of several GPUs is named. Also the task's own.
+        DeviceMismatchError: if the task works on another device, whose work a replay would leave out. ArgumentError,
+        DeviceError: if `task` is not a function; if none of several GPUs is named. The task's own errors.
 
     Example:
         >>> try:

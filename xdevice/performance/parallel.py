@@ -45,16 +45,17 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
     each tensor in a result.
 
     Args:
-        tasks: functions without arguments; `functools.partial` or a lambda makes one. `run()` is `[]`.
+        tasks: functions without arguments; `functools.partial` or a lambda makes one. `run()` returns `[]`.
 
     | backend | tasks run | gradients of results in the caller |
     |---|---|---|
-    | torch | in a thread and on streams each | yes |
-    | tensorflow | in a thread each | no: differentiate inside the task |
+    | torch | each in its own thread and on its own streams | yes |
+    | tensorflow | each in its own thread | no: differentiate inside the task |
     | mxnet | one after another in the caller's thread; its engine runs the work side by side | yes |
-    | paddle | in a thread each, `paddle.grad` one at a time, on the caller's streams; on virtual GPUs as mxnet | yes |
-    | jax | in a thread each | no: differentiate inside the task |
-    | numpy | in a thread each | has none |
+    | paddle | each in its own thread, on the caller's streams, one `paddle.grad` at a time; virtual GPUs: as mxnet |
+    yes |
+    | jax | each in its own thread | no: differentiate inside the task |
+    | numpy | each in its own thread | NumPy has no gradients |
 
     Raises:
         ArgumentError: an argument cannot be called; no task has started.
@@ -79,8 +80,8 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
     refuse_in_capture("parallel.run")
     backend = selection.current()
     gpus = _gpus_in_use(backend)
-    # all of them before the first task starts, so that each task gets the state that the caller
-    # has now
+    # all are made before the first task starts, so that each task gets the state that the
+    # caller has now
     runs = [_Run(task, backend, gpus) for task in tasks]
     try:
         _run_all(runs, backend)
@@ -185,7 +186,8 @@ def carry_states() -> list[Callable[[], AbstractContextManager[Any]]]:
     """Returns this thread's state (such as its gradient mode) in every loaded backend, as
     functions. Each makes a context manager; inside its block, another thread has that state."""
     return [
-        # a backend with a `refusal` cannot be used in this forked child
+        # a backend with a `refusal` is left out: this process was forked after the framework
+        # had been imported, and cannot use it
         backend.thread_state()
         for backend in registry.list_loaded()
         if backend.refusal is None

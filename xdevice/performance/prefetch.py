@@ -40,10 +40,10 @@ __all__ = ["prefetch"]
 def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
     """Returns the batches of `iterable` on a device: the next are copied while the program computes with the current.
 
-    Each loop over the result starts `iterable` again, so call `prefetch` once for all epochs. `len` works as well.
+    Each loop over the result iterates over `iterable` from the start: call `prefetch` once for all epochs. `len` works.
     Tensors stay with their backend, NumPy arrays become tensors of the selected backend, and objects that are not
     numbers pass through. No batch shares memory with its source, which may therefore reuse one buffer for all batches.
-    The source runs in a thread, which ends with the source, with an exception, and when the consumer leaves its loop.
+    The source runs in a thread, which ends when the source ends or fails, and when the consumer leaves its loop.
 
     Args:
         iterable: a `torch.utils.data.DataLoader`, a `tf.data.Dataset`, a Gluon or Paddle `DataLoader`, a list, ...
@@ -54,12 +54,12 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
     |---|---|
     | torch | through pinned memory, from 24 MB on through xdevice's own ring of pinned buffers, on a side stream |
     | paddle | as on torch, the ring from 16 MB on, but on the stream of the computation: the process has one |
-    | jax | from the thread, from 16 MB on through xdevice's ring of pinned memory; one more batch of room is kept |
+    | jax | from the thread, from 16 MB on through xdevice's ring of pinned memory; keeps memory for one more batch |
     | tensorflow | from the thread, by its own scheduler, or by the ring: arrays from 16 MB on, tensors from 64 MB on |
     | mxnet | through pinned memory by MXNet's engine, from 16 MB on by the ring, from the thread |
 
     Raises:
-        ArgumentError, DeviceNotFoundError: if `depth` is below 1, or `iterable` no iterable; if the device is missing.
+        ArgumentError, DeviceNotFoundError: if `depth` is below 1 or `iterable` not iterable; if the device is missing.
         ContainerError: for a batch with an object whose tensors would stay behind, as with `to_device`.
         UnsupportedError: for a batch with a model or a variable that is not on the device; for a second loop over an
             iterable that can be started only once, such as a generator.
@@ -177,8 +177,8 @@ class _CopyStream:
             self._start = record_event(backend, place, backend.current_stream(place))
 
     def enter(self, stack: ExitStack) -> None:
-        """Makes the lane's stream the current one of this thread until `stack` is closed. Only
-        the first call does anything."""
+        """Makes this stream for copies the current one of the calling thread until `stack` is closed. Only the first
+        call does anything."""
         if self._stream is not None:
             return
         streams = _idle_streams.setdefault(
@@ -250,6 +250,8 @@ class _Producer(workers.Worker):
         # the source to the consumer
         workers.block_if_ending()
         self._permits.put(None)
+        # the source may have switched on a mode that the consumer needs to use the batch, such as
+        # MXNet's NumPy semantics
         rejoin(self._states)
         if isinstance(staged, BaseException):
             raise staged

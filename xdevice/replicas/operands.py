@@ -67,7 +67,9 @@ def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
     operands = leaves_in(x, name, verb)
     if not operands:
         refuse_non_container(x, verb)
-        raise NotATensorError(f"there is no tensor in {name}: {shown(x)}")
+        raise NotATensorError(
+            f"there is no tensor in {name}, which is {shown(x)}; expected a tensor, or a container of tensors"
+        )
     for operand in operands:
         if operand.kind == "model":
             raise NotATensorError(

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[Any]:
-    """Splits a batch along the first axis into one part for each device, in order. Nothing is lost; gradients flow.
+    """Splits a batch along the first axis into one part for each device, in the order of `devices`. Gradients flow.
 
     Args:
         x: a tensor, or a container of tensors of the same length along the first axis. Each part
@@ -121,6 +121,7 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     """
     place = _devices.parse(device)
     listed = _as_list(parts, "parts")
+    # a row has the tensors of one part, and a column those at one path in all parts
     rows = [tensors_in(part, f"parts[{i}]", "gather") for i, part in enumerate(listed)]
     _check_structures(listed, rows, "parts")
     _check_others(listed)
@@ -200,7 +201,7 @@ def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
     Raises:
         ArgumentError, DeviceError: if `devices` is empty; if it is not a list.
         DeviceNotFoundError: if one of the devices does not exist; nothing has been copied.
-        NotBuiltError: as with `replicate`. Also the other errors of `copy_to`.
+        NotBuiltError: if a model has a variable without values yet. Also the other errors of `copy_to`.
 
     Costs a copy for each device.
 
@@ -253,6 +254,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     if op not in ("sum", "mean"):
         raise ArgumentError(f"all_reduce: op must be 'sum' or 'mean', not {shown(op)}")
     listed = _as_list(tensors, "tensors")
+    # a row has the tensors of one replica, and a column those at one path in all replicas
     rows = [summands_in(x, f"tensors[{i}]") for i, x in enumerate(listed)]
     _check_structures(listed, rows, "tensors")
     columns = list(zip(*rows, strict=True))
@@ -311,7 +313,7 @@ def _as_list(things: Iterable[Any], name: str) -> list[Any]:
         or not hasattr(things, "__iter__")
     ):
         raise NotATensorError(
-            f"expected a list with one of the {name} for each device, not {shown(things)} of type "
+            f"expected a list of {name}, one for each device, not {shown(things)} of type "
             f"{type(things).__qualname__}"
         )
     listed = [registry.as_array(thing) for thing in things]

@@ -331,7 +331,9 @@ def _adopted(
     reason = _why_unusable(lent, takes, device, dtype)
     if reason is not None:
         raise BufferError(f"{reason}, and {target.name} cannot compute in such memory")
+    # the target may know the dtype by another label than DLPack's own
     lent.relabel(takes.labels.get(dtype) or dlpack.label_of(dtype))
+    # MXNet, for example, refuses other strides even along axes of size 1, where they have no effect
     if takes.strides == "compact":
         lent.straighten()
     # through a thread of xdevice, because a framework that holds its lock while it releases

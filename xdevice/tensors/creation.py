@@ -66,7 +66,8 @@ def tensor(
 
 
 def tensor_of(backend: Backend, data: Any, device: object, dtype: object) -> Any:
-    """Returns a new tensor of this backend, with the arguments and errors of `tensor`."""
+    """Returns a new tensor of `backend` with the numbers `data`. `device` and `dtype` are spellings, or None for the
+    defaults. Raises the errors of `tensor`."""
     place = place_for(backend, device)
     # the most frequent case: an array of float32 or of ints, which needs none of the steps
     # below
@@ -93,7 +94,8 @@ def ones(
 ) -> Any:
     """Returns a tensor of ones, made on the device: `ones(2, 3)` or `ones((2, 3))`; float32 if no `dtype` is given.
 
-    Arguments and errors are those of `tensor`; also `ShapeError` if `shape` is not a shape, or takes 2**63 bytes.
+    Arguments and errors are those of `tensor`; also `ShapeError` if `shape` is not a shape, or the tensor would take
+    2**63 bytes or more.
 
     Example:
         >>> tuple(xdevice.ones(2, 3).shape)
@@ -217,19 +219,21 @@ def item(x: Any) -> Any:
     inner = _tensor_of(x)
     if owned is None or inner is None:
         raise NotATensorError(
-            f"item takes one tensor, not {shown(x)} of type {type(x).__qualname__}"
+            f"item takes one tensor, not {shown(x)} of type {type(x).__qualname__}; call it for each tensor"
         )
     array = owned.backend.to_numpy(inner)
     if array.size != 1:
         raise ShapeError(
-            f"item takes a tensor with one element, not a tensor of shape {tuple(array.shape)}"
+            f"item takes a tensor with one element, not one of shape {tuple(array.shape)}; use xdevice.to_numpy(x)"
         )
     value = array.item()
     # `array.item()` returns a Python number for all dtypes of numbers except long doubles
     if isinstance(value, bool | int | float | complex):
         return value
     if array.dtype.kind != "f":
-        raise DTypeError(f"item returns a number, but {shown(x)} holds {array.dtype}")
+        raise DTypeError(
+            f"item returns a number, but {shown(x)} holds {array.dtype}; use xdevice.to_numpy(x)"
+        )
     # a longdouble
     return float(value)
 
@@ -287,8 +291,8 @@ def _tensor_of(x: Any) -> Any | None:
 def _full(
     shape: tuple[int | Sequence[int], ...], value: float, device: object, dtype: object
 ) -> Any:
-    """Returns a tensor filled with one value, and raises the errors of `ones`, which describes
-    the other arguments."""
+    """Returns a tensor filled with `value`. `shape` has the positional arguments of `ones`; `device` and `dtype` are
+    spellings, or None for the defaults. Raises the errors of `ones`."""
     backend = selection.current()
     place = place_for(backend, device)
     wanted = dtype_name(dtype) if dtype is not None else default_dtype_on(backend, place)
@@ -621,7 +625,7 @@ def _as_ints(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[A
             )
         if not fits:
             values = f"{least}" if array.size == 1 else f"a value between {least} and {most}"
-            raise DTypeError(f"{values} does not fit in {target}")
+            raise DTypeError(f"{values} does not fit in {target}; use another dtype")
     return array.astype(target)
 
 

@@ -78,8 +78,8 @@ def copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
 
 
 def leaf(backend: Backend, x: Any, target: Device) -> Any:
-    """Returns a copy of a tensor on a device, with respect to which gradients can be taken: a leaf of the framework's
-    graph."""
+    """Returns a copy of a tensor on a device. The copy is a leaf of the framework's graph: gradients can be taken with
+    respect to it."""
     return _with_own_attributes(x, backend.leaf(x, target))
 
 

@@ -373,6 +373,7 @@ def _readable(part: Any) -> dict[str, Any]:
     Paddle would lack these tensors."""
     for key in slots(type(part)):
         value = getattr(part, key, None)
+        # `{}`, because `_holds` does not use the dict that owns the attribute
         if _holds(_Attribute(key, {}, key, value)):
             name = type(part).__qualname__
             raise ContainerError(

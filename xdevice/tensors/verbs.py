@@ -250,9 +250,9 @@ def copy_to(x: T, device: object) -> T:
     """Returns a copy of `x` on a device, always in new storage, even on the device where `x` is. Gradients flow.
 
     Arguments and errors are those of `to_device`; the copy of a model or container is a new object. A tensor or model
-    that appears twice is copied once. If a container has a model and some of its layers or parameters, the copy has the
-    copied model's own. Optimizers cannot be copied without their parameters, nor can two models in a container that
-    share a part: `UnsupportedError`.
+    that appears twice is copied once. If a container has a model and some of its layers or parameters, the copy has
+    the copied model's own. An optimizer cannot be copied, except in a Keras model that owns it, nor can a container
+    in which two models share a part: both raise `UnsupportedError`.
 
     Costs one copy.
 
@@ -305,6 +305,7 @@ def _device_of(x: object) -> Device:
         x = registry.as_array(x)
         owned = registry.kind_of(type(x))
     if owned is not None:
+        # `str()` is "": errors need no name for the only argument
         common = _common_device(leaves.places(*owned, x, str))
     else:
         # without the names of the tensors, which only an error needs
@@ -366,7 +367,7 @@ def _same_device(xs: tuple[object, ...]) -> bool:
     """Does what `same_device` does if some of the arguments `xs` are not tensors of known
     types. Raises `NotATensorError` for an argument that cannot have a device."""
     places = _device_set(xs)
-    # the second way leaves out string tensors, which `_device_set` counts
+    # `_argument_places` leaves out string tensors, which `_device_set` counts
     if places is None or len(places) > 1:
         places = {place for _, place, _ in _argument_places(xs, {})}
     return len(places) <= 1

@@ -114,7 +114,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
                 # without 64 bits JAX makes no such arrays, and its programs still count in
                 # int64
                 if place is not None and self.lacks(place) and jax.config.jax_enable_x64:
-                    names = [_TYPES[one] for one in _types_in(program) if one in _TYPES]
+                    names = [_TYPES[text] for text in _types_in(program) if text in _TYPES]
                     self.refuse_lacking(place.index, names)
             return compile_program(client, program, natives, *args, **kwargs)
 

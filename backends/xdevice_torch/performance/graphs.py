@@ -63,7 +63,8 @@ class Graph:
             return self._record(stream, task)
 
     def _record(self, stream: Any, task: Callable[[], Any]) -> Any:
-        """Does the work of `capture`, inside its blocks."""
+        """The part of `capture` that runs inside its context managers: records the work of `task`, and returns the
+        result."""
         inputs, cause = Inputs(), None
         # saved before the recording, which binds the GPU's random generator to the graph
         random = torch.cuda.default_generators[stream.device_index].clone_state()
