@@ -18,20 +18,20 @@ from xdevice.core import scopes
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_patched():
-    before = dict(patching._set)
+    before = dict(patching._replaced)
     yield
-    assert patching._set == before
+    assert patching._replaced == before
 
 
 def patched(backend):
     """What a block has replaced, and what the framework keeps for it in this thread."""
     if backend.name == "torch":
-        return len(patching._set), backend.framework._C._len_torch_dispatch_stack()
+        return len(patching._replaced), backend.framework._C._len_torch_dispatch_stack()
     if backend.name == "tensorflow":
         from tensorflow.python.eager import context, execute
 
-        return len(patching._set), len(context.context().op_callbacks), execute.execute
-    return len(patching._set), None
+        return len(patching._replaced), len(context.context().op_callbacks), execute.execute
+    return len(patching._replaced), None
 
 
 def other(backend):
