@@ -317,7 +317,8 @@ def _run_kernel_hook(item: pytest.Item, when: Literal["enter", "leave"]) -> None
                 getattr(backend.namespace(), when, _nothing)()
 
 
-def _nothing() -> None: ...
+def _nothing() -> None:
+    """Stands for a function that an array namespace lacks."""
 
 
 def _seed(n: int) -> None:

@@ -72,6 +72,7 @@ class Cuda:
             self._taken_here.append(f"{backend.name} {backend.version}")
 
     def pytest_report_header(self) -> str:
+        """Returns the line at the start of a run that says which device "cuda" is."""
         return f'xdevice: "cuda" is {self._device}, a virtual GPU in the memory of the host'
 
     def pytest_collection_finish(self) -> None:
@@ -89,8 +90,9 @@ class Cuda:
     def pytest_runtest_makereport(
         self,
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Adds to the report of a test the names of the backends for which "cuda" was changed."""
         report = yield
-        # with xdist this carries the names to the main process
+        # with xdist, the reports carry the names to the main process
         report.xdevice_cuda = self._taken_here  # type: ignore[attr-defined]
         return report
 

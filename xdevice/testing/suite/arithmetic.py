@@ -57,6 +57,7 @@ class ArithmeticChecks(Suite):
         assert xdevice.to_numpy(y).tolist() == [[2.5, 3.5], [4.5, 5.5]], (
             "the tensor itself was changed"
         )
+        # `einsum` is optional
         if hasattr(self.adapter.namespace(), "einsum"):
             self.assert_is(
                 xdevice.math.einsum("ij,jk->ki", y, changed), [[37.75, 60.75], [41.75, 70.75]]
@@ -81,6 +82,7 @@ class ArithmeticChecks(Suite):
         x, y, unused, constant = (self.make(value) for value in (2.0, 3.0, [[1.0, 2.0]], 5.0))
         if self.requires_grad(constant) is not None:
             constant = self.samples.marked(constant)
+        # in no mode, and in each mode that the samples have, such as "no gradients"
         for mode, _ in ((nullcontext, None), *self.samples.modes().values()):
             self.in_thread(self.check_gradients, [x, y, x, unused], constant, mode)
 
@@ -98,6 +100,7 @@ class ArithmeticChecks(Suite):
             twice = add(inputs[0], inputs[0])
             return add(add(twice, constant), add(inputs[1], inputs[2])), [inputs[1], "text"]
 
+        # compared at the end: the tensors' marks and gradients must not change
         before = [self.flags(x) for x in (*leaves, constant)]
         try:
             with mode():
@@ -214,10 +217,10 @@ class ArithmeticChecks(Suite):
         return [self.samples.marked(self.make(array)) for array in arrays]
 
     def check_update(self, rows: list[tuple[Any, Any]]) -> None:
-        """Checks a step whose rule adds the gradient to the parameter, without and with
-        permission to write into its arguments: the new parameters must be right and not marked.
-        With permission, the rule must get copies. `rows` has the two pairs of a parameter and
-        its gradient that `test_an_update_is_in_memory_of_its_own` makes."""
+        """Checks `update` with a rule that adds the gradient to the parameter, first without and then with permission
+        to write into its arguments. The new parameters must be right, and not be marked as tensors that get gradients.
+        If the rule may write, it must get copies. `rows` has the two pairs of a parameter and its gradient that
+        `test_an_update_is_in_memory_of_its_own` makes."""
         operands: list[Any] = []
 
         def rule(p: Any, g: Any) -> Any:

@@ -340,6 +340,7 @@ class Suite:
         errors: list[BaseException] = []
 
         def run() -> None:
+            """Calls the function, and keeps its result or its error."""
             try:
                 results.append(function(*arguments))
             except BaseException as error:
@@ -436,8 +437,8 @@ def assert_same(actual: Any, expected: Any, name: str = "") -> None:
 
 
 def skip_if_none(value: Any, what: str) -> Any:
-    """Returns `value`, the result of a sample. Skips the check if it is None, because the samples do not have it;
-    `what` names the sample in the reason."""
+    """Returns `value`, the result of one of the samples. If it is None, the samples do not have what the check needs,
+    so the check is skipped; `what` names it in the reason."""
     if value is None:
         pytest.skip(f"the samples do not have: {what}")
     return value

@@ -297,7 +297,7 @@ class ModelChecks(Suite):
             with self.adapter.outermost(around):
                 result = net(x)
             assert not isinstance(net(x), tuple), "recording continues after its block"
-        assert [one is x for one in inputs] == [True], (
+        assert [tensor is x for tensor in inputs] == [True], (
             "around must be called once, for the whole model"
         )
         assert result[1] == "told"
@@ -401,6 +401,7 @@ class ModelChecks(Suite):
             assert not self.adapter.is_all_on(model, there), (
                 f"is_all_on must be False: {name} is not on {there}"
             )
+        # the device of the second part of a model whose first part the samples put on cpu:0
         far = there if there is not devices.CPU else self.home_device
         model = skip_if_none(self.samples.spread(far), "a model spread over two devices")
         assert not any(self.adapter.is_all_on(model, place) for place in (devices.CPU, far)), (

@@ -240,8 +240,8 @@ def train(world: World) -> Iterator[str]:
 
 
 def _train_in(dtype: str, tolerance: float, world: World) -> Iterator[str]:
-    """Does the work of `train` in one dtype. `most` is the largest relative difference that is
-    allowed between the two gradients."""
+    """Does the work of `train` in one dtype. `tolerance` is the largest relative difference that is allowed between
+    the gradient of several processes and that of one process."""
     # with the same seed on all ranks, so that all have the same data
     generator = np.random.default_rng(0)
     x = generator.normal(size=(2 * world.size + 1, 4))

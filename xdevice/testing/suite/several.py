@@ -59,17 +59,20 @@ class ReplicaChecks(Suite):
 
     @needs("Replicas")
     def test_gradients_flow_through_splits_and_joins(self) -> None:
+        # `assert_gradient` expects the gradient -2.5
         self.assert_gradient(lambda x: self.adapter.join(self.adapter.split(x * -2.5, [1, 1])))
         self.assert_gradient(lambda x: self.adapter.join(self.adapter.split(x, [2, 0])) * -2.5)
 
     def test_ordinary_tensors_are_dense(self) -> None:
         for name, x in self.odd_tensors().items():
             assert self.adapter.is_dense(x) is True, name
-            # only special tensors, such as TensorFlow's strings, must stay on the host
+            # tensors that must stay on the host are special ones, such as TensorFlow's strings
             assert self.adapter.is_host_bound(x) is False, name
 
     @needs("Replicas")
     def test_a_leaf_is_a_copy_that_asks_for_gradients(self) -> None:
+        """`leaf(x, target)` must return a copy of `x` on `target`, which is a tensor or a variable
+        of the framework, and gets gradients if its dtype is floating-point."""
         self.needs_kernels()
         for target in self.all_devices():
             for name, x, array in self.odd():
@@ -82,8 +85,8 @@ class ReplicaChecks(Suite):
                     self.assert_apart(tensor, x, name)
 
     def tensor_of(self, leaf: Any) -> Any:
-        """Returns the tensor of a leaf that is a variable, as on TensorFlow; any other leaf is
-        returned unchanged."""
+        """Returns the tensor of `leaf`, a result of the adapter's `leaf`: its value if it is a variable, as on
+        TensorFlow; otherwise `leaf` itself, which is a tensor."""
         tensor = self.adapter.tensor_of(leaf)
         return leaf if tensor is None else tensor
 
@@ -127,14 +130,14 @@ class ReplicaChecks(Suite):
                 ):
                     self.adapter.write(leaf, value)
                 continue
-            asks = self.requires_grad(leaf)
+            was_marked = self.requires_grad(leaf)
             before = self.address(leaf) if is_tensor else None
             self.adapter.write(leaf, value)
             self.assert_holds(self.tensor_of(leaf), new, name)
             # a write must not consume its source
             self.assert_holds(value, new, f"{name}: the value")
             # an update must not turn a parameter into a constant
-            assert self.requires_grad(leaf) is asks, name
+            assert self.requires_grad(leaf) is was_marked, name
             assert before is None or self.address(leaf) == before, name
             if is_tensor:
                 self.assert_apart(leaf, value, name)
@@ -170,18 +173,19 @@ class ReplicaChecks(Suite):
                 # slices, because an int as index would drop the axis
                 view = x[tuple(slice(i, i + 1) for i in index)]
             memory = self.adapter.memory_of(view)
-            if memory is not None and self.is_view(view, x, index):
+            # the slice may be a copy, whose address says nothing about the strides of `x`
+            if memory is not None and self.is_view(view, x):
                 assert memory[0] == first + (size - 1) * step, f"{name}: {strides}"
 
-    def is_view(self, view: Any, x: Any, index: tuple[int, ...]) -> bool:
-        """Whether writing into `view`, a slice of `x`, also changes `x`. `index` is where the
-        slice begins, with a number for each axis of `x`. The old values are restored."""
+    def is_view(self, view: Any, x: Any) -> bool:
+        """Whether writing into `view`, a slice of `x` with as many axes, also changes `x`. The
+        old values are restored."""
         before = self.adapter.to_numpy(x).tobytes()
         kept = xdevice.copy_to(view, self.home)
         # two numbers, because the slice may already have one of them
         for number in (0.0, 1.0):
             self.adapter.write(
-                view, self.make(np.full((1,) * len(index), number), dtype=dtype_name(x.dtype))
+                view, self.make(np.full(tuple(view.shape), number), dtype=dtype_name(x.dtype))
             )
             is_changed = self.adapter.to_numpy(x).tobytes() != before
             self.adapter.write(view, kept)
@@ -192,13 +196,13 @@ class ReplicaChecks(Suite):
     def assert_shares_nothing(self, x: Any, name: str) -> None:
         """Checks that a slice of `x` has its own memory, which an adapter promises if its
         `memory_of` returns None. Checks nothing for a tensor without axes."""
-        axes = len(tuple(x.shape))
-        if not axes:
+        if not tuple(x.shape):
             return
         with self.home_device:
             view = x[:1]
+        # frameworks such as JAX return `x` itself for a slice that contains all of it
         if view is not x:
-            assert not self.is_view(view, x, (0,) * axes), (
+            assert not self.is_view(view, x), (
                 f"{name}: memory_of returned None for memory that a view shares"
             )
 
@@ -259,7 +263,7 @@ class ReplicaChecks(Suite):
             if name == "bool":
                 continue
             array = xdevice.to_numpy(x)
-            # False: the sum and not the mean
+            # False: not the mean, but the sum
             total = self.adapter.total([x, x, x], False)
             self.assert_on(
                 self.home_device, total, (array + array + array).astype(array.dtype), name
@@ -313,11 +317,11 @@ class ReplicaChecks(Suite):
                 self.assert_reduces(name, x, array, mean=True)
 
     def assert_reduces(self, name: str, x: Any, expected: Array, mean: bool) -> None:
-        """Checks `all_reduce` of copies of `x`, `x` and `2 * x` on two devices: their sum must
-        be `expected`, or with `mean` their mean must be near 4/3 of `x`. Backends round a mean
-        of three differently in dtypes other than float32 and float64. So unless `name` is one
-        of these two, the mean is that of `x` and `x`, and must be near `expected`."""
-        # the same device twice, if there is no second one with values
+        """Checks `all_reduce` of copies of `x`, `x` and `2 * x` on two devices: their sum must be `expected`, or with
+        `mean`, their mean must be near 4/3 of `x`. But if `name` is not "float32" or "float64", the mean is that of
+        `x` and `x`, which must be near `expected`, because backends round a mean of three tensors differently in the
+        other dtypes."""
+        # the home device twice, if there is no second device whose tensors have values
         first, second = (self.devices_with_values() * 2)[:2]
         array = xdevice.to_numpy(x)
         xs = [xdevice.copy_to(x, first), xdevice.copy_to(x, second)]

@@ -45,7 +45,7 @@ class TransferChecks(Suite):
             for read in reads:
                 read()
         # in a block of the home device, because TensorFlow would otherwise copy `x` to another device
-        with xdevice.transfers() as none, self.home_device:
+        with xdevice.transfers() as log_without_reads, self.home_device:
             xdevice.device_of(x)
             self.samples.add(x, x)
         assert [record.kind for record in log] == ["read"] * len(reads), list(log)
@@ -59,7 +59,9 @@ class TransferChecks(Suite):
             assert record.nbytes == 4
             # a read on the CPU moves nothing, and is only logged
             assert record.physical is (self.home_device.kind != "cpu")
-        assert not list(none), "a transfer was recorded, but nothing was read or moved"
+        assert not list(log_without_reads), (
+            "a transfer was recorded, but nothing was read or moved"
+        )
 
     @needs("Transfers")
     def test_moves_are_seen(self) -> None:
