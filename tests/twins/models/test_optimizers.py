@@ -633,7 +633,7 @@ def test_one_parameter_that_becomes_two_has_no_common_moment():
     with pytest.raises(xdevice.errors.StateError) as error:
         xdevice.models.convert_optimizer(one, two, state, models=(tied, untied))
     assert all(
-        f"{name}: it is only a part of its source, or not the only parameter made from it"
+        f"{name}: moments are converted only if each number of its source is used by exactly one"
         in str(error.value)
         for name in ("0.weight", "1.weight")
     )

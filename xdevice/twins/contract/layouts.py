@@ -313,9 +313,9 @@ transposed; the biases are one array with two rows, for the inputs and for the s
 
 
 def packed(rows: Sequence[int], rule: Rule = SAME) -> Rule:
-    """Returns the rule for one array that joins several PyTorch parameters along their first
-    axis. `rows` says how many rows each of the parameters has, and `rule` is the rule for the
-    joined array."""
+    """Returns the rule for one array that joins several PyTorch parameters along their first axis. `rows` says how many
+    rows each of the parameters has. `rule` converts only the layout of the joined array, as if it were one PyTorch
+    parameter: to PyTorch's layout before the array is split, and back after the parameters are joined."""
     # `np.split` takes the ends of all parts except the last
     ends = [sum(rows[: number + 1]) for number in range(len(rows) - 1)]
 

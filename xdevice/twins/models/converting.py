@@ -261,10 +261,10 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
                 # there may be several pairings of the tensors in no layer: each is tried with
                 # each pairing of the layers
                 values = [partial(_values, source, target, request, pairs) for pairs in singles]
-                pairs, run, with_values, number, left = pair_by_inputs(runs, names, values)
+                pairs, run, with_values, number, doubt = pair_by_inputs(runs, names, values)
                 plain = differences.compare_by_calls(source, runs.expected, target, run, pairs)
                 # if the inputs left no question open, the order of the layers is not in doubt
-                doubts = [left, *order_in_doubt(source, target, pairs)] if left else []
+                doubts = [doubt, *order_in_doubt(source, target, pairs)] if doubt else []
                 return Pairing(pairs, singles[number], plain, likely, doubts, runs, with_values)
             except ArgumentError as error:  # the target cannot run with these inputs
                 doubts = [f"inputs= decides nothing: {error}"]

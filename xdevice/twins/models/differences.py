@@ -220,7 +220,7 @@ class Lister:
             here, there = pairs[-1]
             return f"several tensors have its shape; a guess is names={{{here!r}: {there!r}}}"
         hint = (
-            "say with names= which tensor it is"
+            "name the tensor of the source from which it is to be made with names="
             if is_target
             else f"call settle({name!r}) if it is not needed"
         )
@@ -280,6 +280,7 @@ class Lister:
     def _attentions_in_code(self) -> Iterator[str]:
         """Yields a line that names the attentions that were put together from linear layers: the model's code sets
         their heads and scale, and xdevice does not read that code."""
+        # each is the model, the layer and its counterpart
         attentions = [
             each for each in self._both_ways() if each[1].settings.get(layouts.ASSEMBLED)
         ]
@@ -310,7 +311,8 @@ class Lister:
 
     def _single_tensors(self) -> Iterator[str]:
         """Yields a line that names the paired tensors that are in no known layer."""
-        # a tensor that kinds= calls "same" is listed as a layer, but its use is not known either
+        # a tensor that kinds= gives the kind "same" (one array, in the same layout in both models) counts as a layer,
+        # but how the code uses it is not known either
         called_same = [pair for pair in self._pairing.pairs if pair[0].kind == _TENSOR]
         paths = [other.path for _, other in (*self._pairing.singles, *called_same)]
         if paths:
@@ -772,6 +774,7 @@ def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
     places: dict[str, list[int]] = {}
     for layer in sequence:
         line = places.setdefault(layer.line, [])
+        # the last layer of the line so far, which may be a padding, and the one before it
         pad, before = (every[line[-n]] if len(line) >= n else None for n in (1, 2))
         padded = _merge_pad(pad, layer, before) if pad and pad.kind == "pad" else None
         # the padding layer is removed; None keeps the indices of the layers after it

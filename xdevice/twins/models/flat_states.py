@@ -90,7 +90,7 @@ def _with_lists(
     """Returns the state with names such as `blocks.0` in place of Flax's `blocks_0` for the items of a list, if that
     makes more of `paths` match; otherwise returns it unchanged. `done` gets a line if names were changed."""
     new = {name: re.sub(r"_(\d+)(?=\.)", r".\1", name) for name in source}
-    # two equal names would lose a tensor
+    # two equal names would lose a tensor, and names that match no more paths may be right as they are
     if len(set(new.values())) < len(new) or _count_matching(
         new.values(), paths
     ) <= _count_matching(source, paths):

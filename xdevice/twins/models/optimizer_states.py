@@ -434,16 +434,17 @@ def _pair_up(
     if unused:
         unpaired.append(f"{theirs} updates no parameter made from {some_of(unused)}")
     taken = _elements_taken(pairs)
-    # left out: a source that becomes several parameters, because its moments are those of the sum of their gradients,
-    # and a source that is used only in part, because the rest of its moments would be lost
+    # two kinds of sources are left out: one whose numbers are copied into several parameters, because its moments are
+    # those of the sum of their gradients; and one that is used only in part, because the rest of its moments would be
+    # lost. A source that is divided among parameters is converted, because each of its numbers is used once
     complete = []
     for pair in pairs:
         if all(taken[id(one)] == _size(one) for one in pair.sources):
             complete.append(pair)
         else:
             unpaired.append(
-                f"{pair.name}: it is only a part of its source, or not the only parameter made from it; moments are "
-                f"converted only as a whole"
+                f"{pair.name}: moments are converted only if each number of its source is used by exactly one "
+                f"parameter, but some are used by none or by several"
             )
     return complete, unpaired
 
@@ -527,10 +528,10 @@ decay do so too, unless the decay is decoupled from the gradients."""
 def _sorted_differences(
     ours: _ReadOptimizer, theirs: _ReadOptimizer, pairs: list[_ParameterPair]
 ) -> tuple[list[str], list[str]]:
-    """Returns two lists: lines for all differences between the two optimizers, and those of the lines that change what
-    the numbers in a state mean."""
+    """Returns two lists: the lines about all differences between the two optimizers, and those about settings that
+    change what the numbers in a state mean."""
     # the parameters that each line is about, in a dict because it keeps their order
-    names: dict[str, dict[str, None]] = {}
+    names_of: dict[str, dict[str, None]] = {}
     blocking = []
     # without pairs, the common settings are compared
     common = ("", ours.optimizer.settings, theirs.optimizer.settings)
@@ -541,13 +542,13 @@ def _sorted_differences(
     ]
     for name, our_settings, their_settings in of_pairs or [common]:
         for setting, line in _differences(ours, our_settings, theirs, their_settings).items():
-            names.setdefault(line, {})[name] = None
+            names_of.setdefault(line, {})[name] = None
             if _is_part_of_state(setting, our_settings, their_settings):
                 blocking.append(line)
     lines = {
         # a line that is true of all parameters needs no names
         line: line if len(of) >= len(pairs) else f"{some_of(of)}: {line}"
-        for line, of in names.items()
+        for line, of in names_of.items()
     }
     return list(lines.values()), [lines[line] for line in dict.fromkeys(blocking)]
 

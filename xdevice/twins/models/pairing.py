@@ -195,7 +195,7 @@ def _pair_unique(ours: Unpaired, theirs: Unpaired) -> Pairs:
     several = [
         signature
         for signature in counts
-        # more than one in each
+        # each model has at least one, and one of them has several
         if signature in others and counts[signature] + others[signature] > 2
     ]
     if several:

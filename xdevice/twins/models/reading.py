@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Variables = Mapping[str, Any]
     Array = np.ndarray[Any, Any]
     Names = Mapping[str, str]
-    """A path for each path, as `names=` has them, or a kind for each path, as `kinds=` has them."""
+    """As in `names=`, paths of the target by paths of the source; or, as in `kinds=`, kinds of layers by path."""
     Pairs = Sequence[tuple[Layer, Layer]]
     """A layer of the source and its counterpart in the target, for each pair."""
     Shape = tuple[int, ...]
@@ -107,7 +107,7 @@ class Twin(NamedTuple):
         return forms
 
     def has_forms_of(self, other: Twin) -> bool:
-        """Whether both models have equally many layers of each kind and shape."""
+        """Whether both models have the same number of layers of each kind and shape."""
         ours, theirs = (
             Counter(twin.forms([*twin.layers, *twin.singles])) for twin in (self, other)
         )

@@ -608,7 +608,7 @@ def _misfits(
     """Yields a line for each tensor that cannot be written into the variable of its name, but one line for all tensors
     whose dtypes differ in the same way."""
     # the first name under which each variable is given, by the `id` of the variable
-    written: dict[int, str] = {}
+    first_names: dict[int, str] = {}
     casts: dict[tuple[str, str], list[str]] = {}
     for name, value in state.items():
         if name not in variables:
@@ -630,7 +630,7 @@ def _misfits(
             yield f"{name}: the variable {lack}"
         elif backend.device_of(value).kind == "meta":
             yield f"{name}: it is on the meta device, where it has no values"
-        first = written.setdefault(id(variable), name)
+        first = first_names.setdefault(id(variable), name)
         # checkpoints have a tied weight under each of its names, with the same value
         if first != name and expected == actual and not _equal(backend, value, state[first]):
             yield f"{name} and {first} are one variable in the model, but two different values were given"

@@ -132,8 +132,9 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
     read in the names and layouts of one of the two. Layers at the paths in `skip` are left out.
 
     Raises:
-        UnsupportedError, NotBuiltError, ContainerError: as in `host_leaves.read_leaves`. DTypeError: if the other
-            framework lacks the dtype of a model. ArgumentError: if `skip` is given and the values are not two models.
+        UnsupportedError: if a tensor is symbolic. NotBuiltError: if a model has no variables yet. ContainerError: if a
+            container contains itself or cannot be walked. DTypeError: if the other framework lacks the dtype of a
+            model. ArgumentError: if `skip` is given and the values are not two models.
     """
     if skip and None in (_with_layers(actual), _with_layers(expected)):
         raise ArgumentError(
@@ -183,12 +184,13 @@ def read_settings(
     actual: object, expected: object, names: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
     """Returns two lists of lines about settings that differ between two models, or could not be compared: all lines,
-    and those about settings that both models state. `names` is the argument of `compare`. Both lists are empty if a
-    value has no layers. Neither model is run."""
+    and those about settings that both models state. `names` maps layers of `actual` to those of `expected`. Both lists
+    are empty if a value has no layers. Neither model is run."""
     ours, theirs = _with_layers(actual), _with_layers(expected)
     if ours is None or theirs is None:
         return [], []
-    # the same kinds of layers under the same names: their settings can be compared without pairing
+    # the same kinds of layers under the same names: their settings can be compared without
+    # pairing, and those that only one model states are left out, so both lists are the same
     if ours.backend is theirs.backend and not names and _are_laid_out_alike(ours, theirs):
         lines = differing_layers(ours.backend, actual, expected)
         return lines, lines
@@ -341,7 +343,8 @@ def _is_expected_converted(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
     """Whether `theirs` (the expected model) must be converted to `ours`, and not `ours` to `theirs`: because a
     parameter of `ours` is the sum of two biases, or the product of a weight norm, and cannot be split into the two
     parameters of `theirs`."""
-    # weights that a weight norm keeps in two parts; the model with more of them is converted
+    # a weight norm keeps a weight in two parts, of which the first is counted; the model with
+    # more of them is converted
     our_norms, their_norms = (
         sum(part.of == layouts.NORMED[:1] for part in model.parts) for model in (ours, theirs)
     )
@@ -413,7 +416,7 @@ def _read_needed(path: str, model: _LayeredModel, state: State) -> list[HostLeaf
 
 class ModelOutputs(NamedTuple):
     """The outputs of two models or functions for the same inputs, and the traces of the two runs. Made by `run_pair`;
-    `names` is the argument of `compare`."""
+    `names` maps layers or logged names of `actual` to those of `expected`."""
 
     actual: list[HostLeaf]
     expected: list[HostLeaf]
@@ -446,6 +449,7 @@ class ModelOutputs(NamedTuple):
         runs = TwoRuns(ours, theirs, pairs)
         if first := runs.first_difference():
             return first.text
+        # without pairs of outputs, it is not known that anything differs but their number
         if len(self.actual) != len(self.expected):
             return "all layers agree"
         # each layer is within the limit, so small errors have added up
@@ -456,7 +460,8 @@ class ModelOutputs(NamedTuple):
 
 def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) -> ModelOutputs:
     """Runs both models, or functions, on `inputs`, and copies their outputs to the host. If both return equally many
-    tensors, the channels of the outputs of `actual` are moved to the axis where `expected` has them.
+    tensors, the channels of the outputs of `actual` are moved to the axis where `expected` has them. `names` maps
+    layers or logged names of `actual` to those of `expected`.
 
     Raises:
         NotATensorError: if an argument is neither a model nor a function, or if `inputs` holds anything but tensors.

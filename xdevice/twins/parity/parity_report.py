@@ -187,8 +187,8 @@ class ParityReport:
         }
 
     def further_partings(self) -> list[str]:
-        """A line for each text in the `partings` of the rows, except the text that the first divergence already
-        has."""
+        """A line for each text in the `partings` of the rows (the first operations and gradients that differ), except
+        the text that the first divergence already has."""
         shown = "" if self.first is None else self.first.value.comparison.text
         return [
             f"{name}, on {row.backend}: {text}"

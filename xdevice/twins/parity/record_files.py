@@ -87,10 +87,17 @@ class Recorder:
         """The open files `INDEX` and `ARRAYS`; None before the first value and after `close`."""
 
     def add(self, name: str, value: object) -> None:
-        """Writes a value as the next step of its name. Raises the errors that `recording.log` lists."""
+        """Writes a value as the next step of its name.
+
+        Raises:
+            RecordingError: if the name is empty or no string, if this process was forked from the one that made the
+                recorder, or if the folder already has a recording. NotATensorError, DTypeError: if a leaf could not be
+                compared later. UnsupportedError, NotBuiltError, ContainerError: if the value cannot be read.
+        """
         if not isinstance(name, str) or not name:
             raise RecordingError(
-                f"parity.log expects a name and a value, as in parity.log('loss', loss), but got the name {shown(name)}"
+                f"parity.log expects a name, which is a string and not empty, and a value, as in "
+                f"parity.log('loss', loss); got the name {shown(name)}"
             )
         # a forked child shares the open files, and the lines of both processes would mix
         if os.getpid() != self._process:

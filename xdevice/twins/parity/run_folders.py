@@ -247,8 +247,8 @@ def report_of_two(first: Path, second: Path, rule: Strictness) -> ParityReport:
     of `first`.
 
     Raises:
-        RecordingError: as in `report_of_run`, for either folder. ArgumentError: if `rule` has an rtol or atol, but
-            `first` was calibrated.
+        RecordingError: if a folder has no recording or a damaged one, or if a calibration run failed or cannot be
+            used. ArgumentError: if `rule` has an rtol or atol, but `first` was calibrated.
     """
     expected, actual = load(first), load(second)
     # the measured noise replaces the tolerances, so they would be ignored
@@ -334,7 +334,8 @@ def _compare_operations(
         for name, errors in programs.gradients()
     ]
     row.gradients = gradients if has_gradients else []
-    # if all recorded values agree, and no gradient in the report is off, there is no fault to find
+    # if all recorded values agree, and no gradient in the report is off, there is no fault to find;
+    # without recorded values, the operations alone show faults
     if first is None and row.values and not any(gradient.is_off for gradient in row.gradients):
         return
     for name, is_backward in (("operations", False), ("operations, backward", True)):

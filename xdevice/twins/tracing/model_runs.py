@@ -212,18 +212,18 @@ def run(
     subject = subject_of(x)
     backend, model = subject.backend, subject.model if has_layers else None
     # before the run, because JAX would narrow float64 without an error
-    for x in arrays.values():
+    for array in arrays.values():
         require_dtype(
             backend,
-            x.dtype.name,
+            array.dtype.name,
             "inputs=",
             "pass inputs of another dtype",
             place=subject.device,
         )
     tensors = {
         # copies, because a model may write into its inputs, and the other model gets the same ones
-        name: backend.from_numpy(numpy.array(x, order="C"), subject.device)
-        for name, x in arrays.items()
+        name: backend.from_numpy(numpy.array(array, order="C"), subject.device)
+        for name, array in arrays.items()
     }
     named = {name: x for name, x in tensors.items() if isinstance(name, str)}
     with ExitStack() as stack:

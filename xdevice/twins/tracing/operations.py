@@ -231,9 +231,9 @@ class LogWriter:
         self._log.add(operation)
 
     def _with_gradients_followed(self, result: Any, follow: Any, keys: list[str]) -> Any:
-        """Returns `follow(result, put)`: the result of the last operation, with hooks that keep each gradient that
-        reaches one of its outputs as an operation of its own. `keys` are the keys of all tensors in the result
-        (`_all_keys`)."""
+        """Returns `follow(result, put)`, as `run` describes it: the result of the last operation, with hooks that keep
+        each gradient that reaches one of its outputs as an operation of its own. `keys` are the keys of all tensors in
+        the result (`_all_keys`)."""
         last = len(self._log.operations) - 1
         operation = self._log.operations[last]
 

@@ -96,7 +96,8 @@ class Trace:
 
     def _read_call(self, call: Call, number: int) -> LayerCall:
         """Copies one call to the host. `number` says how many earlier calls of its layer there are."""
-        # a function has a name, and a layer's class has one
+        # a recorded value has `RECORD` in place of a layer. A function has a name, and a
+        # layer's class has one
         name = (
             call.layer
             if call.layer is RECORD

@@ -326,6 +326,7 @@ class ForcedRun:
         ]
         # a layer of the source can be the counterpart of only one layer of the target
         taken = {*self.chosen.values(), *self._fixed.values()}
+        # the layers that fit, and those of them that had this input, if they are not taken
         free, free_with_input = (
             [source for source in owns if source not in taken] for owns in (fitting, with_input)
         )
@@ -349,7 +350,8 @@ class ForcedRun:
             reverse=True,
         )
         (first, best), (second, _) = ranked[:2]
-        # the best must lead by more than half of what it lacks to 1, or the second might be the right one
+        # the best must lead by half of what it lacks to 1, and by 0.05 more, or the second
+        # might be the right one
         return best if first > _LIKELY and first - second > (1 - first) / 2 + 0.05 else ""
 
     def _called_next(self, same: Sequence[str]) -> list[str]:

@@ -32,7 +32,8 @@ def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
         single_tensors.with_biases,
         single_tensors.with_kinds,
     )
-    # in this order, because each compares how many layers of a kind the others have left in both models
+    # in this order, because each counts the layers of a kind that the rewrites before it have
+    # left
     for rewrite in rewrites:
         source, target = rewrite(source, target), rewrite(target, source)
     return attention.alike(source, target)
@@ -85,8 +86,8 @@ def without_channels(twin: Twin) -> Twin:
 
 def _with_channels(twin: Twin, other: Twin) -> Twin:
     """Returns the twin with the numbers of channels added to the group norms that lack them. The numbers come from the
-    other model's group norms: in their order if both models have equally many, otherwise one number, if all of the
-    other model's group norms have the same. Returns the twin unchanged if they differ."""
+    other model's group norms: in their order if both models have the same number of such norms, otherwise one number,
+    if all of the other model's group norms have the same. Returns the twin unchanged if they differ."""
     lacking = [layer for layer in twin.layers if _lacks_channels(layer)]
     group_norms = [
         layer
@@ -194,7 +195,7 @@ def _depth(layer: Layer) -> int:
 
 
 def _feed_one_another(twin: Twin, stack: list[Layer]) -> bool:
-    """Whether each recurrent layer returns as many numbers as the next one takes, and all have equally many
+    """Whether each recurrent layer returns as many numbers as the next one takes, and all have the same number of
     directions."""
     shapes = [twin.shapes(layer) for layer in stack]
     directions = [2 if layer.settings.get("bidirectional") else 1 for layer in stack]

@@ -42,8 +42,8 @@ _ROLES: Final = {len(roles): roles for roles in (_SEPARATE, _HALF_FUSED, _FUSED)
 
 
 def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
-    """Returns both models with linear layers joined into attentions, if the models have equally
-    many attentions. An attention that has the same form in both models is left as it is."""
+    """Returns both models with linear layers joined into attentions, if the models have the same number of attentions.
+    An attention that has the same form in both models is left as it is."""
     # the fused form (query, key and value in one layer, and the output) comes last: any two linear layers that follow
     # one another look like it
     for with_fused in (False, True):
@@ -57,14 +57,14 @@ def _joined(
     source: Twin, ours: list[Group], target: Twin, theirs: list[Group]
 ) -> tuple[Twin, Twin]:
     """Returns both models with the linear layers of each attention joined, if its counterpart has another form. `ours`
-    and `theirs` are the attentions of the two models in their order, equally many."""
+    and `theirs` are the attentions of the two models in their order, in the same number."""
     source_joins: list[tuple[Group, Layer]] = []
     target_joins: list[tuple[Group, Layer]] = []
     for one, other in zip(ours, theirs, strict=True):
         # layers of equal forms are paired one by one later, and keep their names
         if _form(source, one) == _form(target, other):
             continue
-        # from one of the two it may not be clear how its rows are divided
+        # the rows of query, key and value: in one of the two it may not be clear how they are divided
         rows = _rows(source, one) or _rows(target, other)
         for twin, group, joins in ((source, one, source_joins), (target, other, target_joins)):
             # the first layer is not query, key and value: these two are no attention, and neither may the others be
@@ -212,7 +212,7 @@ def _rows(twin: Twin, group: Group) -> list[int]:
     if len(heights) == 3:
         return heights
     if len(heights) == 2:
-        # the second layer has the rows of key and value, equally many of each
+        # the second layer has the rows of key and value, which are equal in number
         return [heights[0], heights[1] // 2, heights[1] // 2]
     sizes = {
         role: twin.variables[layer.parts[0].name].shape[0]

@@ -30,8 +30,8 @@ _OF_OWN_CLASSES: Final = ("rms_norm", "layer_norm", "batch_norm", "linear")
 
 def with_own_classes(twin: Twin, other: Twin) -> Twin:
     """Returns the twin with some modules of unknown classes read as norms or linear layers. The modules of one shape
-    are read so only if the other model has exactly as many more norms or linear layers with that shape and these
-    parameters as there are such modules. For linear layers, the other model's modules of unknown classes count too."""
+    are read as such a kind only if the other model has exactly that many more layers of this kind, with that shape and
+    the same parameters. For linear layers, the other model's modules of unknown classes count too."""
     for kind in _OF_OWN_CLASSES:
         lacking = _forms(twin=other, kind=kind) - _forms(twin, kind)
         candidates = _candidates(twin, kind)
@@ -269,10 +269,11 @@ def _as_single(twin: Twin, layer: Layer) -> Layer | None:
 
 def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str]]:
     """Pairs the tensors that belong to no layer. They are paired by `names=`, by equal paths, or in their order among
-    the tensors of one shape, if both models have equally many of that shape and the names do not contradict the order.
-    Returns a list of pairings, each a dict of the target's paths by the source's. The first has the sure pairs. If
-    tensors are left that fit, the list also has the sure pairs with the rest paired in order, and with the rest paired
-    by names. Raises `StateError` if `names=` pairs two tensors of different shapes."""
+    the tensors of one shape, if both models have the same number of that shape and the names do not contradict the
+    order. Returns a list of pairings, each a dict of the target's paths by the source's. The first has only the sure
+    pairs. If other tensors may correspond, the list also has the sure pairs together with the others paired in order,
+    and together with the others paired by names. Raises `StateError` if `names=` pairs two tensors of different
+    shapes."""
     ours, theirs = (
         {layer.path: twin.signature(layer)[1:] for layer in twin.singles}
         for twin in (source, target)
@@ -282,7 +283,6 @@ def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str
         for source_path, target_path in names.items()
         if source_path in ours and target_path in theirs
     }
-    # the paths of a tensor of the source and of one of the target
     for source_path, target_path in sure.items():
         if ours[source_path] != theirs[target_path]:
             raise StateError(
@@ -312,9 +312,10 @@ def _whole_shapes(twin: Twin) -> dict[str, object]:
 def _pair_alike(
     ours: Mapping[str, object], theirs: Mapping[str, object], sure: dict[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Pairs the tensors of each shape in their order, and adds their paths to `sure`, if both models have equally many
-    of that shape and the names do not contradict the order. Returns two pairings of the remaining paths: in their
-    order, and by names. `ours` and `theirs` give the shape of each tensor by path."""
+    """If both models have the same number of tensors of a shape, and the names do not contradict their order, pairs
+    these tensors in order and adds the pairs to `sure`, a dict of the target's paths by the source's. Returns two
+    pairings of the tensors of all other shapes in the same form: in their order, and by names. `ours` and `theirs` give
+    the shape of each tensor by its path; tensors in `sure` are left out."""
     in_order: dict[str, str] = {}
     likely: dict[str, str] = {}
     # only tensors of the same shape can be mistaken for one another
