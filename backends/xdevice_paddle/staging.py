@@ -51,9 +51,9 @@ def read(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
 def put(
     values: np.ndarray[Any, Any], place: Any, dtypes: Container[str]
 ) -> paddle.Tensor | None:
-    """Returns a tensor on a GPU with the values of an array, copied through the ring; None if
-    Paddle has to copy the array. The array may be changed as soon as this returns, while the
-    copy ends later, on the current stream."""
+    """Returns a tensor on a GPU, whose place is `place`, with the values of an array, copied through the ring; None if
+    Paddle has to copy the array, as for a dtype that is not in `dtypes`. The array may be changed as soon as this
+    returns, while the copy ends later, on the current stream."""
     if (
         not isinstance(place, paddle.CUDAPlace)
         or values.nbytes < TO_GPU
@@ -68,9 +68,9 @@ def put(
 
 
 def to_gpu(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
-    """Returns a copy on a GPU of a tensor on the host, through which no gradient flows; None if
-    Paddle has to copy the tensor. The tensor has been read when this returns, while the copy
-    ends later, on the current stream."""
+    """Returns a copy on a GPU, whose place is `place`, of a tensor on the host; no gradient flows through the copy.
+    None if Paddle has to copy the tensor. The tensor has been read when this returns, while the copy ends later, on
+    the current stream."""
     if (
         not isinstance(place, paddle.CUDAPlace)
         or not _is_plain(x, TO_GPU)

@@ -139,8 +139,8 @@ def _replaced(value: Any, moved: _Memo) -> Any:
 
 
 def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
-    """Returns the traced functions, anywhere in the process, that have captured one of these
-    variables. Raises `UnsupportedError` if a tf.data pipeline reads one of the variables."""
+    """Returns the traced functions, anywhere in the process, that have captured one of the variables `moving`. Raises
+    `UnsupportedError` if a tf.data pipeline reads one of the variables."""
     # two references are not those of a trace: the variable's own, and that of the argument of
     # `getrefcount`. If there are more, all objects of the process are searched, because the
     # traced function may be held by code that nothing else leads to. The search takes long, so
@@ -259,8 +259,9 @@ def _refusal(model: Any, why: str, backend: Models) -> UnsupportedError:
 
 
 def _duplicate(model: Any, memo: _Memo) -> Any:
-    """Returns a copy of a model. The copies of all its parts are made before any attribute is
-    copied, because the parts refer to each other in circles."""
+    """Returns a copy of a model. The copies of all its parts are made before any attribute is copied, because the
+    parts refer to each other in circles. `memo` has objects that were copied before, with their copies, and gets those
+    of all parts."""
     owned = parts.owned(model)
     # each part and its copy, if attributes have to be copied
     pairs = []
@@ -322,8 +323,8 @@ def _copied(value: Any, memo: _Memo) -> Any:
 
 
 def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
-    """Returns a function of the copied model: `function` itself, or, if its closure refers to
-    parts of the old model, a new function whose closure refers to the parts of the copy."""
+    """Returns a function of the copied model: `function` itself, or, if its closure refers to parts of the old model,
+    a new function whose closure refers to the parts of the copy, which are in `memo`."""
     closure = function.__closure__ or ()
     # an empty cell, which has no contents to read, belongs to a name that is not assigned yet
     values = [cell.cell_contents for cell in closure if cell != CellType()]
@@ -344,8 +345,8 @@ def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
 
 
 def _rebound_inner(function: Any, memo: _Memo) -> Any:
-    """Returns the Python function of a `tf.function` for the copied model. Raises TypeError if
-    `function` is a wrapper around a method, as for a method that `tf.function` decorates."""
+    """Returns the Python function of a `tf.function` for the copied model, whose parts are in `memo`. Raises TypeError
+    if `function` is a wrapper around a method, as for a method that `tf.function` decorates."""
     if tf.__internal__.decorator.unwrap(function)[0]:
         raise TypeError(
             "it keeps as an attribute a method that is a tf.function, which refers to the old model only weakly"
@@ -380,9 +381,9 @@ def _nodes(part: Any) -> list[Any]:
 
 
 def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
-    """Replaces, in the copy `new`, the ids of the old model's objects by the ids of its own
-    objects: in its tracker, in the keys of a functional model's nodes, and in the keys of an
-    optimizer's variables. `keys` has the new id of each variable."""
+    """Replaces, in the copy `new`, the ids of the old model's objects by the ids of its own objects: in its tracker,
+    in the keys of a functional model's nodes, and in the keys of an optimizer's variables. `memo` has the copies of
+    the old objects, and `keys` the new id of each variable."""
     has_keys = isinstance(new, keras.Function | keras.optimizers.Optimizer)
     for value in vars(new).values():
         if isinstance(value, _Tracker):

@@ -169,8 +169,8 @@ def _attributes(model: Any) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def built(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
-    """Returns everything that a model owns, as `owned` does. Raises `NotBuiltError` if the
-    model does not have its variables yet."""
+    """Returns everything that a model owns, as `owned` does, except objects of the types in `without` and what these
+    own. Raises `NotBuiltError` if the model does not have its variables yet."""
     parts = owned(model, without)
     _require_built(model, parts)
     return parts

@@ -82,8 +82,8 @@ def _entries(x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _leaves(library: ModuleType, x: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the path and the tensor of each tensor that moves with the collection `x`; nothing
-    for a non-tensor entry. `name` is the path to `x`."""
+    """Yields the path and the tensor of each tensor that moves with the collection `x`; nothing for a non-tensor
+    entry. `name` is the path to `x`, and `library` the module tensordict."""
     for path, inner in () if library.is_non_tensor(x) else _entries(x):
         if isinstance(inner, torch.Tensor):
             yield name + path, inner
@@ -94,9 +94,9 @@ def _leaves(library: ModuleType, x: Any, name: str = "") -> Iterator[tuple[str, 
 def _hidden(
     library: ModuleType, x: Any, name: str = "", is_inside: bool = False
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the path and the tensor of each tensor inside a non-tensor entry of the collection
-    `x`, such as a dict. `name` is the path to `x`, and `is_inside` says whether `x` itself is
-    inside such an entry."""
+    """Yields the path and the tensor of each tensor inside a non-tensor entry of the collection `x`, such as a dict.
+    `name` is the path to `x`, `is_inside` says whether `x` itself is inside such an entry, and `library` is the module
+    tensordict."""
     # a non-tensor entry is wrapped in an object, which has the entry as `data`
     if not is_inside and library.is_non_tensor(x):
         x, is_inside = x.data, True
@@ -131,8 +131,8 @@ def _items(x: Any) -> dict[str, Any]:
 
 
 def _rebuilt(library: ModuleType, old: Any, inside: dict[str, Any]) -> Any:
-    """Returns a collection like `old` with the entries `inside`; a dict if not all entries are
-    PyTorch tensors or collections."""
+    """Returns a collection like `old` with the entries `inside`; a dict if not all entries are PyTorch tensors or
+    collections. `library` is the module tensordict."""
     if not all(
         isinstance(x, torch.Tensor) or library.is_tensor_collection(x) for x in inside.values()
     ):

@@ -102,7 +102,7 @@ def first_lost(old: Any, new: Any) -> str:
 
 
 def _differs(old: Any, new: Any) -> bool:
-    """Whether two values differ in type or, for numbers and strings, in value."""
+    """Whether `new` differs from `old` in type or, for a number or string, in value."""
     return type(new) is not type(old) or (isinstance(old, _PLAIN) and old != new)
 
 

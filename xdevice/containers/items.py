@@ -147,9 +147,9 @@ def _tensor_ids(x: Any) -> set[int]:
 
 
 def write_keyed(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a copy of the dict `x` with the given values and attributes. The copy is made by
-    `copy.copy`, which keeps everything else that `x` has. Raises `ContainerError` if the copy
-    changes the type of a value."""
+    """Returns a copy of the dict `x` with other values and attributes: `children`, whose keys are `keys` (an
+    `Attribute` for each attribute). The copy is made by `copy.copy`, which keeps everything else that `x` has. Raises
+    `ContainerError` if the copy changes the type of a value."""
     new = copy.copy(x)
     # the class's own `__copy__` has returned something else
     if new is x or type(new) is not type(x):
@@ -190,10 +190,10 @@ def _read_mapping(x: Any) -> tuple[Names, Children]:
 
 
 def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a new mapping of the type of `x`, made from a dict by the type's constructor.
-    (`copy.copy` cannot be used: unless the type has a `__copy__`, the copy would share the
-    inner dict of `x`.) Raises `ContainerError` if the new mapping does not contain exactly
-    these children, or lacks an attribute of `x`."""
+    """Returns a new mapping of the type of `x`, made from a dict by the type's constructor. Its values and attributes
+    are `children`, whose keys are `keys` (an `Attribute` for each attribute). (`copy.copy` cannot be used: unless the
+    type has a `__copy__`, the copy would share the inner dict of `x`.) Raises `ContainerError` if the new mapping does
+    not contain exactly these children, or lacks an attribute of `x`."""
     pairs = [
         (key, child) for key, child in zip(keys, children, strict=True) if key is not _KEYS
     ]
@@ -232,8 +232,8 @@ def _has_kept(new: Any, old: Any) -> bool:
 
 
 def _check_types(new: Any, keys: Names, children: Children) -> Any:
-    """Returns the mapping `new`. Raises `ContainerError` if it has changed the type of a child:
-    some mappings convert the values that are put into them."""
+    """Returns the mapping `new`. Raises `ContainerError` if it has changed the type of one of `children`, which were
+    put into it under `keys`: some mappings convert their values."""
     for key, child in zip(keys, children, strict=True):
         if type(key) is not Attribute and type(new[key]) is not type(child):
             raise ContainerError(
@@ -243,8 +243,8 @@ def _check_types(new: Any, keys: Names, children: Children) -> Any:
 
 
 def _refuse_weak(x: Any, keys: Names, children: Children) -> Any:
-    """Raises `ContainerError` for a container with weak references, which cannot be rebuilt:
-    nothing else refers to its new contents, so they would be gone at once."""
+    """Raises `ContainerError` for a container with weak references, which cannot be rebuilt: nothing else refers to
+    its new contents (`children`), so they would be gone at once."""
     raise ContainerError("its contents exist only while something else refers to them")
 
 
@@ -262,7 +262,7 @@ def _items(x: Any) -> list[Any]:
 
 
 def _write_listed(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a copy of the list `x` with the items and attributes `children`."""
+    """Returns a copy of the list `x` with the items and then the attributes in `children`, whose keys are `keys`."""
     new = copy.copy(x)
     # the children are first the items and then the attributes
     count = len(_items(x))
@@ -293,7 +293,8 @@ def _read_tuple(x: Any) -> tuple[Names, Children]:
 
 
 def _write_tuple(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a new tuple of the type of `x` with the items and attributes `children`."""
+    """Returns a new tuple of the type of `x` with the items and then the attributes in `children`, whose keys are
+    `keys`."""
     # a struct sequence (see `_read_tuple`) has its own layout in C, so only its constructor can
     # make one
     if hasattr(x, "n_sequence_fields"):
@@ -321,8 +322,8 @@ def _read_partial(x: Any) -> tuple[Names, Children]:
 
 
 def _write_partial(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a copy of the `functools.partial` `x` with the function, arguments and attributes
-    `children`."""
+    """Returns a copy of the `functools.partial` `x` with the function, the arguments and then the attributes in
+    `children`, whose keys are `keys`."""
     new = copy.copy(x)
     more = list(zip(keys, children, strict=True))[len(_PARTIAL) :]
     # the attributes of a partial are read-only; its state, as for pickle, can be set
@@ -338,8 +339,8 @@ def read_elements(x: Any) -> tuple[Names, Children]:
 
 
 def _write_set(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a new set of the type of `x`. Raises `ContainerError` if the type's constructor
-    changes an element or loses an attribute."""
+    """Returns a new set of the type of `x` with the elements `children`; `keys`, their positions, are ignored. Raises
+    `ContainerError` if the type's constructor changes an element or loses an attribute."""
     new = _constructed(x, children)
     # by `id`, because comparing tensors would compute
     if set(map(id, new)) != set(map(id, children)):
@@ -348,8 +349,8 @@ def _write_set(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _write_deque(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a new deque of the type of `x` with the items `children` and the same `maxlen`.
-    Raises `ContainerError` if the type's constructor loses an attribute."""
+    """Returns a new deque of the type of `x` with the items `children` and the same `maxlen`; `keys`, the positions of
+    the items, are ignored. Raises `ContainerError` if the type's constructor loses an attribute."""
     new = type(x)(children, x.maxlen)
     lost = first_lost(x, new)
     if lost:

@@ -310,9 +310,10 @@ class Tree:
 
 
 def searched(x: Any, keep_movers: bool = False, walk: Walked | None = None) -> Tree:
-    """Returns the `Tree` of a container, whose attribute `strangers` lists the objects of
-    unknown types that hold tensors. `walk` is the result of `flatten(x, keep_movers, once=True)` if
-    the caller has it already. Raises `ContainerError` as `flatten` and `Tree.stranger` do."""
+    """Returns the `Tree` of a container, whose attribute `strangers` lists the objects of unknown types that hold
+    tensors. If `keep_movers` is True, an object that moves itself is not walked, but is a leaf. `walk` is the result
+    of `flatten(x, keep_movers, once=True)` if the caller has it already. Raises `ContainerError` as `flatten` and
+    `Tree.stranger` do."""
     while True:
         # loading a backend replaces the global dict `walks` by a new one, by which the end of the
         # loop notices that types were walked by outdated rules
@@ -587,8 +588,8 @@ def register(
 
 
 def _refuse_registration(cls: object, flatten: object, rebuild: object, move: object) -> None:
-    """Raises `ContainerError` if `cls`, an argument of `register_container`, cannot be
-    registered, or if the functions do not go together."""
+    """Raises `ContainerError` if `cls`, an argument of `register_container`, cannot be registered, or if its functions
+    (`flatten`, `rebuild` and `move`) do not go together."""
     if not isinstance(cls, type):
         raise ContainerError(
             f"register_container takes a type, not {shown(cls)}; "

@@ -162,7 +162,8 @@ def _by_functions(way: Way) -> Walk:
         )
 
     def write(x: Any, keys: Names, children: Children) -> Any:
-        """Returns what `rebuild` makes of `x` and the new children."""
+        """Returns what `rebuild` makes of `x` and the new children. It gets these as a list if `keys` are indices,
+        otherwise as a dict."""
         return rebuild(
             x,
             list(children)

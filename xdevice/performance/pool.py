@@ -115,15 +115,15 @@ class Pool:
             self._calls.discard(call)
 
     def _start(self, call: Call, *, is_nested: bool) -> None:
-        """Starts as many tasks of a call as may run at once. Each thread then takes the next
-        task by itself."""
+        """Starts as many tasks of a call as may run at once. Each thread then takes the next task by itself.
+        `is_nested` says whether a task of another call has made this call."""
         for _ in range(min(call.count, MOST)):
             if not self._submit(call, is_nested):
                 return
 
     def _submit(self, call: Call, is_nested: bool) -> bool:
         """Gives the next task of a call to an idle thread, or to a new one. Returns False if no task is left, or if no
-        further thread may be used."""
+        further thread may be used. `is_nested` says whether a task of another call has made this call."""
         with self._lock:
             # a call that is not nested may use more than `MOST` busy threads, because its own
             # thread only waits. If the program is ending, a call from one of its daemon threads

@@ -325,8 +325,8 @@ class _Producer(workers.Worker):
                 self._staged.put(error)
 
     def _stage_all(self, stack: ExitStack) -> None:
-        """Copies one batch after another, until the source ends or the thread is told to
-        stop."""
+        """Copies one batch after another, until the source ends or the thread is told to stop. The streams for copies
+        are entered until `stack` is closed."""
         while True:
             # waits while `depth` batches are ready
             self._permits.get()
@@ -341,8 +341,8 @@ class _Producer(workers.Worker):
             del batch
 
     def _stage_batch(self, batch: Any, stack: ExitStack) -> _Staged:
-        """Copies the tensors of one batch, each once, and returns them with an event for each
-        stream that copied."""
+        """Copies the tensors of one batch, each once, and returns them with an event for each stream that copied. The
+        streams are entered until `stack` is closed."""
         # the backends whose streams have copied something, by their names
         owners: dict[str, Backend] = {}
 
@@ -370,8 +370,8 @@ class _Producer(workers.Worker):
         """Returns a copy of one leaf of a batch if it is a tensor or an array of numbers.
         Returns other leaves unchanged, or raises the same errors as `to_device`.
 
-        `path` returns where the leaf is, such as "[0]['image']". The backend that copies is
-        added to `owners`, and `stack` closes its stream.
+        `path` returns where the leaf is, such as "[0]['image']". The backend that copies is added to `owners`, and its
+        stream is entered until `stack` is closed.
         """
         # by the class alone, which is fast: this runs for every leaf of every batch
         owner_and_kind = registry.kind_of(type(value))
@@ -448,7 +448,8 @@ class _Producer(workers.Worker):
         )
 
     def _enter(self, backend: Backend, stack: ExitStack) -> None:
-        """Makes the backend's stream for copies the current one, if it has such a stream."""
+        """Makes the backend's stream for copies the current one until `stack` is closed, if the backend has such a
+        stream."""
         copy_stream = self._copy_streams.get(backend.name)
         if copy_stream is not None:
             copy_stream.enter(stack)

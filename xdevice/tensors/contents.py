@@ -386,11 +386,11 @@ class _Sorted:
     def _move_before_tensors(
         self, target: Device, transfer_one: TransferOne, undo: Undo
     ) -> dict[int, Any]:
-        """Moves or copies, by the function `transfer_one`, all leaves in `owned` that must come before the tensors:
-        models, then symbolic tensors, and data, which goes to the host. Returns the results, by the `id`s of the old
-        leaves. Because models come first, a parameter that is also in the container outside its model stays the
-        parameter of the new model. For each model that is moved in place, adds to `undo` a function that moves it
-        back."""
+        """Moves or copies to the device `target`, by the function `transfer_one`, all leaves in `owned` that must come
+        before the tensors: models, then symbolic tensors, and data, which goes to the host. Returns the results, by
+        the `id`s of the old leaves. Because models come first, a parameter that is also in the container outside its
+        model stays the parameter of the new model. For each model that is moved in place, adds to `undo` a function
+        that moves it back."""
         done: dict[int, Any] = {}
         others = (leaf for leaf in self.owned if leaf[3] != "model")
         for _, value, backend, kind in (*self._models, *others):
@@ -422,9 +422,9 @@ class _Sorted:
     def _move_strangers(
         self, target: Device, is_copy: bool, done: dict[int, Any], undo: Undo
     ) -> None:
-        """Moves, or copies if `is_copy`, the `strangers` that can move themselves, and puts the results into `done`,
-        by the `id`s of the old objects. A move in place is not undone. Instead, the function that is added to `undo`
-        notes in the error where the object is now."""
+        """Moves (copies, if `is_copy`) the `strangers` that can move themselves to the device `target`, and puts the
+        results into `done`, by the `id`s of the old objects. A move in place is not undone. Instead, the function that
+        is added to `undo` notes in the error where the object is now."""
         for _, stranger in self.strangers:
             # an object that the container holds twice moves once
             if stranger.moves and id(stranger.x) not in done:
@@ -500,8 +500,9 @@ def _locate(
 
 
 def _require(owner: Backend | Stranger, requested: Device, x: Any, leaf: Any) -> None:
-    """Raises `DeviceNotFoundError`, with the path of `leaf` in `x`, if the device is missing in
-    the leaf's backend, or for a `Stranger` in the backend of one of its tensors."""
+    """Raises `DeviceNotFoundError`, with the path of `leaf` in `x`, if the leaf cannot be on the device `requested`.
+    `owner` is the backend of the leaf, which must have the device; for an object of an unknown type it is a
+    `Stranger`, and the backends of all its tensors must have the device."""
     try:
         owner.require(requested)
     except DeviceNotFoundError as error:
@@ -520,9 +521,9 @@ def _move(
     done: dict[int, Any],
     old: Sequence[Any] = (),
 ) -> list[Any]:
-    """Moves or copies each tensor of `away` once, by the function `transfer_one`, and puts the new
-    tensor into `done`, by the `id` of the old one. Tensors that are in `done` already are left
-    out. Returns the leaves `old`, with the old tensors replaced by the new ones."""
+    """Moves or copies each tensor of `away` to the device `target`, once, by the function `transfer_one`, and puts the
+    new tensor into `done`, by the `id` of the old one. Tensors that are in `done` already are left out. Returns the
+    leaves `old`, with the old tensors replaced by the new ones."""
     for backend, tensors in away.items():
         unmoved = tensors
         # a tensor in two places moves once, and is one tensor afterwards

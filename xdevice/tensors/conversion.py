@@ -139,8 +139,8 @@ def _target(
 
 
 def _require_all(values: list[Any], target: Backend, place: Device, copy: bool | None) -> None:
-    """Checks the leaves `values` before any of them is converted. Raises `NotATensorError` for
-    a model, `UnsupportedError` for a symbol, and the errors of `_require_there` for a tensor.
+    """Checks the leaves `values` before any of them is converted to a tensor of `target` on the device `place`. Raises
+    `NotATensorError` for a model, `UnsupportedError` for a symbol, and the errors of `_require_there` for a tensor.
     Leaves of other types are ignored."""
     for value in values:
         array = registry.as_array(value)
@@ -193,10 +193,9 @@ def _convert_one(
 def _on_other_device(
     source: Backend, x: Any, target: Backend, place: Device, copy: bool | None
 ) -> Any:
-    """Returns `x`, a tensor of `source`, as a tensor of the target on another device, `place`.
-    The tensor is converted on its present device if the target has that device too, otherwise
-    on the host; then the target moves the result to `place`. Raises the errors of
-    `_require_there` and `_convert`."""
+    """Returns `x`, a tensor of `source`, as a tensor of the target on another device, `place`. The tensor is converted
+    on its present device if the target has that device too, otherwise on the host; then the target moves the result to
+    `place`. Raises the errors of `_convert` and `_require_there`, which refuses this if `copy` is False."""
     _require_there(source, x, target, place, copy)
     # no gradient flows into another framework
     x = source.detached(x)

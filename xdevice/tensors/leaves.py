@@ -38,8 +38,8 @@ def dtype_of(backend: Backend, x: Any) -> str:
 
 
 def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
-    """Returns `x`, a tensor, symbol or model of this kind, on a device. A tensor that is on the
-    device already is returned itself; a model is moved in place."""
+    """Returns `x`, a tensor, symbol or model (`kind`), on the device `target`. A tensor that is on the device already
+    is returned itself; a model is moved in place."""
     if kind == "tensor":
         return (
             x
@@ -52,15 +52,16 @@ def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
 
 
 def start_move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
-    """Does what `move` does, but may return before the values of a tensor have arrived."""
+    """Returns `x`, a tensor, symbol or model (`kind`), on the device `target`, as `move` does, but may return before
+    the values of a tensor have arrived."""
     if kind == "tensor" and not is_on(backend, x, target):
         return require_new(backend, x, backend.start_move(x, target), "moving")
     return move(backend, kind, x, target)
 
 
 def is_on(backend: Backend, x: Any, target: Device) -> bool:
-    """Whether a tensor is on a device; False if it is on several devices, or on one that the
-    adapter does not know."""
+    """Whether a tensor is on the device `target`; False if it is on several devices, or on one that the adapter does
+    not know."""
     try:
         return backend.device_of(x) is target
     except UnsupportedError:
@@ -68,7 +69,7 @@ def is_on(backend: Backend, x: Any, target: Device) -> bool:
 
 
 def copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
-    """Returns a copy of `x`, a tensor, symbol or model of this kind, on a device."""
+    """Returns a copy of `x`, a tensor, symbol or model (`kind`), on the device `target`."""
     if kind == "symbol":
         return backend.copy(x, target)
     if kind == "model":
@@ -78,8 +79,8 @@ def copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
 
 
 def leaf(backend: Backend, x: Any, target: Device) -> Any:
-    """Returns a copy of a tensor on a device. The copy is a leaf of the framework's graph: gradients can be taken with
-    respect to it."""
+    """Returns a copy of a tensor on the device `target`. The copy is a leaf of the framework's graph: gradients can be
+    taken with respect to it."""
     return _with_own_attributes(x, backend.leaf(x, target))
 
 
@@ -111,8 +112,9 @@ def require_new(backend: Backend, x: Any, new: Any, verb: str) -> Any:
 
 
 def places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iterator[Location]:
-    """Yields a `Location` for a tensor, or for each variable of a model. `name` returns what
-    errors call `x`. Raises `UnsupportedError` for a symbol."""
+    """Yields a `Location` for a tensor, or for each variable of a model: a function that returns what errors call it,
+    its device, and a hint for the error about two devices. `name` returns what errors call `x`. Raises
+    `UnsupportedError` for a symbol."""
     if kind == "tensor":
         operators = operators_compute_elsewhere(backend)
         yield name, backend.device_of(x), operators and f"use xdevice.to_device{operators}"

@@ -202,7 +202,7 @@ class WholeModel:
             return False
 
     def move(self, target: Device) -> Any:
-        """Moves the model in place, with everything that it holds. Returns the model, or the
+        """Moves the model to the device `target` in place, with everything that it holds. Returns the model, or the
         object that the framework's own move returns instead."""
         self._check(target)
         moved = self._backend.move_model(self._model, target)
@@ -211,7 +211,7 @@ class WholeModel:
         return moved
 
     def copy(self, target: Device) -> Any:
-        """Returns a copy of the model, and of everything that it holds, on a device."""
+        """Returns a copy of the model, and of everything that it holds, on the device `target`."""
         twin = self._backend.copy_model(self._model, target)
         # checked after the copy, because the better error for an optimizer comes from
         # `copy_model`
@@ -222,9 +222,10 @@ class WholeModel:
         return twin
 
     def _check(self, target: Device) -> None:
-        """Raises `DeviceNotFoundError` if a framework lacks the device, `ContainerError` if a
-        container with tensors to be moved cannot be rebuilt, and `UnsupportedError` if the
-        model is an optimizer and one of its parameters is on another device."""
+        """Checks whether the model can be moved to the device `target`, without moving anything. Raises
+        `DeviceNotFoundError` if a framework lacks the device, `ContainerError` if a container with tensors to be moved
+        cannot be rebuilt, and `UnsupportedError` if the model is an optimizer and one of its parameters is on another
+        device."""
         backend, model = self._backend, self._model
         parameters = backend.parameters_of(model)
         misplaced = next((x for x in parameters if backend.device_of(x) is not target), None)
@@ -291,9 +292,9 @@ class WholeModel:
 
 
 def move(backend: Backend, model: Any, target: Device) -> Any:
-    """Moves a model in place, with everything that it holds, and returns it, or the object that
-    the framework's own move returns instead. Does nothing if all of it is on the device
-    already. If the move fails, moves the model back."""
+    """Moves a model to the device `target` in place, with everything that it holds, and returns it, or the object that
+    the framework's own move returns instead. Does nothing if all of it is on the device already. If the move fails,
+    moves the model back."""
     whole = WholeModel(backend, model)
     if whole.is_all_on(target):
         return model
@@ -426,10 +427,9 @@ def _moves(owned: Owned, value: Any) -> bool:
 
 
 def _moved_leaf(value: Any, target: Device, done: dict[int, Any]) -> Any:
-    """Returns a leaf on a device: for a tensor that can leave the host, the moved tensor; for
-    an object that moves itself, the result of its move; any other leaf itself, because models
-    have been moved in place already. `done` has the results of earlier calls, by the `id`s of
-    the old leaves."""
+    """Returns the leaf `value` on the device `target`: for a tensor that can leave the host, the moved tensor; for an
+    object that moves itself, the result of its move; any other leaf itself, because models have been moved in place
+    already. `done` has the results of earlier calls, by the `id`s of the old leaves."""
     if id(value) not in done:
         owned, mover = registry.kind_of(type(value)), trees.mover(value)
         if mover is not None:

@@ -104,8 +104,8 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         super().reset_peak(device)
 
     def _compiling(self, compile_program: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns JAX's function that compiles a program, wrapped so that it raises an error if
-        a value in the program has a dtype that one of the program's devices lacks."""
+        """Returns `compile_program`, JAX's function that compiles a program, wrapped so that it raises an error if a
+        value in the program has a dtype that one of the program's devices lacks."""
 
         def checked(client: Any, program: Any, natives: Any, *args: Any, **kwargs: Any) -> Any:
             """Replaces JAX's function. `natives` is an array of the program's JAX devices."""
@@ -121,8 +121,8 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return checked
 
     def _placing(self, put: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function of JAX that puts arrays on devices, wrapped so that it raises an
-        error if an array has a dtype that its virtual GPU lacks, and counts the memory."""
+        """Returns `put`, a function of JAX that puts arrays on devices, wrapped so that it raises an error if an array
+        has a dtype that its virtual GPU lacks, and counts the memory."""
 
         def checked(*args: Any, **kwargs: Any) -> Any:
             """Replaces JAX's function: puts the arrays, and then checks the results."""
@@ -140,8 +140,8 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return checked
 
     def _counting(self, execute: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns JAX's method that runs a compiled program, wrapped so that it counts the
-        memory of its devices afterwards."""
+        """Returns `execute`, JAX's method that runs a compiled program, wrapped so that it counts the memory of its
+        devices afterwards."""
 
         def counted(program: Any, *args: Any) -> Any:
             """Replaces JAX's method: runs `program`, and then counts the memory."""

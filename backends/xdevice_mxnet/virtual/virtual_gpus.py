@@ -56,8 +56,8 @@ def refuse_mixed_devices() -> None:
     def invoke(
         operator: Any, count: Any, handles: Any, outputs: Any, results: Any, *rest: Any
     ) -> int:
-        """Replaces `MXImperativeInvokeEx`: checks the arrays before the call. `handles` has
-        `count` operands; `results` has the arrays of `out=`, if there are any."""
+        """Replaces `MXImperativeInvokeEx`: checks the arrays before the call of `operator`. `handles` has `count`
+        operands; `results` has the arrays of `out=`, and `outputs` their number, which is 0 if there are none."""
         # the number of arrays in `out=`, which MXNet would write to on any device; `_obj` is
         # the argument of `byref`
         written = outputs._obj.value
@@ -87,9 +87,8 @@ def _is_null(pointer: object) -> bool:
 
 
 def _with_gradients(call: Any, name: str, at: int) -> Any:
-    """Wraps a function of MXNet's library that takes arrays and their gradients. The new
-    function raises an `MXNetError`, with `name` in it, if an array and its gradient are on two
-    devices.
+    """Wraps `call`, a function of MXNet's library that takes arrays and their gradients. The new function raises an
+    `MXNetError`, with `name` in it, if an array and its gradient are on two devices.
 
     The gradients are the argument with the number `at` after the arrays."""
 

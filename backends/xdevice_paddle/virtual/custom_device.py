@@ -176,7 +176,8 @@ class _Slots:
 
 
 def _interface(slots: _Slots, n: int) -> int:
-    """Makes and fills a `C_DeviceInterface`, which Paddle will own and free, and returns its address."""
+    """Makes a `C_DeviceInterface` (the table of C functions) for `n` virtual GPUs, and returns its address. Paddle
+    will own and free it. `slots` says where each member is."""
     page = machine_code.Page()
     functions = _functions(page, n)
     page.finish()
@@ -190,7 +191,8 @@ def _interface(slots: _Slots, n: int) -> int:
 
 
 def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
-    """Makes the C functions of a device without kernels, and returns their addresses, by the names in the interface.
+    """Makes the C functions of `n` devices without kernels, in the memory of `page`, and returns their addresses, by
+    the names in the interface.
 
     All except `set_device` and `get_device` ignore the device, because all memory is the host's. The current device is
     each thread's own, as CUDA's is: Paddle sets it in a thread, and expects it there. The functions for streams are

@@ -107,7 +107,7 @@ def _recording(graph: Any, stream: Any) -> Iterator[None]:
 
 
 def _abandon(graph: Any, stream: Any, pool: Any) -> None:
-    """Ends a recording that has failed, and frees its memory, which PyTorch would keep."""
+    """Ends the recording of `graph`, which has failed, and frees its memory `pool`, which PyTorch would keep."""
     with torch.cuda.stream(stream), suppress(RuntimeError):
         # if another thread waits for the GPU just when the recording begins, PyTorch raises
         # without ending it

@@ -235,9 +235,9 @@ class _Module:
 
 
 def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
-    """Returns replacements for the private functions that `torch.accelerator` calls. The keys
-    are the functions' names without the prefix "_accelerator_". PyTorch's own functions would
-    ask the device guard or an allocator of the device, and fail or crash."""
+    """Returns replacements for the private functions that `torch.accelerator` calls, for which `module` does the work.
+    The keys are the functions' names without the prefix "_accelerator_". PyTorch's own functions would ask the device
+    guard or an allocator of the device, and fail or crash."""
 
     def exchange(index: int) -> int:
         """Makes a device the current one of this thread, and returns the index of the one
@@ -442,7 +442,8 @@ def _sent(x: torch.Tensor) -> Any:
 def _received(
     values: torch.Tensor, device: str, requires_grad: bool, is_parameter: bool
 ) -> torch.Tensor:
-    """Returns the tensor that `_sent` has sent, on its device in this process."""
+    """Returns the tensor that `_sent` has sent, on its device in this process. The arguments are its values on the
+    host, its device, its flag `requires_grad`, and whether it is a parameter."""
     moved = values.to(device)
     return (
         torch.nn.Parameter(moved, requires_grad)
@@ -455,7 +456,7 @@ def _received(
 
 
 def _making_storages(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `UntypedStorage.__new__`: a storage on a virtual GPU is made from one on the host,
+    """Wraps `make`, the `__new__` of `UntypedStorage`: a storage on a virtual GPU is made from one on the host,
     because PyTorch would ask the device for an allocator and crash."""
 
     def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Any:

@@ -384,8 +384,8 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 def _check_devices(
     op: Any, facts: _Facts, tensors: list[torch.Tensor], args: Any, kwargs: dict[str, Any]
 ) -> None:
-    """Raises the error that CUDA raises if the tensors of an operation are on two virtual GPUs,
-    or on a virtual GPU and the host."""
+    """Raises the error that CUDA raises if the tensors of the operation `op` are on two virtual GPUs, or on a virtual
+    GPU and the host. `facts` are those of `op`."""
     places = {x.device for x in tensors if x.device.type == NAME}
     places.update(x.device for x in _misplaced(facts, args, kwargs))
     if len(places) > 1:
@@ -396,8 +396,7 @@ def _check_devices(
 
 
 def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """Yields those tensors on the host among the arguments that an operation on a GPU
-    refuses."""
+    """Yields those tensors on the host among the arguments that an operation on a GPU, with these `facts`, refuses."""
     # `args` may be shorter than `names`, because trailing arguments have defaults
     for name, value in (*zip(facts.names, args, strict=False), *kwargs.items()):
         if name in facts.from_host:

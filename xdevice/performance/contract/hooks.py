@@ -124,8 +124,9 @@ class Hooks(Patches):
             self.calls(numpy, name, partial(_describe_numpy_read, name))
 
     def read(self, how: str, x: Any, *, explicit: bool = False) -> Transfer | None:
-        """Returns a record of a read of `x` by the host. Returns None if `x` is not a tensor
-        with values on one device, or if reading it is not a transfer."""
+        """Returns a record of a read of `x` by the host, through the call named `how`; `explicit` says whether the
+        program asked for the read by that name. Returns None if `x` is not a tensor with values on one device, or if
+        reading it is not a transfer."""
         source = self._source(x)
         return (
             None
@@ -136,8 +137,9 @@ class Hooks(Patches):
     def move(
         self, how: str, x: Any, target: Device | None, *, explicit: bool = False
     ) -> Transfer | None:
-        """Returns a record of a move of `x` to the device `target`. Returns None if `x` is not
-        a tensor on one device, if it is on `target` already, or if `target` is None."""
+        """Returns a record of a move of `x` to the device `target`, by the call named `how`; `explicit` says whether
+        the program asked for the move by that name. Returns None if `x` is not a tensor on one device, if it is on
+        `target` already, or if `target` is None."""
         source = self._source(x)
         if source is None or target is None or source is target:
             return None
@@ -152,8 +154,9 @@ class Hooks(Patches):
         nbytes: int,
         explicit: bool = False,
     ) -> Transfer:
-        """Returns a record of a transfer by this backend: `kind` is "read" or "move", and `how`
-        the name of the call that makes it."""
+        """Returns a record of a transfer of `nbytes` by this backend from `source` to `destination`. `kind` is "read"
+        or "move", `how` is the name of the call that makes it, and `explicit` says whether the program asked for it by
+        that name."""
         # from the CPU to the CPU nothing is moved
         physical = source.kind != "cpu" or destination.kind != "cpu"
         return Transfer(

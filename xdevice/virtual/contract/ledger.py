@@ -53,8 +53,8 @@ class Ledger:
         self._released.append((index, nbytes))
 
     def hold(self, key: Any, index: int, address: Any, nbytes: int) -> None:
-        """Counts the memory of a tensor until `drop(key)`. Tensors at one address share their
-        memory, which is counted once. Raises the framework's error if the GPU has too little
+        """Counts the `nbytes` at `address` on a GPU as the memory of a tensor until `drop(key)`. Tensors at one
+        address share their memory, which is counted once. Raises the framework's error if the GPU has too little
         memory."""
         with self._lock:
             # first, because a new tensor may have the key or the address of one that is gone
