@@ -426,7 +426,7 @@ def _is_on_host(node: ast.expr) -> bool:
 
 
 def _trains(loop: Any) -> bool:
-    """Whether the body of a loop contains a backward pass, outside of inner loops and functions."""
+    """Whether the body of a loop contains a backward pass, not counting inner loops and functions."""
     waiting: list[ast.AST] = list(loop.body)
     for node in waiting:  # which grows meanwhile
         # skip inner loops and functions with all that is in them

@@ -198,8 +198,8 @@ class MxnetOptimizers(Optimizers):
                 for part, array in enumerate(trainers.arrays(updater.states[index])):
                     state[f"{index}.{part}"].copyto(array)
             # MXNet counts the steps of a parameter on each of its devices
-            for context in parameters[index].list_ctx():
-                counts = trainers.counts(mx_optimizer).setdefault(context.device_id, {})
+            for device in parameters[index].list_ctx():
+                counts = trainers.counts(mx_optimizer).setdefault(device.device_id, {})
                 counts[index] = int(state[f"{index}.{trainers.UPDATES}"].asscalar())
         # a scheduler computes the rate from num_update, the highest count of any parameter
         mx_optimizer.num_update = max(
