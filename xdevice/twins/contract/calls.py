@@ -275,7 +275,7 @@ def recording(
         try:
             yield
         finally:  # not reset with a token, which would also undo the blocks opened since
-            _watches.set(tuple(one for one in _watches.get() if one is not watch))
+            _watches.set(tuple(other for other in _watches.get() if other is not watch))
 
 
 @contextmanager
@@ -368,7 +368,7 @@ def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
     if isinstance(value, Mapping):
         return {key: replaced(backend, inside, new) for key, inside in value.items()}
     if isinstance(value, list | tuple):
-        inside = [replaced(backend, one, new) for one in value]
+        inside = [replaced(backend, item, new) for item in value]
         # a named tuple takes its items as separate arguments, any other sequence takes them as one
         return type(value)(*inside) if hasattr(value, "_fields") else type(value)(inside)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

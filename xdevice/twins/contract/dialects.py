@@ -38,7 +38,8 @@ _KERNELS: Final = {
     "linear": {"weight": layouts.TRANSPOSED},
 }
 _NO_STATISTICS: Final = dict.fromkeys((layouts.MEAN, layouts.VARIANCE, layouts.COUNTER))
-"""The statistics of an instance norm, which only PyTorch keeps: None for each, as in `layouts.parts`."""
+"""The statistics of an instance norm, which only PyTorch keeps: None for each, because `layouts.parts` takes None for
+a parameter that the framework lacks."""
 
 
 def refused(
@@ -102,6 +103,7 @@ def _cells(
     for suffix in layouts.suffixes(settings):
         # such as "l0_reverse": the number, and "reverse" or nothing
         number, _, reverse = suffix[1:].partition("_")
+        # the second pattern, of index 1, is that of the direction backward
         path = of_both[bool(reverse)] if settings.get("bidirectional") else of_one_direction
         for name, own in names.items():
             rule = rules.get(name, layouts.SAME)
@@ -175,7 +177,8 @@ def tensorflow(kind: str, settings: Settings) -> tuple[Part, ...]:
 def keras_attention(settings: Settings) -> tuple[Part, ...]:
     """Returns the parts of Keras's MultiHeadAttention. If `settings` lacks `num_heads`,
     conversion from PyTorch raises `layouts.UnfitError`."""
-    # 0 if the number of heads is not known; `str` is for type checkers only, which know a setting as an `object`
+    # 0 if the number of heads is not known; `str` is for type checkers only, which know a
+    # setting as an `object`. The size of a head follows from the weight, so it is -1, any size
     heads = int(str(settings.get("num_heads", 0)))
     own = projections(heads, -1, "attention_output")
     if heads:
@@ -192,13 +195,13 @@ def projections(heads: int, size: int, output: str) -> tuple[Part, ...]:
     `heads` is the number of heads, and `size` the size of a head. Each may be -1, which means any size, but at most
     one of the two if values are converted from PyTorch. `output` is the name of the last projection."""
     # the axes of the heads come last in the kernels of queries, keys and values, and first in that of the output
-    each = (heads, size)
+    head_axes = (heads, size)
     own = []
     for short, name in _PROJECTIONS.items():
-        weight = layouts.kernel((-1,), each)
+        weight = layouts.kernel((-1,), head_axes)
         own.append(Part(f"{name}.kernel", (f"{short}_proj.weight",), weight))
-        own.append(Part(f"{name}.bias", (f"{short}_proj.bias",), layouts.shaped(each)))
-    weight = layouts.kernel(each, (-1,))
+        own.append(Part(f"{name}.bias", (f"{short}_proj.bias",), layouts.shaped(head_axes)))
+    weight = layouts.kernel(head_axes, (-1,))
     own.append(Part(f"{output}.kernel", ("out_proj.weight",), weight))
     own.append(Part(f"{output}.bias", ("out_proj.bias",), layouts.SAME))
     return tuple(own)
@@ -305,8 +308,12 @@ def linen_cells(names: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yields the path and the kind ("lstm" or "gru") of each linen cell whose arrays are all among `names`."""
     # a name is that of the cell and two more: "path.ii.kernel"
     for path in dict.fromkeys(name.rpartition(".")[0].rpartition(".")[0] for name in names):
-        for kind, joins in LINEN_CELLS.items():
-            if all(layouts.join(path, name) in names for own in joins.values() for name in own):
+        for kind, joined in LINEN_CELLS.items():
+            if all(
+                layouts.join(path, name) in names
+                for of_gates in joined.values()
+                for name in of_gates
+            ):
                 yield path, kind
 
 

@@ -40,8 +40,9 @@ class Layers(Models):
         )
 
     def has_layers(self, x: object) -> bool:
-        """Whether `x`, for whose type `classify` does not return "model", is a model for `layers`, `variables` and the
-        capabilities built on them. Such an object still moves as a container."""
+        """Whether `x` is a model for `layers`, `variables` and the capabilities built on them, although `classify`
+        does not return "model" for its type, as for the modules of Flax and Equinox. Such an object still moves as a
+        container."""
         return False
 
     def write_layers(self, model: Any, values: Mapping[str, Any]) -> None:
@@ -108,9 +109,9 @@ class Calls(Layers, Conversion):
         raise self.unsupported("tracing the calls of models", "pass the model")
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Returns the result of a model for these arguments in evaluation mode, not recorded
-        for gradients. Afterwards the model is in its former mode. Raises `UnsupportedError` if
-        keywords are passed, but models of the framework take none."""
+        """Returns the result of a model for these arguments in evaluation mode, not recorded for gradients. Afterwards
+        the model is in its former mode. Raises `UnsupportedError` if keywords are passed to a model of a framework
+        whose models take none."""
         raise self.unsupported("calling models", "call the model yourself")
 
     def operation_calls(self, run: Run, leaf: Leaf) -> AbstractContextManager[None]:

@@ -181,8 +181,9 @@ class Layer(NamedTuple):
     settings: Settings
     """The settings that change the output of the layer, by PyTorch's names: eps, momentum, groups, padding, ..."""
     line: str = ""
-    """The name of the line that the layer belongs to: the layers of a line are called in the order of
-    `Backend.operations`, with nothing between them. Empty if the model's own code decides what is called."""
+    """The name of the line that the layer belongs to. A line is a group of layers that are called one after another,
+    in the order of `Backend.operations`, with nothing between them. Empty if the model's own code decides what is
+    called."""
 
 
 # rules
@@ -267,7 +268,7 @@ first of the two, and the second is 0."""
 
 
 def _gru_biases_to_torch(x: Array) -> tuple[Array, Array]:
-    """Converts the biases of `BIASES_OF_GRU`, in the order r, z, n of the inputs, n of the state, to PyTorch's bias_ih
+    """Converts the biases of a GRU, one array in the order r, z, n of the inputs, n of the state, to PyTorch's bias_ih
     and bias_hh. PyTorch adds its two biases of r and z, so one of each becomes 0."""
     # each of the four has a quarter of the numbers
     r_and_z, new, of_state = np.split(x, (len(x) // 4 * 2, len(x) // 4 * 3))
@@ -275,8 +276,8 @@ def _gru_biases_to_torch(x: Array) -> tuple[Array, Array]:
 
 
 def _gru_biases_from_torch(ih: Array, hh: Array) -> Array:
-    """Converts PyTorch's bias_ih and bias_hh to the biases of `BIASES_OF_GRU`, the reverse of
-    `_gru_biases_to_torch`."""
+    """Converts PyTorch's bias_ih and bias_hh to one array in the order r, z, n of the inputs, n of the state: the
+    reverse of `_gru_biases_to_torch`."""
     # r and z are the first two of PyTorch's three gates
     start_of_n = len(ih) // 3 * 2
     return np.concatenate([(ih + hh)[:start_of_n], ih[start_of_n:], hh[start_of_n:]])
@@ -288,9 +289,9 @@ the state, which r multiplies."""
 
 
 def _input_bias_from_torch(ih: Array, hh: Array) -> Array:
-    """Converts PyTorch's bias_ih and bias_hh to the one bias of `BIAS_OF_INPUT`. Raises
-    `UnfitError` if PyTorch's bias for the state of n is not 0, because that bias cannot be
-    added to the bias for the inputs: r multiplies only the bias for the state."""
+    """Converts PyTorch's bias_ih and bias_hh to the one bias of a GRU that has biases for the inputs only. Raises
+    `UnfitError` if PyTorch's bias for the state of n is not 0, because that bias cannot be added to the bias for the
+    inputs: r multiplies only the bias for the state."""
     biases = _gru_biases_from_torch(ih, hh)
     if biases[len(ih) :].any():
         raise UnfitError(
@@ -400,7 +401,7 @@ def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
 
 def rows(rule: Rule, first: int, last: int, total: int) -> Rule:
     """Returns the rule for an array of `total` rows, of which only the rows `first:last` are converted to PyTorch's
-    layout. Converted back, the other rows become zeros. `rule` is the rule for the whole array."""
+    layout. Converted back, the other rows become zeros. `rule` converts the array with all of its rows."""
 
     def native(x: Array) -> Array:
         """Returns an array of `total` rows, with zeros in place of those that are not in `x`."""
@@ -437,8 +438,8 @@ def by_pixels(rule: Rule, image: Sequence[int], why: str) -> Rule:
     """Returns a rule that converts as `rule` does, and reorders an array with a number for each pixel of a flattened
     image. `image` has the sizes of the image's axes: rows, columns, channels. In PyTorch the pixels are the last axis,
     in the order channels, rows, columns. `why` becomes the rule's `order`."""
-    # the same image with its channels first
-    first = image[-1], *image[:-1]
+    # -1 is the place of the channels in `image`, and -len(image) that of its first axis
+    channels_first = image[-1], *image[:-1]
 
     def canonical(x: Array) -> tuple[Array, ...]:
         """Converts the array to PyTorch's layout, with the pixels counted channels first."""
@@ -446,7 +447,9 @@ def by_pixels(rule: Rule, image: Sequence[int], why: str) -> Rule:
 
     def native(*arrays: Array) -> Array:
         """Converts PyTorch's arrays back, with the pixels counted channels last."""
-        return rule.native(*(_recounted(array, first, -len(image), -1) for array in arrays))
+        return rule.native(
+            *(_recounted(array, channels_first, -len(image), -1) for array in arrays)
+        )
 
     return rule._replace(canonical=canonical, native=native, order=why)
 
@@ -458,8 +461,8 @@ def _recounted(x: Array, image: Sequence[int], source: int, target: int) -> Arra
 
 
 def unfit(rule: Rule, why: str) -> Rule:
-    """Returns `rule` for a layout of PyTorch that the framework does not have: conversion from PyTorch raises
-    `UnfitError` with this reason."""
+    """Returns a rule that converts to PyTorch as `rule` does, but raises `UnfitError` with the reason `why` when it
+    converts from PyTorch, whose values the framework cannot represent."""
 
     def native(*arrays: Array) -> Array:
         """Raises `UnfitError`."""
@@ -469,7 +472,7 @@ def unfit(rule: Rule, why: str) -> Rule:
 
 
 def refused(rule: Rule, why: str) -> Rule:
-    """Returns `rule` for shapes only: the conversion of values is refused, with this reason."""
+    """Returns `rule`, marked as usable for shapes only: the conversion of values is refused with the reason `why`."""
     return rule._replace(refusal=why)
 
 
@@ -507,7 +510,7 @@ def _with_weight_as(
         if part.of == ("weight",):
             each = zip(names, of, rules(part.rule), strict=True)
             # at the place of the weight, so that the order of the parameters stays PyTorch's
-            every += [Part(name, (one,), rule) for name, one, rule in each]
+            every += [Part(name, (parameter,), rule) for name, parameter, rule in each]
         else:
             every.append(part)
     return tuple(every)
@@ -582,23 +585,24 @@ def parts(
     Both have the form `{kind: {PyTorch's parameter: ...}}`. `names` gives the framework's name, or None if the
     framework lacks the parameter; `rules` gives the `Rule`. A parameter that they do not mention is as in PyTorch."""
     own_names, own_rules = names.get(kind, {}), rules.get(kind, {})
-    # without an entry for attentions, the parameters are PyTorch's own, which joins some projections in one array
+    # without an entry for attentions, the parts are those of PyTorch's own attention, which
+    # joins some projections in one array
     if kind == ATTENTION and not own_names and not own_rules:
         # a layer states head_dim only if it is not the size that PyTorch computes
         why = f"in PyTorch a head has embed_dim / num_heads numbers, but these heads have {settings.get('head_dim')}"
-        packed = tuple(_attention(settings))
+        own_parts = tuple(_attention(settings))
         return (
-            tuple(part._replace(rule=unfit(part.rule, why)) for part in packed)
+            tuple(part._replace(rule=unfit(part.rule, why)) for part in own_parts)
             if "head_dim" in settings
-            else packed
+            else own_parts
         )
     # a recurrent layer has a set of parameters for each of its cells
     wanted = cells(kind, settings) if kind in RECURRENT else KINDS[kind]
     named = ((own_names.get(name, name), name) for name in wanted)
     return tuple(
-        Part(mine, (name,), own_rules.get(name, SAME))
-        for mine, name in named
-        if mine is not None
+        Part(own_name, (name,), own_rules.get(name, SAME))
+        for own_name, name in named
+        if own_name is not None
     )
 
 
@@ -618,8 +622,8 @@ def _attention(settings: Settings) -> Iterator[Part]:
 
 
 def is_packed(shapes: Mapping[str, Sequence[int]]) -> bool:
-    """Whether PyTorch stores the weights of queries, keys and values in one array, given the shapes of all parameters,
-    by PyTorch's names. False without any of these weights."""
+    """Whether PyTorch stores the weights of queries, keys and values in one array. `shapes` are the shapes of all
+    parameters, by PyTorch's names. False if `shapes` has none of these weights."""
     return (
         len({tuple(shapes[f"{name}.weight"]) for name in _IN if f"{name}.weight" in shapes})
         == 1
@@ -685,11 +689,12 @@ def present_layers(
     the model's variables. A layer that is given without parts first gets those of PyTorch's own layer. The layers stay
     in their order, except inside a block, a module that calls its layers in another order: `blocks` gives the names of
     these layers, in the order of the calls, by the path of the block."""
-    own = ((one, one.parts or parts(one.kind, one.settings)) for one in layers)
-    each = (
-        present_layer(one.path, one.kind, of_one, names, one.settings) for one, of_one in own
+    with_parts = ((layer, layer.parts or parts(layer.kind, layer.settings)) for layer in layers)
+    found = (
+        present_layer(layer.path, layer.kind, its_parts, names, layer.settings)
+        for layer, its_parts in with_parts
     )
-    return in_order([layer for layer in each if layer is not None], blocks)
+    return in_order([layer for layer in found if layer is not None], blocks)
 
 
 def in_order(layers: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> list[Layer]:
@@ -792,9 +797,8 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
 
 
 def stated_once(layers: Iterable[Layer], name: str) -> Iterator[Layer]:
-    """Yields the layers, of which only the first one with the setting `name` keeps this
-    setting. The value of the setting is then a text that also says how many more layers had the
-    setting."""
+    """Yields all the layers, but removes the setting `name` from every layer except the first that has it. There, the
+    value of the setting becomes a text, which also says how many more layers had the setting, if any."""
     every = list(layers)
     having = [layer for layer in every if name in layer.settings]
     for layer in every:
@@ -829,9 +833,11 @@ def sides(value: Any, axes: int) -> Any:
     if isinstance(around, tuple) and len(around) == 2 * axes:
         around = tuple(zip(around[::2], around[1::2], strict=True))
     if isinstance(around, tuple) and all(isinstance(side, tuple | list) for side in around):
-        pairs = tuple((int(one), int(two)) for one, two in around)
+        pairs = tuple((int(start), int(end)) for start, end in around)
         return (
-            tuple(one for one, _ in pairs) if all(one == two for one, two in pairs) else pairs
+            tuple(start for start, _ in pairs)
+            if all(start == end for start, end in pairs)
+            else pairs
         )
     return around
 

@@ -117,7 +117,7 @@ class Table(NamedTuple):
     """Whether modules inside a layer with parameters are listed too, because they compute with the output of that
     layer."""
     follow: Callable[[Layer], Iterable[Layer]] = lambda layer: ()
-    """Returns the operations that a layer with parameters itself applies to its output, such as an activation."""
+    """Returns the operations, such as an activation, that a layer with parameters applies to its own output."""
     observers: tuple[str, ...] = ()
     """Packages whose hooks need no entry, because they change no output, or only compute a weight."""
 
@@ -281,7 +281,7 @@ class _Lines:
         """Names the line of each layer in `module`, which calls its children one after another. `line` is the name of
         the line that the first child is in. Returns the name of the line to which a layer after the last child
         belongs."""
-        for path, child, inside, *_ in self._inside(module):
+        for path, child, children, *_ in self._inside(module):
             # a module that is called in two places is listed once, so the list does not show
             # the order of its calls. The name of the line after it includes that of the line
             # before it, because the lines after the two places need different names
@@ -289,7 +289,7 @@ class _Lines:
                 line = f"after {path} of {line}"
             elif self._table.is_line(child):
                 line = self._in_line(child, line)
-            elif path in self._known or not inside:
+            elif path in self._known or not children:
                 self._names[path] = line
             # a group with code of its own may call anything, so it is not known what is called
             # next to it
@@ -378,7 +378,7 @@ def read_each(
     """Returns each module that has a row for its class or for a base class, with its description, unless the row
     returns None. `modules` are pairs of a path and a module. A row may be listed by the name of a class,
     `package.module.Class`, so that the package is not imported for it."""
-    read = []
+    described = []
     for path, module in modules:
         # nearest first, so that a row for a subclass wins
         classes = type(module).__mro__
@@ -386,8 +386,8 @@ def read_each(
         row = next((rows[key] for key in keys if key in rows), None)
         layer = None if row is None else row(path, module)
         if layer is not None:
-            read.append((module, layer))
-    return read
+            described.append((module, layer))
+    return described
 
 
 def over_axes(
@@ -399,9 +399,9 @@ def over_axes(
     path and the layer."""
     names = {axes: name.format(axes) for axes in (1, 2, 3)}
     return {
-        getattr(module, one): partial(row, axes)
-        for axes, one in names.items()
-        if hasattr(module, one)
+        getattr(module, class_name): partial(row, axes)
+        for axes, class_name in names.items()
+        if hasattr(module, class_name)
     }
 
 
@@ -409,8 +409,8 @@ def _settings(layer: Any, attributes: Mapping[str, Attribute]) -> dict[str, obje
     """Returns the settings of a layer, by name: `attributes` gives, for each setting, the
     attribute from which its value is read."""
     return {
-        setting: getattr(layer, read) if isinstance(read, str) else read(layer)
-        for setting, read in attributes.items()
+        setting: getattr(layer, attribute) if isinstance(attribute, str) else attribute(layer)
+        for setting, attribute in attributes.items()
     }
 
 
@@ -527,7 +527,7 @@ def pad(
     first axis first: how many pixels are added at the beginning of the axis, and how many at
     its end. `value` is the value of these pixels in the mode "constant"."""
     settings: dict[str, object] = {
-        "padding": tuple((int(one), int(two)) for one, two in around),
+        "padding": tuple((int(start), int(end)) for start, end in around),
         "mode": mode,
     }
     # in the other modes, the new pixels repeat or reflect those of the image, and `value` has no meaning
@@ -613,6 +613,7 @@ def _window(
     # in all frameworks, a pool's stride is its kernel unless it is given
     steps = sizes if stride is None or stride == [] else per_axis(stride, axes)
     around = padding.lower() if isinstance(padding, str) else sides(padding, axes)
+    # as Keras calls no padding
     if around == "valid":
         around = (0,) * axes
     if around == "same":

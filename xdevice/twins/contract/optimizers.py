@@ -128,7 +128,7 @@ class Optimizer(NamedTuple):
     """The parameters in the framework's order; empty if the optimizer does not know them yet."""
     arguments: Mapping[str, str]
     """The framework's own names of the settings that a user can choose: `{"lr": "learning_rate"}`. A value with spaces
-    is a sentence for a setting that no argument alone makes."""
+    is a sentence about a setting that does not follow from one argument alone."""
 
 
 def kind_of(
@@ -200,19 +200,18 @@ class Optimizers(Models):
         return False
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
-        """Returns, by name, new tensors for state that an optimizer would make only in its
-        first step: the whole state of each parameter that has no state yet, if `names` has at
-        least one name of that state. The optimizer does not use these tensors before
-        `take_state`. Empty for a model that is not an optimizer."""
+        """Returns, by name, new tensors for state that an optimizer would make only in its first step. If a parameter
+        has no state yet, and `names` has at least one name of its future state, the result has that whole state. The
+        optimizer does not use these tensors before `take_state` is called. Returns {} for a model that is not an
+        optimizer."""
         return {}
 
     def take_state(
         self, optimizer: Any, state: Mapping[str, Any]
     ) -> None:  # most frameworks have nothing to do
-        """Makes a model use the values that `load` has just written. `state` has, by name, the
-        variables that were written and the tensors that `state_to_come` returned, which the
-        optimizer uses from now on. Called for networks too, because some networks must be
-        notified of new values."""
+        """Makes a model or optimizer use the values that `load` has just written. `state` has, by name, the variables
+        that were written, and the tensors that `state_to_come` returned; the optimizer uses these tensors from now on.
+        Called for networks too, because some networks must be notified of new values."""
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         """Returns the computation of an optimizer, in PyTorch's terms:

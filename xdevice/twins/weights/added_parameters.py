@@ -64,13 +64,13 @@ def advice_of_tensor(name: str) -> str:
 def require_merged(source: Iterable[str], target: Iterable[str]) -> None:
     """Raises `StateError` if only one of two models has LoRA parameters. `source` and `target` are the names of the
     models' parameters. Converting the layers that both have would lose what LoRA adds."""
-    ours, theirs = _with(_LORA, source), _with(_LORA, target)
-    if ours and not theirs:
-        raise StateError(advice(ours))
-    if theirs and not ours:
+    in_source, in_target = _with(_LORA, source), _with(_LORA, target)
+    if in_source and not in_target:
+        raise StateError(advice(in_source))
+    if in_target and not in_source:
         raise StateError(
-            f"{listed(map(repr, theirs), 2)} of like= are parameters of LoRA, but the source has none; pass the model "
-            f"without them, and add them afterwards"
+            f"{listed(map(repr, in_target), 2)} of like= are parameters of LoRA, but the source has none; pass the "
+            f"model without them, and add them afterwards"
         )
 
 

@@ -152,7 +152,9 @@ def _of_index(path: str, files: ExitStack) -> Header:
     for file_name, header in parts.items():
         # only the tensors for which the index names this file, which may have others, left from an earlier save
         entries |= {
-            name: one for name, one in header.entries.items() if file_of.get(name) == file_name
+            name: entry
+            for name, entry in header.entries.items()
+            if file_of.get(name) == file_name
         }
     # files that name different frameworks count together as one file that names none
     origins = {header.origin for header in parts.values()}

@@ -258,8 +258,8 @@ def _path(keys: _Keys) -> str:
 
 
 def _host_arrays(variables: _Variables) -> tuple[dict[str, Array], dict[str, str]]:
-    """Returns two dicts. The first maps names to values and has each variable once, under its first name; the second
-    maps each further name of a shared variable to its first name."""
+    """Returns two dicts. The first maps names to the values on the host; it has each variable once, under the first of
+    its names. The second maps each further name of a shared variable to the first name."""
     arrays: dict[str, Array] = {}
     shared: dict[str, str] = {}
     # the first name of each variable, by its id
@@ -325,7 +325,8 @@ def load_file(path: Path, device: object, backend: str | Backend | None) -> dict
     owner = selection.backend(backend)
     place = place_for(owner, device)
     with open_checkpoint(path) as header:
-        # the dtypes and shapes so far, because a model has thousands of tensors, but few of these
+        # the dtypes and shapes that were checked already: a model has thousands of tensors, but few
+        # of these
         checked: set[str | tuple[int, ...]] = set()
         for name, entry in header.entries.items():
             dtype, shape = entry.dtype, entry.shape
@@ -463,11 +464,11 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
 def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) -> None:
     """Raises `StateError`, `DTypeError` or `UnsupportedError` if an entry of a file cannot be written into a variable.
     `where` is the path of the file, for messages."""
-    here = _name_of(variable.value.dtype), tuple(variable.value.shape)
-    if here != (floats.effective(entry.dtype), entry.shape):
+    own_dtype, own_shape = _name_of(variable.value.dtype), tuple(variable.value.shape)
+    if (own_dtype, own_shape) != (floats.effective(entry.dtype), entry.shape):
         raise StateError(
-            f"{name} does not fit: it is {entry.dtype} of shape {entry.shape} in {where}, but {here[0]} of shape "
-            f"{here[1]} in into="
+            f"{name} does not fit: it is {entry.dtype} of shape {entry.shape} in {where}, but {own_dtype} of "
+            f"shape {own_shape} in into="
         )
     require_dtype(
         variable.backend,

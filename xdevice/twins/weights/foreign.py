@@ -42,6 +42,7 @@ _STARTS: Final = (
     (b"\x89HDF\r\n\x1a\n", _KERAS),
     # a pickle of the magic number with which files of PyTorch before 1.6 begin
     (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", _PYTORCH),
+    # the magic number of MXNet's lists of arrays
     (b"\x12\x01\0\0\0\0\0\0", _MXNET),
     (b"\x93NUMPY", Kind("an array of NumPy", "read it with numpy.load")),
     (

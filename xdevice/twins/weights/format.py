@@ -119,9 +119,9 @@ class Header(NamedTuple):
 
 @contextmanager
 def open_file(path: str) -> Iterator[Header]:
-    """Yields the header of a safetensors file, which stays open in the block. The header and the values come from the
-    same file, even if another process replaces it at that moment. Raises `FileFormatError` if the file is damaged or
-    not a safetensors file, `DTypeError` if NumPy lacks a dtype in it, `MissingFileError` if it does not exist, and
+    """Yields the header of a safetensors file. The file stays open in the block. The header and the values come from
+    the same file, even if another process replaces it at that moment. Raises `FileFormatError` if the file is damaged
+    or not a safetensors file, `DTypeError` if NumPy lacks a dtype in it, `MissingFileError` if it does not exist, and
     `FilePathError` if it cannot be read."""
     # tried again if the file was replaced meanwhile
     while True:
@@ -135,7 +135,8 @@ def open_file(path: str) -> Iterator[Header]:
 
 
 def _is_same_file(path: str, file: FileIO) -> bool:
-    """Whether the path still names the open file, and not another one that has replaced it."""
+    """Whether the path still names the open file, and not another one that has replaced it. Raises `MissingFileError`
+    if there is no file at the path any more."""
     require_plain_file(path)
     # opened again, because `os.stat` of a path gives other numbers than `fstat` on Windows
     with _open(path) as again:
@@ -163,7 +164,8 @@ def _header(path: str, file: FileIO) -> Header:
             metadata = header.pop(RESERVED, None) or {}
             entries = _entries(header, 8 + length, file)
         origin = metadata.get(ORIGIN) or _FORMATS.get(metadata.get("format", ""), "")
-        # the library's `save_model` writes the names of tied weights so; others may mean other things
+        # the library's `save_model` records tied weights in this form; other programs may mean
+        # something else by such entries
         remarks = {
             name: first
             for name, first in metadata.items()

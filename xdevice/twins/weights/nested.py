@@ -33,8 +33,8 @@ class Found(NamedTuple):
 
     state: Mapping[str, Any]
     key: str = ""
-    """The key of the state in the value, or several keys joined by " and "; "" if the state is not under a key of its
-    own."""
+    """The key under which the value has the state, or several keys joined by " and "; "" if the value as a whole is
+    the state, or the names in the state begin with its keys."""
     left: tuple[str, ...] = ()
     """The keys of the value that are not part of the state."""
 

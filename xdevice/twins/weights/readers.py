@@ -83,7 +83,7 @@ def _with_arrays(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.view(host_dtype("bfloat16")) if value.dtype == np.uint16 else value
     if isinstance(value, dict):
-        return {key: _with_arrays(one) for key, one in value.items() if key != _OWN_NAMES}
+        return {key: _with_arrays(inner) for key, inner in value.items() if key != _OWN_NAMES}
     return value
 
 
