@@ -551,8 +551,10 @@ def test_fixing_needs_files_and_no_baseline_to_write(project, options):
 )
 def test_what_a_test_guards_is_reported_with_it(text, places):
     source = sources.parse(f"import torch\n{text}".encode(), "train.py")
-    merged = lint.with_guarded(lint.findings(source, Choice()))
-    assert [(one.line, tuple(inner.line for inner in one.behind)) for one in merged] == places
+    merged = lint.grouped_by_test(lint.findings(source, Choice()))
+    assert [
+        (one.line, tuple(inner.line for inner in one.guarded_findings)) for one in merged
+    ] == places
 
 
 @pytest.mark.parametrize(
@@ -569,7 +571,7 @@ def test_what_a_test_guards_is_reported_with_it(text, places):
 )
 def test_lint_recommends_for_a_test_what_port_writes(text, advice):
     source = sources.parse(f"import sys, torch\n{text}\n".encode(), "train.py")
-    (test,) = lint.with_guarded(lint.findings(source, Choice()))
+    (test,) = lint.grouped_by_test(lint.findings(source, Choice()))
     assert "one use behind this test" in test.message
     assert ("use xdevice.num_gpus() > 0" in test.message) is advice
     assert ("stays, because it guards" in test.message) is not advice

@@ -70,7 +70,7 @@ def test_a_notebook_that_escapes_what_is_not_ascii_goes_on_to():
 def test_the_place_in_a_notebook_is_a_line_of_the_file_and_a_cell():
     made = examined(NOTEBOOK, names=("a.ipynb",))
     site = next(site for site in made.sites if site.idiom == ".item()")
-    assert made.sources[0].place(site.line) == (10, 2)
+    assert made.sources[0].line_and_cell(site.line) == (10, 2)
 
 
 @pytest.mark.parametrize("encoding", ["gbk", "latin-1", "utf-8"])

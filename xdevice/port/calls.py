@@ -1,5 +1,5 @@
-"""The possible results of calls: of functions of the project, of functions in the tables of
-`knowledge`, and of methods."""
+"""Finds the possible results of calls: of functions of the project, of functions in the tables of `knowledge`, and of
+methods. The values of parameters and other things that code passes to other code are in cells (see `cells`)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,11 @@ class Invocation:
     def __post_init__(self) -> None:
         inference = self.inference
         # short names for methods that are used all over this class
-        self.get, self.put, self.list_of = inference.get, inference.put, inference.list_of
+        self.read_cell, self.add_to_cell, self.list_of = (
+            inference.read_cell,
+            inference.add_to_cell,
+            inference.list_of,
+        )
         self.iterate = inference.iterate
         self.first = self.values[0] if self.values else NOTHING
         # `*x` passes an unknown number of arguments, so the positions after it are unknown
@@ -85,14 +89,14 @@ class Invocation:
             return self.values[position]
         return self.keywords.get(name, default)
 
-    def _escape(self) -> None:
+    def _pass_arguments_out(self) -> None:
         """Records that code outside the project gets all arguments, and may call those that are functions with
         arguments of its own."""
-        self.inference.escape(union(*self.values, *self.keywords.values()))
+        self.inference.mark_as_passed_out(union(*self.values, *self.keywords.values()))
 
     def _other(self, callee: Atom) -> Value:
         """The result of calling an object for whose kind `_CALLEES` has no method: "anything"."""
-        self._escape()
+        self._pass_arguments_out()
         return UNKNOWN
 
     # calls of functions and classes of the project
@@ -101,7 +105,7 @@ class Invocation:
         """The possible results of calling a function or bound method of the project."""
         function: Function = callee.subject
         self._pass_to(function, is_bound=callee.kind == "bound" and function.is_method)
-        return self.get((function, "return"))
+        return self.read_cell((function, "return"))
 
     def _class(self, callee: Atom) -> Value:
         """The result of calling a class of the project: an object. The arguments are put into
@@ -111,7 +115,7 @@ class Invocation:
         # gets the arguments
         init = callee.subject.method("__init__")
         if init is not None:
-            self.put((init, init.receiver), instance)
+            self.add_to_cell((init, init.receiver), instance)
             self._pass_to(init, is_bound=True)
         return instance
 
@@ -123,7 +127,7 @@ class Invocation:
             method = callee.subject.method(name)
             if method is not None:
                 self._pass_to(method, is_bound=True)
-                return self.get((method, "return"))
+                return self.read_cell((method, "return"))
         return UNKNOWN
 
     def _pass_to(self, function: Function, is_bound: bool) -> None:
@@ -138,25 +142,25 @@ class Invocation:
             if isinstance(arg, ast.Starred):
                 items = self.iterate(value)
                 for key in (*((function, name) for name in names[i:]), rest):
-                    self.put(key, items)
+                    self.add_to_cell(key, items)
                 # what follows `*x` is ignored, because its position is unknown
                 break
-            self.put((function, names[i]) if i < len(names) else rest, value)
+            self.add_to_cell((function, names[i]) if i < len(names) else rest, value)
         # every parameter can be given by its name
         names = [*names, *function.keywords]
         rest = "items", (function, "**")  # the cell for the values of `**kwargs`
         for name, value in self.keywords.items():
             if name is None:
                 for key in (*((function, name) for name in names), rest):
-                    self.put(key, UNKNOWN)
+                    self.add_to_cell(key, UNKNOWN)
             else:
-                self.put((function, name) if name in names else rest, value)
+                self.add_to_cell((function, name) if name in names else rest, value)
 
     # calls of functions and objects outside the project
 
     def _model(self, callee: Atom) -> Value:
         """The possible results of calling a layer or model of a framework."""
-        self._escape()
+        self._pass_arguments_out()
         return knowledge.output_of(callee.subject) or UNKNOWN
 
     def _foreign(self, callee: Atom) -> Value:
@@ -169,7 +173,7 @@ class Invocation:
         # only through it
         if full_name.endswith("multiprocessing.spawn") and self.values:
             return self._spawn()
-        self._escape()
+        self._pass_arguments_out()
         self.node.has_gpu = self.has_gpu  # type: ignore[attr-defined]  # for rules whose word needs one
         if full_name in knowledge.DEVICE_MAKERS:
             return make_value("device", None, self.node)
@@ -192,7 +196,7 @@ class Invocation:
         # a switch for the whole process: from then on, decord returns tensors of a framework,
         # and not its own arrays (see `_method_of_result`)
         if full_name == "decord.bridge.set_bridge":
-            self.put(("bridge", "decord"), UNKNOWN)
+            self.add_to_cell(("bridge", "decord"), UNKNOWN)
         return knowledge.result(full_name) or make_value("result", full_name)
 
     def _spawn(self) -> Value:
@@ -205,14 +209,14 @@ class Invocation:
             # which parameter gets which item is known only if `args` can be only one tuple;
             # otherwise, the function may be called with any arguments
             if len(arguments) != 1 or not is_only(arguments, ("tuple",)):
-                self.inference.escape(value_of(atom))
+                self.inference.mark_as_passed_out(value_of(atom))
                 continue
             (argument,) = arguments
             function: Function = atom.subject
             function.has_callers = True
             # the rank comes first
             for name, value in zip(function.positional, (INT, *argument.subject), strict=False):
-                self.put((function, name), value)
+                self.add_to_cell((function, name), value)
         return NONE
 
     def _builtin(self, name: str) -> Value:
@@ -251,7 +255,7 @@ class Invocation:
                 )
             case "max" | "min":
                 return union(*self.values) if len(self.values) > 1 else self.iterate(self.first)
-        self._escape()
+        self._pass_arguments_out()
         return UNKNOWN
 
     def _mapped(self) -> Value:
@@ -278,7 +282,7 @@ class Invocation:
 
     def _method_of_unknown(self, owner: Atom, name: str) -> Value:
         """The possible results of a method call on an unknown object."""
-        self._escape()
+        self._pass_arguments_out()
         # the call may reach any method of this name in the project: each gets the arguments
         for function in self.inference.methods.get(name, ()):
             self._pass_to(function, is_bound=function.is_method)
@@ -286,7 +290,7 @@ class Invocation:
         if name == "asnumpy":
             return ARRAY
         # the program may have set a function as this attribute of an unknown object
-        return union(UNKNOWN, self.of_value(self.get(("attr", None, name)) - UNKNOWN))
+        return union(UNKNOWN, self.of_value(self.read_cell(("attr", None, name)) - UNKNOWN))
 
     def _method_of_instance(self, owner: Atom, name: str) -> Value:
         """The possible results of a method call on an object of a class of the project. The
@@ -298,7 +302,7 @@ class Invocation:
             # all parameters but `self`
             for arg in self.caller.args[1:]:
                 key = self.inference.attribute_key(cls, arg.arg)
-                self.put(key, self.get((self.caller, arg.arg)))
+                self.add_to_cell(key, self.read_cell((self.caller, arg.arg)))
             return NONE
         if cls.method(name) is None and is_model(owner):
             if name in knowledge.MODEL_METHODS or name == "parameters":
@@ -306,7 +310,7 @@ class Invocation:
             # `self.register_buffer("mask", tensor)` sets an attribute
             buffer = _constant(self.node.args[0]) if self.node.args else None
             if name == "register_buffer" and len(self.values) > 1 and isinstance(buffer, str):
-                self.put(self.inference.attribute_key(cls, buffer), self.values[1])
+                self.add_to_cell(self.inference.attribute_key(cls, buffer), self.values[1])
                 return NONE
         return self._attribute(owner, name)
 
@@ -347,8 +351,8 @@ class Invocation:
         match name:
             # the last argument of each of them is the item
             case "append" | "add" | "insert" | "setdefault" if self.values:
-                self.put(items, self.values[-1])
-                return self.get(items) if name == "setdefault" else NONE
+                self.add_to_cell(items, self.values[-1])
+                return self.read_cell(items) if name == "setdefault" else NONE
             case "extend" | "update" if self.values:
                 is_list = owner.kind == "list"
                 more = (
@@ -356,19 +360,19 @@ class Invocation:
                     if is_list
                     else union(*map(self.inference.items, self.first))
                 )
-                self.put(items, more)
+                self.add_to_cell(items, more)
                 return NONE
             case "get":
                 # None, if the key is missing and there is no default
-                return union(self.get(items), *self.values[1:], NONE)
+                return union(self.read_cell(items), *self.values[1:], NONE)
             case "pop" | "popleft":
-                return union(self.get(items), *self.values[1:])
+                return union(self.read_cell(items), *self.values[1:])
             case "copy":
                 return value_of(owner)
             case "values":
-                return self.list_of(self.node, self.get(items))
+                return self.list_of(self.node, self.read_cell(items))
             case "items":
-                return self.list_of(self.node, tuple_of([UNKNOWN, self.get(items)]))
+                return self.list_of(self.node, tuple_of([UNKNOWN, self.read_cell(items)]))
         return UNKNOWN
 
     def _method_of_parser(self, owner: Atom, name: str) -> Value:
@@ -409,7 +413,7 @@ class Invocation:
             # `type=int` names a type, whose values are known; a function as `type` may return anything
             type_name = getattr(options["type"], "id", "") if "type" in options else "str"
             value = union(knowledge.PLAIN_TYPES.get(type_name, UNKNOWN), default)
-        self.put(("arg", parser, name), value)
+        self.add_to_cell(("arg", parser, name), value)
 
     def _method_of_result(self, owner: Atom, name: str) -> Value:
         """The possible results of a method call on an object that a function outside the
@@ -420,11 +424,11 @@ class Invocation:
             case _, "asnumpy":
                 return ARRAY
             case "decord.VideoReader", "get_batch":
-                return self.get(("bridge", "decord")) or knowledge.DECORDS_ARRAY
+                return self.read_cell(("bridge", "decord")) or knowledge.DECORDS_ARRAY
             # it returns one gradient for one variable, and a list for a list of variables
             case "tensorflow.GradientTape", "gradient":
                 return TENSOR if self.values[1:2] == [TENSOR] else UNKNOWN
-        self._escape()
+        self._pass_arguments_out()
         return UNKNOWN
 
     _CALLEES: ClassVar[dict[str, Any]] = {

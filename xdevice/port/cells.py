@@ -60,7 +60,7 @@ class Cells:
         as the parameters of a function, may be anything, too. `Inference` implements this method."""
         raise NotImplementedError
 
-    def get(self, key: Any) -> Value:
+    def read_cell(self, key: Any) -> Value:
         """The value of a cell; empty if nothing has been put into it. Remembers that the
         current task has read the cell."""
         # an empty cell counts as read, too: when it gets its first value, the reader has to be
@@ -68,7 +68,7 @@ class Cells:
         self._readers[key].setdefault(self.current_task)
         return self.values.get(key, NOTHING)
 
-    def put(self, key: Any, value: Value) -> None:
+    def add_to_cell(self, key: Any, value: Value) -> None:
         """Adds a value to a cell. If the cell grows, the modules and functions that have read
         it are interpreted again."""
         old = self.values.setdefault(key, NOTHING)
@@ -99,7 +99,7 @@ class Cells:
         """Puts a module or function at the end of the queue, unless it is waiting already."""
         self._waiting.setdefault(task)
 
-    def drain(self, interpret: Callable[[Task], None], progress: Progress) -> None:
+    def run_queue(self, interpret: Callable[[Task], None], progress: Progress) -> None:
         """Takes one scheduled task after the other from the queue, and calls `interpret` with
         it, until none is left. Tasks may schedule others, and themselves."""
         done = 0
@@ -122,20 +122,20 @@ class Cells:
         """Adds `items` to the possible items of the lists with this key, and returns the value
         of such a list. `key` is the node that makes the list, or stands for the place where it
         is made: all lists made there share their items."""
-        self.put(("items", key), items)
+        self.add_to_cell(("items", key), items)
         return make_value("list", key)
 
     def dict_of(self, key: Any, items: Value) -> Value:
         """The same as `list_of`, for a dict: `items` are its possible values. Keys are not
         followed."""
-        self.put(("items", key), items)
+        self.add_to_cell(("items", key), items)
         return make_value("dict", key)
 
     def items(self, container: Atom) -> Value:
         """The possible values of the items of `container`, if that is a list or dict; otherwise
         "anything"."""
         return (
-            self.get(("items", container.subject))
+            self.read_cell(("items", container.subject))
             if container.kind in ("list", "dict")
             else UNKNOWN
         )
@@ -160,5 +160,5 @@ class Cells:
         # a task that has read an attribute of one class may now get the values of the other, too
         for name in self._attributes.pop(old, ()):
             key = "attr", old, name
-            self.put(self.attribute_key(new, name), self.values.get(key, NOTHING))
+            self.add_to_cell(self.attribute_key(new, name), self.values.get(key, NOTHING))
             self._wake(key)

@@ -344,7 +344,7 @@ def lint(
                 findings = lint_module.only_added(findings, revision, root)
             elif baseline is not None:
                 findings = lint_module.not_in_baseline(findings, baseline)
-            return lint_module.with_guarded(findings)
+            return lint_module.grouped_by_test(findings)
 
         shown = narrow(findings)
         if fix:
@@ -427,7 +427,7 @@ def _list_open(examined: Examined) -> None:
     by_path = {source.path: source for source in examined.sources}
     for site in examined.sites:
         if site.verdict == "open":
-            line, cell = by_path[site.file].place(site.line)
+            line, cell = by_path[site.file].line_and_cell(site.line)
             where = f"{site.file}:{line}" + (f" (cell {cell})" if cell else "")
             more = f"; see {site.link}" if site.link else ""
             click.echo(f"{where}: {site.code} {site.idiom}: {site.why}{more}", err=True)
@@ -445,7 +445,7 @@ def _show_needs(examined: Examined) -> bool:
         # by vendor and idiom, so that each name is printed once, with all its lines
         names: dict[str, dict[str, list[str]]] = {}
         for site in examined.vendor_sites(source):
-            line, _ = source.place(site.line)
+            line, _ = source.line_and_cell(site.line)
             names.setdefault(site.vendor, {}).setdefault(site.idiom, []).append(str(line))
         for vendor, idioms in names.items():
             needs_vendor = True

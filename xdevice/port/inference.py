@@ -1,5 +1,5 @@
-"""The facts about a project while it is interpreted: which values names, attributes and items
-may have."""
+"""The facts about a project while it is interpreted: which values names, attributes and items may have. They are kept
+in cells, each of which holds a set of possible values (see `cells`)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Inference(Cells):
         # the values that `foreign` has returned, by name
         self._foreign: dict[str, Value] = {}
 
-    def escape(self, value: Value) -> None:
+    def mark_as_passed_out(self, value: Value) -> None:
         """Marks the functions in a value as passed to code outside the project, which may call them with any
         arguments. Their parameters get these possible values later, when `infer` calls `assume_unknown_callers`."""
         for atom in value:
@@ -69,7 +69,7 @@ class Inference(Cells):
                     if init is not None:
                         self.assume_unknown_callers(init)
                 case "list" | "dict":
-                    self.put(("items", atom.subject), UNKNOWN)
+                    self.add_to_cell(("items", atom.subject), UNKNOWN)
                 case "tuple":
                     self.stop_following(union(*atom.subject))
 
@@ -80,7 +80,7 @@ class Inference(Cells):
         function.has_unknown_callers = function.has_callers = True
         for arg in function.args:
             if arg.arg != function.receiver:
-                self.put(
+                self.add_to_cell(
                     (function, arg.arg),
                     self.value_of_annotation(arg.annotation, function.module) or UNKNOWN,
                 )
@@ -160,7 +160,7 @@ class Inference(Cells):
         module = self._imported_module(origin, importer)
         inner = self._imported_module(f"{origin}.{name}" if origin else name, importer)
         if module is not None:
-            value = self.get((module, name))
+            value = self.read_cell((module, name))
             # a name that the package itself binds hides its module of that name
             if value or inner is None:
                 return value
@@ -183,10 +183,10 @@ class Inference(Cells):
         """The value of a global name of a module: its own value, together with those in the
         modules from which it imports everything (`from m import *`); empty if the name has
         none."""
-        value = self.get((module, name))
-        for star in self.get((module, "*")):
+        value = self.read_cell((module, name))
+        for star in self.read_cell((module, "*")):
             if star.kind == "module":
-                value = union(value, self.get((star.subject, name)))
+                value = union(value, self.read_cell((star.subject, name)))
         return value
 
     # the attributes and items of values
@@ -204,7 +204,7 @@ class Inference(Cells):
                 return self._attribute_of_class(atom, name)
             # what `parse_args` returns; a name that no `add_argument` has added may be anything
             case "namespace":
-                return self.get(("arg", atom.subject, name)) or UNKNOWN
+                return self.read_cell(("arg", atom.subject, name)) or UNKNOWN
             case "tensor" if name == "shape":
                 return self.list_of(node, INT)
             case "tensor":
@@ -222,7 +222,7 @@ class Inference(Cells):
     def _attribute_of_module(self, module: PythonModule, name: str) -> Value:
         """The possible values of an attribute of a module of the project: those of a global
         name, or the module of this name inside the package. Empty if there is neither."""
-        value = self.get((module, name))
+        value = self.read_cell((module, name))
         # in `a.b.c` after `import a`, b may be a module inside the package a: it is an attribute
         # of a once any module has imported it
         inner = None if value else self.project.find(f"{module.name}.{name}", module)
@@ -235,14 +235,14 @@ class Inference(Cells):
         objects ("instance"), or of `super()` in it ("super"). For a property, they are the
         values that it returns."""
         cls: Class = atom.subject
-        values = self.get(self.attribute_key(cls, name))
+        values = self.read_cell(self.attribute_key(cls, name))
         method = cls.method(name, is_super=atom.kind == "super")
         if method is None:
             if name == "__class__":
                 return make_value("class", cls)
             # the values that this attribute got on objects of unknown classes: these objects
             # may be of this class
-            on_unknown = self.get(("attr", None, name))
+            on_unknown = self.read_cell(("attr", None, name))
             inner = cls.inner_class(name, is_super=atom.kind == "super")
             if inner is not None:
                 # inner classes of this name in the cell may belong to other classes of the
@@ -260,10 +260,10 @@ class Inference(Cells):
             return make_value("function", method)
         # the method of a base gets objects of this class as its `self`, too
         if method.receiver:
-            self.put((method, method.receiver), make_value("instance", cls))
+            self.add_to_cell((method, method.receiver), make_value("instance", cls))
         if method.is_property:
             method.has_callers = True
-            return self.get((method, "return"))
+            return self.read_cell((method, "return"))
         # the method, or whatever the program has assigned to the attribute; functions are left
         # out, because the class's body has put the method itself into the cell
         return union(
@@ -292,7 +292,7 @@ class Inference(Cells):
                 if method is None or method is self.current_task:
                     return self.item_of(atom)
                 method.has_callers = True
-                iterator = self.get((method, "return"))
+                iterator = self.read_cell((method, "return"))
                 return UNKNOWN if atom in iterator else self.iterate(iterator)
         return UNKNOWN
 
@@ -310,8 +310,8 @@ class Inference(Cells):
         # `x[i]` calls the method with the object itself and an index
         method.has_callers = True
         for name, value in zip(method.positional, (value_of(atom), INT), strict=False):
-            self.put((method, name), value)
-        return self.get((method, "return"))
+            self.add_to_cell((method, name), value)
+        return self.read_cell((method, "return"))
 
 
 def _is_inner_class(atom: Atom, name: str) -> bool:

@@ -1,5 +1,5 @@
-"""Interprets the statements and expressions of a project. In place of one value, each
-expression has a set of possible values (see `values`).
+"""Interprets the statements and expressions of a project. In place of one value, each expression has a set of possible
+values (see `values`). The values that code passes to other code are in cells (see `cells`).
 
 Modules and functions are interpreted one by one until nothing changes any more. The values that they pass to each
 other (arguments, returned values, attributes, globals, items of lists) are kept in cells. When a cell grows, the
@@ -64,26 +64,27 @@ def infer(project: Project, progress: Progress = unseen) -> Inference:
     for module in project.modules:
         interpreter.schedule(module)
     # the first phase: until no cell grows any more
-    interpreter.drain(interpreter.run, progress)
+    interpreter.run_queue(interpreter.run, progress)
     for key, value in list(interpreter.values.items()):
         # a global name that still has no value, such as a name imported from a module that does
         # not define it
         if isinstance(key[0], PythonModule) and not value:
             # until now, empty meant "not known yet"; after the first phase, the name may be
             # anything
-            interpreter.put(key, UNKNOWN)
+            interpreter.add_to_cell(key, UNKNOWN)
     # the second phase: functions that were passed to code outside the project, and those that
     # nothing in the project calls, may be called with any arguments. Only now is it known which
     # ones these are. If this phase finds callers in the project, their arguments are added
     for function in interpreter.functions.values():
         if function.has_unknown_callers or not function.has_callers:
             interpreter.assume_unknown_callers(function)
-    interpreter.drain(interpreter.run, progress)
+    interpreter.run_queue(interpreter.run, progress)
     return interpreter
 
 
 class Interpreter(Inference):
-    """Reads one module or function after the other.
+    """Interprets one module or function after the other. `read_cell` and `add_to_cell` read and extend the cells, in
+    which modules and functions pass values to each other (see `cells`).
 
     The method for a statement returns the *environment* after it: a dict with the possible
     values of each name. It returns None if the next statement is never reached. The method for
@@ -113,7 +114,7 @@ class Interpreter(Inference):
         function, self.module = task, task.module
         self.function = function
         for arg in function.args:
-            self.env[arg.arg] = self.get((function, arg.arg))
+            self.env[arg.arg] = self.read_cell((function, arg.arg))
         parameters = function.node.args
         if parameters.vararg:
             # no expression makes this list, so its key is made of the function
@@ -122,7 +123,7 @@ class Interpreter(Inference):
             self.env[parameters.kwarg.arg] = make_value("dict", (function, "**"))
         for name, value in self.env.items():
             # inner functions read the parameters of the functions around them from these cells
-            self.put((function, "local", name), value)
+            self.add_to_cell((function, "local", name), value)
         # decorators of the function or its class may skip it on machines without a GPU; tests
         # around its calls prove nothing, because it may be called from elsewhere, too
         of_class = function.owner.node.decorator_list if function.owner is not None else []
@@ -130,10 +131,10 @@ class Interpreter(Inference):
         # an empty value stands for "there is a GPU" (see `guards.GPU`)
         self.env[GPU] = NOTHING if is_tested else NONE
         if isinstance(function.node, ast.Lambda):
-            self.put((function, "return"), self.evaluate(function.node.body))
+            self.add_to_cell((function, "return"), self.evaluate(function.node.body))
         # if the end of the body is reached, the function may return None
         elif self._block(function.node.body, self.env) is not None and not function.has_yield:
-            self.put((function, "return"), NONE)
+            self.add_to_cell((function, "return"), NONE)
 
     def evaluate(self, node: ast.expr) -> Value:
         """Returns the possible values of an expression, and stores them as `node.means`."""
@@ -217,7 +218,7 @@ class Interpreter(Inference):
         value = self.evaluate(node.value) if node.value else NONE
         # the `return` of a generator gives its caller no value
         if self.function is not None and not self.function.has_yield:
-            self.put((self.function, "return"), value)
+            self.add_to_cell((self.function, "return"), value)
 
     def _raise(self, node: ast.Raise) -> None:
         """Evaluates the exception. The next statement is never reached."""
@@ -383,7 +384,7 @@ class Interpreter(Inference):
         origin = origin_of(node, self.module)
         for alias in node.names:
             if alias.name == "*":
-                self.put((self.module, "*"), self.imported(origin, self.module))
+                self.add_to_cell((self.module, "*"), self.imported(origin, self.module))
             else:
                 value = self.imported_from(origin, alias.name, self.module)
                 self._bind_name(alias.asname or alias.name, value)
@@ -434,14 +435,14 @@ class Interpreter(Inference):
             ("property", "cached_property", "functools.cached_property")
         )
         if function.receiver:
-            self.put(
+            self.add_to_cell(
                 (function, function.receiver),
                 make_value("class" if "classmethod" in decorators else "instance", owner),
             )
         # a call of a generator function returns something to iterate over, whose items come
         # from the `yield`s
         if function.has_yield:
-            self.put((function, "return"), make_value("list", (function, "yield")))
+            self.add_to_cell((function, "return"), make_value("list", (function, "yield")))
         self.schedule(function)
         return function
 
@@ -459,7 +460,7 @@ class Interpreter(Inference):
             *zip(function.keywords, parameters.kw_defaults, strict=True),
         ):
             if default is not None:
-                self.put((function, name), self.evaluate(default))
+                self.add_to_cell((function, name), self.evaluate(default))
 
     def _decorate(self, node: ast.expr, function: Function, value: Value) -> Value:
         """The value of a function with a decorator. `value` is the value without it, which is
@@ -474,7 +475,9 @@ class Interpreter(Inference):
             for cls in classes_in(inferred(node.args[0])):
                 cls.methods.setdefault(function.name, function)
                 function.owner, function.is_method = cls, True
-                self.put((function, function.positional[0]), make_value("instance", cls))
+                self.add_to_cell(
+                    (function, function.positional[0]), make_value("instance", cls)
+                )
             return value
         if name in knowledge.TRANSPARENT_DECORATORS or name.endswith(
             knowledge.TRANSPARENT_ENDINGS
@@ -485,7 +488,7 @@ class Interpreter(Inference):
         if name == "contextlib.contextmanager":
             return UNKNOWN | value
         # an unknown decorator may call the function with anything, and return something else
-        self.escape(value)
+        self.mark_as_passed_out(value)
         return UNKNOWN
 
     def _class(self, node: ast.ClassDef) -> Env:
@@ -517,7 +520,7 @@ class Interpreter(Inference):
             # only names that the body has bound: the others still have the value of the scope
             # around the class
             if env.get(name) is not value:
-                self.put(self.attribute_key(cls, name), value)
+                self.add_to_cell(self.attribute_key(cls, name), value)
         for decorator in node.decorator_list:
             self.evaluate(decorator)
         self._bind_name(node.name, make_value("class", cls))
@@ -552,7 +555,7 @@ class Interpreter(Inference):
                 self.evaluate(target.slice)
                 for atom in self.evaluate(target.value):
                     if atom.kind in ("list", "dict"):
-                        self.put(("items", atom.subject), value)
+                        self.add_to_cell(("items", atom.subject), value)
 
     def _unpack(self, targets: list[ast.expr], value: Value, is_inner: bool) -> None:
         """Binds the items of a value to several targets, as `a, b = value` does. If the value
@@ -580,7 +583,7 @@ class Interpreter(Inference):
         # a name declared as `global` has no entry in the environment, because calls of other
         # functions may bind it at any time
         if self.function is not None and name in self.function.globals:
-            self.put((self.module, name), value)
+            self.add_to_cell((self.module, name), value)
             return
         self.env[name] = value
         # `_class` puts the names in the body of a class into the cells of attributes
@@ -588,21 +591,21 @@ class Interpreter(Inference):
             key = (
                 (self.module, name) if self.function is None else (self.function, "local", name)
             )
-            self.put(key, value)
+            self.add_to_cell(key, value)
 
     def _bind_attribute(self, owner: Value, name: str, value: Value) -> None:
         """Puts a value into an attribute of each object that `owner` may be."""
         for atom in owner:
             if atom.kind in ("instance", "class"):
-                self.put(self.attribute_key(atom.subject, name), value)
+                self.add_to_cell(self.attribute_key(atom.subject, name), value)
             # the result of `parse_args`: programs overwrite its attributes
             elif atom.kind == "namespace":
-                self.put(("arg", atom.subject, name), value)
+                self.add_to_cell(("arg", atom.subject, name), value)
             elif atom.kind == "module":
-                self.put((atom.subject, name), value)
+                self.add_to_cell((atom.subject, name), value)
             # an unknown object: every read of an attribute with this name may give the value
             elif atom == ANYTHING:
-                self.put(("attr", None, name), value)
+                self.add_to_cell(("attr", None, name), value)
 
     def _name(self, node: ast.Name) -> Value:
         """The possible values of a name. It is looked up as Python does it: in the function, in
@@ -619,8 +622,8 @@ class Interpreter(Inference):
         while function is not None:
             function = function.outer
             if function is not None and node.id in function.locals:
-                return self.get((function, "local", node.id))
-        value = self.get((self.module, node.id))
+                return self.read_cell((function, "local", node.id))
+        value = self.read_cell((self.module, node.id))
         if (self.module, node.id) in self.values:
             # perhaps empty: the module binds the name, but its value is not known yet
             return value
@@ -826,7 +829,7 @@ class Interpreter(Inference):
             value = self.evaluate(item)
             if key is None:  # `**item`
                 value = union(*map(self.items, value))
-            self.put(("items", node), value)
+            self.add_to_cell(("items", node), value)
         return make_value("dict", node)
 
     def _comprehension(self, node: Any) -> Value:
@@ -863,7 +866,7 @@ class Interpreter(Inference):
         value = self.evaluate(node.value) if node.value else NONE
         if self.function is not None:
             # a loop over the generator's result gets this value
-            self.put(("items", (self.function, "yield")), value)
+            self.add_to_cell(("items", (self.function, "yield")), value)
         return UNKNOWN
 
     _METHODS: Final[dict[type, Any]] = {

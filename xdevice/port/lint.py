@@ -77,9 +77,9 @@ class Finding:
     guard: tuple[str, Place] | None = None
     # if the finding is a test: the code that is reached only if the test is true, in
     # `Source.text`
-    guarded: tuple[tuple[Place, Place], ...] = ()
+    guarded_spans: tuple[tuple[Place, Place], ...] = ()
     fix: tuple[Change, ...] = ()  # the edits by which `port` would fix it
-    behind: tuple[Finding, ...] = ()  # the findings that this one, a test, guards
+    guarded_findings: tuple[Finding, ...] = ()  # if the finding is a test
 
     @property
     def key(self) -> tuple[str, int, int, str]:
@@ -249,7 +249,7 @@ def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
         node: Any = hit.node
         part: Any = hit.part
         end = (
-            source.place(node.end_lineno)[0],
+            source.line_and_cell(node.end_lineno)[0],
             column(source, node.end_lineno, node.end_col_offset),
         )
         first, last = _statement_lines(node, module.parents)
@@ -260,8 +260,8 @@ def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
             hit.text,
             " ".join(source.line_text(node.lineno).split()),
             end,
-            source.place(node.lineno)[1],
-            range(source.place(first)[0], source.place(last)[0] + 1),
+            source.line_and_cell(node.lineno)[1],
+            range(source.line_and_cell(first)[0], source.line_and_cell(last)[0] + 1),
             _span(part),
             (source.path, _start(source, hit.guard)) if hit.guard is not None else None,
             tuple(map(_span, hit.guarded)),
@@ -276,26 +276,27 @@ def _span(node: Any) -> tuple[Place, Place]:
 
 def _start(source: Source, node: Any) -> Place:
     """Where a node begins in the file: lines and columns from 1, columns in characters."""
-    return source.place(node.lineno)[0], column(source, node.lineno, node.col_offset)
+    return source.line_and_cell(node.lineno)[0], column(source, node.lineno, node.col_offset)
 
 
-def with_guarded(findings: Iterable[Finding]) -> list[Finding]:
-    """Returns the findings, without those that a test for vendor-specific devices guards: they become part of the
-    finding for that test (`behind`). If the test is not among the findings, the guarded findings stay as they are."""
+def grouped_by_test(findings: Iterable[Finding]) -> list[Finding]:
+    """Returns the findings, without those that a test for vendor-specific devices guards: they
+    become the `guarded_findings` of the finding for that test. If the test is not among the
+    findings, the findings that it guards stay as they are."""
     findings = list(findings)
     tests = {(finding.path, (finding.line, finding.col)): finding for finding in findings}
-    behind: dict[Finding, list[Finding]] = {}
+    guarded_findings: dict[Finding, list[Finding]] = {}
     rest = []  # the tests, and findings that no test guards
     for finding in findings:
         test = tests.get(finding.guard) if finding.guard is not None else None
         if test is None:
             rest.append(finding)
         else:
-            behind.setdefault(test, []).append(finding)
-    return [_with_behind(finding, behind.get(finding, [])) for finding in rest]
+            guarded_findings.setdefault(test, []).append(finding)
+    return [_with_guarded_lines(finding, guarded_findings.get(finding, [])) for finding in rest]
 
 
-def _with_behind(test: Finding, guarded: list[Finding]) -> Finding:
+def _with_guarded_lines(test: Finding, guarded: list[Finding]) -> Finding:
     """The finding of a test, with a message that names the lines of the findings that it
     guards. If `guarded` is empty, returns `test` itself."""
     if not guarded:
@@ -308,7 +309,7 @@ def _with_behind(test: Finding, guarded: list[Finding]) -> Finding:
     if any(finding.code == "XD219" for finding in guarded):
         opening = f"{opening.partition('; use ')[0]}, and stays, because it guards code without a neutral replacement"
     message = f"{opening}; {count} behind this test (line {', '.join(map(str, lines))})"
-    return replace(test, message=message, behind=tuple(guarded))
+    return replace(test, message=message, guarded_findings=tuple(guarded))
 
 
 def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, int]:
@@ -330,6 +331,7 @@ def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, i
 def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Finding]:
     """Yields the findings, with the edits by which `port` would fix each as its `fix`. In notebooks, `fix` stays
     empty, because the file is JSON, in which edits of the code have no position."""
+    # only notebooks have `tokens`, the strings of their JSON
     sources = {source.path: source for source in examined.sources if not source.tokens}
     for finding in findings:
         source = sources.get(finding.path)
@@ -378,7 +380,7 @@ def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes
     together or not at all, because PyTorch's streams do not mix with CUDA's."""
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
-        by_path.setdefault(finding.path, []).extend((finding, *finding.behind))
+        by_path.setdefault(finding.path, []).extend((finding, *finding.guarded_findings))
     new = {}
     for source in examined.sources:
         chosen = by_path.get(source.path, [])
@@ -415,7 +417,9 @@ def _complete_sites(
     """
     if own is None or own not in sites:
         return
-    inside = [site for site in all_sites if site is not own and _is_in(site, test.guarded)]
+    inside = [
+        site for site in all_sites if site is not own and _is_in(site, test.guarded_spans)
+    ]
     more = [
         site
         for site in inside
@@ -426,7 +430,7 @@ def _complete_sites(
         for site in inside
         if site.vendor and site not in (*sites, *more) and site.verdict != "neutral"
     ]
-    if stays or any(finding.code == "XD219" for finding in test.behind):
+    if stays or any(finding.code == "XD219" for finding in test.guarded_findings):
         sites.remove(own)
     else:
         sites += [site for site in more if site not in sites]
@@ -462,7 +466,7 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
         match = _COMMENT.match(comment)
         if match is None:
             continue
-        place, cell = source.place(line)
+        place, cell = source.line_and_cell(line)
         ignore = _Ignore(
             range(place, place + 1), cell, codes(match[2] or "", f"{source.path}:{place}")
         )
@@ -475,7 +479,7 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
             yield replace(opened, lines=range(opened.lines.start, place + 1))
             opened = None
     if opened is not None:
-        last, _ = source.place(len(source.starts))
+        last, _ = source.line_and_cell(len(source.starts))
         yield replace(opened, lines=range(opened.lines.start, last + 1))
 
 

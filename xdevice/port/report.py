@@ -106,8 +106,8 @@ def _file(examined: Examined, source: Source) -> dict[str, Any]:
 def _site(source: Source, site: Site) -> dict[str, Any]:
     """The entry of one site, with its place in the file; `cell` is None unless the file is a
     notebook."""
-    line, cell = source.place(site.line)
-    end, _ = source.place(site.end[0])
+    line, cell = source.line_and_cell(site.line)
+    end, _ = source.line_and_cell(site.end[0])
     return {
         "line": line,
         "col": column(source, site.line, site.col),

@@ -133,7 +133,7 @@ def _not_called(use: Use, row: Row) -> Judgement:
     """Judges a name that is passed on instead of being called here. The word replaces it if
     later calls can have the same arguments, and return the same on a machine without a GPU."""
     is_class = row.name in ("torch.cuda.Stream", "torch.cuda.Event")
-    if is_class or (row.rule == "renamed" and row.idle is None):
+    if is_class or (row.rule == "renamed" and row.without_gpu is None):
         return proven(IN_TABLE, use.replace(_word_without_arguments(use, row)))
     return left_open(
         "it is passed on instead of being called, and its replacement takes other arguments or needs a GPU",
@@ -162,11 +162,11 @@ def device_type(use: Use) -> str:
     return f"{accelerator}.type" if has_gpu(use) else f'str({accelerator} or "cpu")'
 
 
-def guarded(use: Use, edits: Edits, idle: str | None) -> Edits:
-    """The edits of a use. If the new text would raise on a machine without a GPU, they put it
-    behind a test. `idle` is `Row.idle`: the text of the value that the old name has without a
-    GPU, or None if no test is needed."""
-    if idle is None or has_gpu(use):
+def with_gpu_test(use: Use, edits: Edits, without_gpu: str | None) -> Edits:
+    """Returns the edits of a use. If the new text would raise an error on a machine without a GPU, edits are added
+    that put it behind a test for a GPU. `without_gpu` is the text of the value that the old name has without a GPU;
+    None if no test is needed."""
+    if without_gpu is None or has_gpu(use):
         return edits
     test = use.module.available
     indent = use.indent
@@ -177,10 +177,10 @@ def guarded(use: Use, edits: Edits, idle: str | None) -> Edits:
             use.edit(use.start, use.start, f"if {test}:{use.module.source.newline}{inner}"),
             *edits,
         )
-    # the expression becomes `word if test else idle`
+    # the expression becomes `word if test else without_gpu`
     start, end = ("", "") if _is_choice_without_brackets(use) else ("(", ")")
     before = (use.edit(use.start, use.start, start),) if start else ()
-    return (*before, *edits, use.edit(use.end, use.end, f" if {test} else {idle}{end}"))
+    return (*before, *edits, use.edit(use.end, use.end, f" if {test} else {without_gpu}{end}"))
 
 
 def _is_choice_without_brackets(use: Use) -> bool:
@@ -209,7 +209,7 @@ def _renamed(use: Use, row: Row) -> Judgement:
         if len(use.arguments) > 1:
             return OTHER_ARGUMENTS
         edits = (*edits, use.edit(use.span(device)[0], use.span(device.value)[0], ""))
-    return proven(IN_TABLE, guarded(use, edits, row.idle))
+    return proven(IN_TABLE, with_gpu_test(use, edits, row.without_gpu))
 
 
 def _replaced(use: Use, row: Row) -> Judgement:
@@ -218,7 +218,9 @@ def _replaced(use: Use, row: Row) -> Judgement:
         return OTHER_ARGUMENTS
     return proven(
         IN_TABLE,
-        guarded(use, use.replace(use.module.with_torch_name(row.accelerator)), row.idle),
+        with_gpu_test(
+            use, use.replace(use.module.with_torch_name(row.accelerator)), row.without_gpu
+        ),
     )
 
 
@@ -327,7 +329,7 @@ def _seed(use: Use, row: Row) -> Judgement:
         )
     name = row.name.rpartition(".")[2]
     edits = use.rename(use.module.with_torch_name(f"torch.get_device_module().{name}"))
-    return proven("the generator of the current accelerator", guarded(use, edits, "None"))
+    return proven("the generator of the current accelerator", with_gpu_test(use, edits, "None"))
 
 
 def _is_seeded_before(use: Use, seed: ast.expr) -> bool:

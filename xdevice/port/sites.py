@@ -102,7 +102,7 @@ class Site:
     idiom) is unique, so that a use that several tabs of a d2l text share is counted once.
 
     `line` and `col` (in bytes, from 0, as in `ast`) are positions in `Source.text`;
-    `Source.place(line)` returns the line of the file and, for a notebook, the cell. `idiom` is
+    `Source.line_and_cell(line)` returns the line of the file and, for a notebook, the cell. `idiom` is
     the name of the use in reports, such as ".cuda()", `code` is a key of `CODES`, and `why` is
     the reason for the verdict. `end` is the line and column behind the expression, `before` its
     text, and `after` its new text, None unless the use can be rewritten.

@@ -198,7 +198,7 @@ class Source:
         match = _NEWLINE.search(self.text)
         return match[0].decode() if match else "\n"
 
-    def place(self, line: int) -> tuple[int, int | None]:
+    def line_and_cell(self, line: int) -> tuple[int, int | None]:
         """Where a line of `text` is for the user: the line of the file, and the number of
         the code cell, from 1. If the file is not a notebook, None takes the place of that
         number."""

@@ -190,7 +190,10 @@ def _files(examined: Examined) -> Iterator[tuple[str, list[str]]]:
         if sites:
             counts = _split(sites)
             title = f"{source.path}: {counts['mechanical']} mechanical, {counts['person']} for a person"
-            yield (title, [f"{source.place(site.line)[0]}: {_change(site)}" for site in sites])
+            yield (
+                title,
+                [f"{source.line_and_cell(site.line)[0]}: {_change(site)}" for site in sites],
+            )
 
 
 def _change(site: Site) -> str:

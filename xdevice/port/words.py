@@ -57,18 +57,17 @@ class Row(NamedTuple):
     """One vendor-specific name, and the words that replace it for the targets "accelerator" and
     "xdevice" ("" if there is none).
 
-    `since` is the release of PyTorch that the word of "accelerator" needs, "" for any. `rule`
-    is the key in `rules_of_words.WORD_RULES` of the rule that rewrites a call of the name.
-    `idle` is for words that raise an error on a machine without a GPU, where the old name
-    returns a value: that value, as source text; None for all other words. `differs` says what
-    is different afterwards or, if there is no word, why.
+    `since` is the release of PyTorch that the word of "accelerator" needs, "" for any. `rule` is the key in
+    `rules_of_words.WORD_RULES` of the rule that rewrites a call of the name. `without_gpu` is for words that raise an
+    error on a machine without a GPU, where the old name returns a value: it is that value, as source text; None for
+    all other words. `differs` says what is different afterwards or, if there is no word, why.
     """
 
     name: str
     accelerator: str = ""
     since: str = ""
     rule: str = "renamed"
-    idle: str | None = None
+    without_gpu: str | None = None
     differs: str = ""
     xdevice: str = ""
 
@@ -97,7 +96,9 @@ class Row(NamedTuple):
         return " or ".join(words) if words else f"it has no replacement: {self.differs}"
 
 
-def _same(names: str, since: str, idle: str | None = None, differs: str = "") -> list[Row]:
+def _same(
+    names: str, since: str, without_gpu: str | None = None, differs: str = ""
+) -> list[Row]:
     """Rows for functions of `torch.cuda` that `torch.accelerator` has under the same names.
     `names` are separated by white space. All rows share the other arguments."""
     return [
@@ -105,21 +106,27 @@ def _same(names: str, since: str, idle: str | None = None, differs: str = "") ->
             f"torch.cuda.{name}",
             f"torch.accelerator.{name}()",
             since,
-            idle=idle,
+            without_gpu=without_gpu,
             differs=differs,
         )
         for name in names.split()
     ]
 
 
-def _of_module(names: str, idle: str | None = None) -> list[Row]:
+def _of_module(names: str, without_gpu: str | None = None) -> list[Row]:
     """Rows for functions of `torch.cuda` that other vendors' modules, such as `torch.xpu`, also
     have: the word calls the function of the same name in the module of the current accelerator.
     `names` are separated by white space."""
     differs = "calls the function of torch.cuda, torch.xpu and so on; a module without it raises AttributeError"
     word = "torch.get_device_module()"
     return [
-        Row(f"torch.cuda.{name}", f"{word}.{name}()", "2.4", idle=idle, differs=differs)
+        Row(
+            f"torch.cuda.{name}",
+            f"{word}.{name}()",
+            "2.4",
+            without_gpu=without_gpu,
+            differs=differs,
+        )
         for name in names.split()
     ]
 
@@ -233,7 +240,8 @@ _TORCH: Final = (
         "torch.cuda.CUDAGraph torch.cuda.graph torch.cuda.make_graphed_callables torch.cuda.graph_pool_handle",
         _GRAPHS,
     ),
-    # memory; the last argument is `idle`, the value that torch.cuda returns without a GPU
+    # memory; the last argument is `without_gpu`, the value that torch.cuda returns without a
+    # GPU
     *_same("empty_cache", "2.9", "None"),
     *_same(
         "memory_allocated max_memory_allocated memory_reserved max_memory_reserved", "2.9", "0"
@@ -241,12 +249,17 @@ _TORCH: Final = (
     *_same("memory_stats", "2.9", "{}"),
     *_same("reset_peak_memory_stats reset_accumulated_memory_stats", "2.9"),
     Row("torch.cuda.mem_get_info", "torch.accelerator.get_memory_info()", "2.10"),
-    Row("torch.cuda.memory_cached", "torch.accelerator.memory_reserved()", "2.9", idle="0"),
+    Row(
+        "torch.cuda.memory_cached",
+        "torch.accelerator.memory_reserved()",
+        "2.9",
+        without_gpu="0",
+    ),
     Row(
         "torch.cuda.max_memory_cached",
         "torch.accelerator.max_memory_reserved()",
         "2.9",
-        idle="0",
+        without_gpu="0",
     ),
     Row(
         "torch.cuda.reset_max_memory_allocated",
@@ -283,7 +296,7 @@ _TORCH: Final = (
         "torch.cuda.get_rng_state_all",
         "torch.accelerator.random.get_rng_state_all()",
         "2.14",
-        idle="[]",
+        without_gpu="[]",
     ),
     Row("torch.cuda.initial_seed", "torch.accelerator.random.initial_seed()", "2.14"),
     *_of_module("set_rng_state set_rng_state_all", "None"),
