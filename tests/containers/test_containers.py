@@ -587,6 +587,21 @@ def test_attributes_of_an_ordered_dict_are_kept_and_walked():
     assert [leaf.path for leaf in trees.leaves(ordered)] == ["['x']", ".y"]
 
 
+class Freezable(dict):
+    """A dict whose own copies lose its attributes, like those of `addict.Dict`."""
+
+    def __getstate__(self):
+        return None
+
+
+def test_attributes_that_a_dict_loses_in_its_own_copies_are_kept():
+    frozen = Freezable(x=SHARED)
+    frozen.is_frozen, frozen.y = True, SHARED
+    copied = xdevice.copy_to(frozen, "cpu")
+    assert copied.is_frozen is True
+    assert copied.y is copied["x"] is not SHARED
+
+
 def test_a_dict_whose_attributes_are_its_items_stays_so():
     linked = Linked(x=SHARED)
     copied = xdevice.copy_to(linked, "cpu")

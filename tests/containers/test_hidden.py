@@ -144,6 +144,15 @@ def test_no_copy_of_an_array_of_objects_shares_them():
             assert value.tolist() == [1.0, 1.0]
 
 
+def test_a_copy_does_not_share_the_memory_of_a_view():
+    # a built-in type cannot be registered, so the advice must be another one
+    with pytest.raises(
+        xdevice.errors.ContainerError,
+        match=r"\[0\] is of type memoryview and holds arrays, .*; put its contents",
+    ):
+        xdevice.copy_to([memoryview(np.ones(2)), np.ones(1)], "cpu")
+
+
 def run(text, **variables):
     import os
 

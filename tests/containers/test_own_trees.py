@@ -194,6 +194,10 @@ def test_a_scheduler_without_its_model_is_named(make):
         ):
             xdevice.to_device(batch, there)
     assert not xdevice.same_device(schedule, xdevice.to_device(torch.ones(2), there))
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"LR\w*, which .*new\.load_state_dict"
+    ):
+        xdevice.copy_to([net, optimizer, schedule], there)
     assert xdevice.device_of(net) is xdevice.cpu()
 
 

@@ -293,9 +293,19 @@ def test_what_would_stay_behind_is_named_by_prefetch(backend, there):
     ):
         with pytest.raises(
             xdevice.errors.ContainerError,
-            match=r"batch\['cache'\] is a Holder .*xdevice.register_container",
+            match=r"batch\['cache'\] is an object of type Holder, .*xdevice.register_container",
         ):
             list(xdevice.prefetch([batch], there))
+
+
+@pytest.mark.virtual
+def test_a_tensor_in_an_array_of_objects_does_not_stay_behind_in_prefetch(backend):
+    array = np.array([ones(backend), None], object)
+    for batch in (array, [array, ones(backend)]):
+        with pytest.raises(xdevice.errors.ContainerError, match=r"ndarray.*tensors on cpu:0"):
+            list(xdevice.prefetch([batch], "gpu:1"))
+    (fetched,) = xdevice.prefetch([[np.array(["x", None], object), ones(backend)]], "gpu:1")
+    assert fetched[0].tolist() == ["x", None]
 
 
 def test_namespaces_are_walked(backend, there):

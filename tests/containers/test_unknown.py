@@ -356,14 +356,23 @@ def test_an_object_that_holds_a_model_is_named_unless_that_moves_too(backend, th
     inside = Holder(model=net, name="trainer")
     batch = {"trainer": inside, "x": ones(backend)}
     assert_seen(batch, backend, there)
-    for verb in (xdevice.to_device, xdevice.copy_to):
+    # only a move takes the model along if it is in the container too
+    for verb, advice in (
+        (xdevice.to_device, r"put its \.model \(.*\) into the container"),
+        (xdevice.copy_to, r"call xdevice.register_container\(Holder\)"),
+    ):
         with pytest.raises(
             xdevice.errors.ContainerError,
-            match=r"\['trainer'\] is an object of type Holder.*put its \.model \(.*\) into the container",
+            match=rf"\['trainer'\] is an object of type Holder.*{advice}",
         ):
             verb(batch, there)
     with pytest.raises(xdevice.errors.NotATensorError, match=r"its \.model \("):
         xdevice.to_device(inside, there)
+    for x in (inside, [inside, ones(backend)]):
+        with pytest.raises(
+            xdevice.errors.ContainerError, match=r"register_container\(Holder\)"
+        ):
+            xdevice.parallel.replicate(x, [there, "cpu"])
     assert xdevice.device_of(net) is xdevice.cpu()
     assert xdevice.to_numpy(batch)["trainer"] is inside  # a model is not among what is read
     moved = xdevice.to_device([inside, net, ones(backend)], there)  # as it says

@@ -872,6 +872,12 @@ def test_traced_functions_split_and_gather_and_refuse_the_rest():
             jax.jit(attempt)(jax.numpy.ones(2))
 
 
+def test_a_symbol_of_mxnet_is_not_split():
+    mx = framework("mxnet")
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"x\[0\] is a symbol"):
+        xdevice.split_batch([mx.sym.Variable("x")], ["cpu"] * 2)
+
+
 # the docs
 
 

@@ -171,6 +171,11 @@ def write_keyed(x: Any, keys: Names, children: Children) -> Any:
         # the item is also an attribute of the same name
         if isinstance(key, str) and new_attributes.get(key) is old:
             new_attributes[key] = child
+    # what the class's own copies lose, as those of addict lose whether a Dict is frozen
+    kept = attributes(new)
+    for name, value in attributes(x).items():
+        if name not in kept:
+            put(new, name, value)
     return _check_types(new, keys, children)
 
 

@@ -111,10 +111,10 @@ class Stranger:
         for backend in {part.backend for part in self.parts}:
             backend.require(target)
 
-    def refusal(self, path: str, target: Device) -> ContainerError:
-        """Returns the error for an object that cannot move to `target`: it says that the
-        object's tensors would stay behind, and how to fix that. `path` is the path to the
-        object in its container."""
+    def refusal(self, path: str, target: Device, is_copy: bool = False) -> ContainerError:
+        """Returns the error for an object that cannot move to `target` or, if `is_copy`, be
+        copied to it: it says that the object's tensors would stay behind, and how to fix that.
+        `path` is the path to the object in its container."""
         places = [place for _, place in self.places()]
         somewhere = "tensors" if places else "models"
         where = next(
@@ -122,17 +122,18 @@ class Stranger:
         )
         return ContainerError(
             f"{path} is an object of type {type(self.x).__qualname__}, which xdevice does not know; it holds {where}, "
-            f"which would stay behind; {self.remedy('or pass move=... to say how it moves')}"
+            f"which would stay behind; {self.remedy('or pass move=... to say how it moves', not is_copy)}"
         )
 
-    def remedy(self, other: str) -> str:
+    def remedy(self, other: str, is_move: bool) -> str:
         """Returns advice, for the end of an error, on how to get the object's tensors moved: if
         the type can be registered, the call that registers it, followed by `other`; otherwise
-        another way."""
+        another way. A move also changes the models that the object refers to, if they are in
+        the container; a copy (`is_move` False) does not."""
         cls = type(self.x)
         if self.way is not None and self.way.instead:
             return self.way.instead
-        if self.parts and all(part.kind == "model" for part in self.parts):
+        if is_move and self.parts and all(part.kind == "model" for part in self.parts):
             path, model, _, _ = self.parts[0]
             return (
                 f"models move in place: put its {path} ({type(model).__qualname__}) into the container, or move it "

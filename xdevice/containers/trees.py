@@ -258,11 +258,11 @@ class Tree:
             if self.owners[id(type(value))] is None and id(type(value)) not in PLAIN
         ]
 
-    def refuse_strangers(self) -> None:
+    def refuse_strangers(self, with_models: bool = False) -> None:
         """Raises `ContainerError` if one of `strangers` holds tensors, because these cannot be
-        replaced."""
+        replaced; if `with_models`, also if it holds only models."""
         for i, stranger in self.strangers:
-            refuse_stranger(self.path(i), stranger)
+            refuse_stranger(self.path(i), stranger, with_models)
 
     def refuse_shared(self) -> None:
         """Raises `ContainerError` if a leaf is an object of an unknown type that holds only
@@ -272,12 +272,14 @@ class Tree:
         taken = {i for i, _ in self.strangers}
         for i in self.unknown():
             value = self.leaves[i]
-            if i not in taken and strangers.find(value, None, with_host=True) is not None:
-                name = type(value).__qualname__
+            holder = None if i in taken else strangers.find(value, None, with_host=True)
+            if holder is not None:
                 raise ContainerError(
-                    f"{self.path(i) or 'the object'} is of type {name} and holds arrays, which a copy would share; "
-                    f"call xdevice.register_container({name}) to have its attributes searched, or put its contents in "
-                    "a list or dict and pass that"
+                    f"{self.path(i) or 'the object'} is of type {type(value).__qualname__} and holds arrays, which a "
+                    "copy would share; "
+                    + holder.remedy(
+                        "or put its contents in a list or dict and pass that", False
+                    )
                 )
 
     def refuse_sparse(self, name: str, verb: str) -> None:
@@ -339,13 +341,16 @@ def too_deep(x: Any) -> ContainerError:
     )
 
 
-def refuse_stranger(path: str, holder: strangers.Stranger | None) -> None:
+def refuse_stranger(
+    path: str, holder: strangers.Stranger | None, with_models: bool = False
+) -> None:
     """Raises `ContainerError` if `holder`, which is the leaf at `path` of a container, holds
-    tensors or can move itself. Does nothing if `holder` is None."""
-    if holder is not None and holder.has_tensors():
+    tensors or can move itself; if `with_models`, also if it holds only models. Does nothing if
+    `holder` is None."""
+    if holder is not None and (with_models or holder.has_tensors()):
         raise ContainerError(
             f"{path or 'the object'} is of type {type(holder.x).__qualname__} and holds tensors, but xdevice does "
-            f"not know that type as a container; {holder.remedy('or pass flatten=... and rebuild=... too')}"
+            f"not know that type as a container; {holder.remedy('or pass flatten=... and rebuild=... too', False)}"
         )
 
 

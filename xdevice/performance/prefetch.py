@@ -385,9 +385,9 @@ class _Producer(workers.Worker):
             raise traced(backend, path() or type(value).__qualname__)
         if isinstance(value, numpy.ndarray):
             numbers, backend = as_numbers(self._backend, value, self._place), self._backend
-            # an array of strings or objects
+            # an array of strings or objects, which may be tensors
             if numbers is None:
-                return value
+                return self._stage_object(value, path, stack, owners)
             value = numbers
         backend.require(self._place)
         if backend.lacks(self._place):

@@ -46,8 +46,8 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
     # walked twice: first to find objects of unknown types, and then to list every place of a
     # tensor that is in several places, because each of them gets the result
     once = trees.searched(x)
-    once.refuse_strangers()
-    # replicas must not share arrays that objects of other types hold
+    # replicas must not share models or arrays that objects of other types hold
+    once.refuse_strangers(verb == "replicate")
     if verb == "replicate":
         once.refuse_shared()
     tree = trees.Tree(x)
@@ -76,6 +76,9 @@ def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
                 f"{operand.name} is a model of type {type(operand.value).__qualname__}; expected a tensor; "
                 "xdevice.parallel.replicate(model, devices) copies a model to several devices"
             )
+        # MXNet's symbols, which cannot be split
+        if not hasattr(operand.value, "shape"):
+            refuse_symbol(operand)
         refuse_sparse(operand, verb)
     return operands
 
@@ -130,7 +133,8 @@ def refuse_sparse(operand: Operand, verb: str) -> None:
     if not operand.backend.is_dense(operand.value):
         raise operand.backend.unsupported(
             f"{verb} of {operand.name}, an object of type {type(operand.value).__qualname__} that is not dense",
-            "make it dense first with x.to_dense(), x.todense() or tf.convert_to_tensor(x), or pass its parts",
+            "make it dense first with x.to_dense(), x.todense(), x.filled() or tf.convert_to_tensor(x), or pass its "
+            "parts",
         )
 
 

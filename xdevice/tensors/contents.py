@@ -151,7 +151,7 @@ def places(x: Any, name: str) -> Iterator[Location]:
             )
     for i, stranger in content.strangers:
         type_name = type(stranger.x).__qualname__
-        remedy = stranger.remedy("or pass move=... to say how it moves")
+        remedy = stranger.remedy("or pass move=... to say how it moves", True)
         hint = f"xdevice does not know the type {type_name}, so the object stays where it is: {remedy}"
         for inner, place in stranger.places():
             yield (
@@ -294,7 +294,7 @@ class _Sorted:
         hint = "to make a tensor from numbers, call xdevice.tensor(data)"
         if self.strangers:
             hint = "it holds tensors: " + self.strangers[0][1].remedy(
-                "or pass move=... to say how it moves"
+                "or pass move=... to say how it moves", verb == "move"
             )
         raise NotATensorError(
             f"cannot {verb} {shown(x)} of type {type(x).__qualname__}: expected a tensor, a model, or a container of "
@@ -339,7 +339,7 @@ class _Sorted:
             if stranger.moves:
                 _require(stranger, requested, self.x, stranger.x)
             elif is_copy:
-                raise stranger.refusal(tree.path(i) or "it", target)
+                raise stranger.refusal(tree.path(i) or "it", target, is_copy)
             # a move leaves an object that is on the device alone, whatever its type
             elif not stranger.is_on(target):
                 # models in it that are also in the container move in place, so only the rest
