@@ -44,7 +44,7 @@ from xdevice.errors import ShapeError
 from .numpy_names import restored
 
 if is_blocking_wanted():
-    # the engine that runs each operation at once. MXNet reads the variable only when it is
+    # `NaiveEngine` runs each operation synchronously. MXNet reads the variable only when it is
     # imported
     os.environ.setdefault("MXNET_ENGINE_TYPE", "NaiveEngine")
 

@@ -103,8 +103,8 @@ class _SetNp:
 
 
 def _announce_shapes() -> None:
-    """Makes MXNet log now, without effect, that NumPy's shapes are on. It does so only once,
-    and later the message would appear and configure the root logger."""
+    """Makes MXNet log now, while every record is rejected, that NumPy's shapes are on. MXNet logs this message only
+    once. Logged later, it would appear, and configure the root logger."""
     root, silent = logging.getLogger(), logging.NullHandler()
     # `logging.info`, which MXNet calls, configures a root logger without handlers
     root.addHandler(silent)

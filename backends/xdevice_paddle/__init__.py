@@ -242,7 +242,7 @@ class PaddleBackend(
         # a large array goes to a GPU through page-locked memory, which is faster; None if
         # Paddle has to copy the array
         staged = staging.put(array, native, self.dtypes)
-        # `put` returns before its copy has ended
+        # `put` returns before its copy has ended, so this waits for the copy
         if staged is not None:
             staging.wait(native)
             return staged

@@ -5,11 +5,10 @@ Facts about Paddle that the code depends on:
 - If a stride is negative, `from_dlpack` tries to allocate 2**64 bytes.
 - Before Paddle 3, which brought `__dlpack__`, Paddle's DLPack capsules claim C order whatever
   the strides are, and uint8 for bool. And `from_dlpack` makes a copy and ignores the strides.
-- Paddle releases memory while it holds its own lock (3.3.1), so two things can go wrong, and
-  `releases_under_lock` is set. First, the memory may belong to an MXNet array, for example,
-  that in turn refers to Paddle's memory: MXNet releases the latter, and Paddle waits for its
-  own lock forever. Second, another framework, such as PyTorch, may release Paddle's memory
-  without holding Python's lock, and two threads wait for each other.
+- Paddle releases memory while it holds its own lock (3.3.1), so two things can go wrong, and `releases_under_lock` is
+  set. First, the memory may belong to an MXNet array, for example, that in turn refers to Paddle's memory: MXNet then
+  releases Paddle's memory, and Paddle waits for its own lock forever. Second, another framework, such as PyTorch, may
+  release Paddle's memory without holding Python's lock, and two threads wait for each other.
 - `contiguous()` of a view cuts the view off from its base (3.3.1), so this module does not call
   it.
 """

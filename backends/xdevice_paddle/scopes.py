@@ -1,9 +1,8 @@
 """Scopes that set Paddle's current device. Paddle has one current device for the whole process,
 so scopes of several threads may overlap, and end in any order.
 
-The scope that ends last restores the device that was current before all scopes. If a scope ends
-while one that was entered later is open, the latter restores the device that the former would
-have restored.
+The scope that ends last restores the device that was current before all scopes. If a scope ends while another one,
+which was entered after it, is open, the other one restores at its end the device that the first would have restored.
 """
 
 from __future__ import annotations

@@ -112,9 +112,8 @@ class TensorflowBackend(
         return tf
 
     def classify(self, cls: type) -> Kind | None:
-        """Returns "tensor" for a class of eager tensors or of tensors that consist of several,
-        "symbol" for a class of tensors in a graph, "model" for a class whose objects own
-        variables, and None for any other class."""
+        """Returns "tensor" if objects of the class are eager tensors or composite ones (sparse, ragged), "symbol" if
+        they are tensors in a graph, "model" if they own variables, and None otherwise."""
         # only eager tensors have a backing device
         if hasattr(cls, "backing_device") or issubclass(cls, COMPOSITES):
             return "tensor"
@@ -198,8 +197,8 @@ class TensorflowBackend(
     # tensors
 
     def device_of(self, x: Any) -> Device:
-        """Returns the device of an eager tensor's memory, of a variable, or of the components
-        of a composite tensor."""
+        """Returns the device of a tensor or variable: for an eager tensor, the device of its memory; for a composite
+        tensor, the device of its components."""
         # the usual case comes first and without a check: an eager tensor on a device that is in
         # the cache
         try:

@@ -315,8 +315,8 @@ def _new_variable(variable: tf.Variable) -> tf.Variable:
 
 
 def _copied(value: Any, memo: _Memo) -> Any:
-    """Returns the copy of an attribute's value: the object that `memo` has for the value, or a
-    deep copy, in which objects that `memo` has are replaced by theirs."""
+    """Returns the copy of an attribute's value: the copy that `memo` has or, if it has none, a deep copy, in which the
+    copies in `memo` take the place of their originals."""
     # the memo first: from Python 3.14, deepcopy returns functions as they are without looking
     # into it
     return memo[id(value)] if id(value) in memo else copy.deepcopy(value, memo)

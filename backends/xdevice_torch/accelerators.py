@@ -10,8 +10,7 @@ that it lacks.
   PyTorch's.
 - On some backends its `Stream` and `Event` silently belong to device 0. So only those of CUDA
   and XPU are used.
-- It does not list lazy devices, which compute only when a result is asked for. Nobody can wait
-  for these.
+- It does not list lazy devices, which compute only when a result is read. Nothing can wait for these.
 """
 
 from __future__ import annotations

@@ -259,7 +259,8 @@ def _refuse_script(model: Module, native: torch.device) -> None:
 def _refuse_meta(model: Module, native: torch.device) -> None:
     """Raises `UnsupportedError` if a module with tensors on meta, which have no values, is to
     move to another device. A module with an attribute `to` of its own is not checked."""
-    # accelerate sets a `to` of its own on the model, whose error says where the values are
+    # the library accelerate sets a `to` of its own on the model, whose error says where the
+    # values are
     if native.type == "meta" or "to" in vars(model):
         return
     for name, x in (*model.named_parameters(), *model.named_buffers()):

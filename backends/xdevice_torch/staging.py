@@ -237,7 +237,7 @@ def sent(
     try:
         copies = [x.cuda(gpu, non_blocking=True) if _is_small(x) else move(x) for x in first]
         if _is_small(last):
-            # this one call waits for all, in half the time of stream.synchronize()
+            # the last copy waits for all copies, in half the time of stream.synchronize()
             return [*copies, last.cuda(gpu)]
         copies.append(move(last))
     except BaseException:

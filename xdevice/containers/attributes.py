@@ -154,7 +154,7 @@ def fill(new: Any, x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
     `new`. `keys` are the keys of the attributes. If an attribute records the device of tensors
     that have moved, it gets the new device."""
     values = dict(zip(map(as_name, keys), children, strict=True))
-    # such as `device`, or `weights_device`
+    # an attribute such as `device` or `weights_device` may record a device
     for name, child in values.items():
         records_device = isinstance(name, str) and name.endswith("device")
         put(new, name, _updated_device(name, child, x, values) if records_device else child)
@@ -185,8 +185,8 @@ def _updated_device(name: str, recorded: Any, x: Any, values: dict[Any, Any]) ->
                 moves.add(
                     (owned.backend.device_of(before[other]), owned.backend.device_of(child))
                 )
-    # only if it is certain: it is a device, and all these tensors have moved from it to one
-    # other
+    # otherwise it is not certain that the attribute says where the tensors are: it is no
+    # device, or they have not all moved from that device to one other
     if (
         type(place) is not Device
         or len(moves) != 1

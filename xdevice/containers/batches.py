@@ -77,7 +77,7 @@ def rebuild_batch(x: Any, batch: Batch, changed: list[Any]) -> Any:
     result of `flatten_batch(x)`. If `x` contains containers, a tuple in which nothing changes stays the same
     object."""
     _, _, inner = batch
-    # it has containers, or numbers and strings, among its values
+    # `x` has containers, or numbers and strings, among its values
     if inner or len(changed) < len(x):
         return _rebuild_inner(x, iter(changed))
     if type(x) is dict:

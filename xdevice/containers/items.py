@@ -78,7 +78,7 @@ def _extra_attributes(x: Any) -> dict[str, Any]:
         if registry.kind_of(type(value)) is not None or looks.search(value)
     }
     for name in extra:
-        # its key would not differ from that of an item
+        # the key of such an attribute would not differ from the key of an item
         if not isinstance(name, str):
             raise ContainerError(
                 f"an object of type {type(x).__qualname__} has an attribute whose name, {shown(name)}, is not a "

@@ -149,7 +149,7 @@ def can_hold(cls: type) -> bool:
     # a type whose objects can refer to others takes part in garbage collection
     if not cls.__flags__ & _IS_COLLECTED or issubclass(cls, _NEVER_SEARCHED):
         return False
-    # types of a framework that contain no tensors of the program
+    # a framework's `opaque` types, such as random generators, contain no tensors of the program
     owner = registry.owner_of(cls)
     return owner is None or not issubclass(cls, owner.opaque)
 
@@ -194,7 +194,7 @@ def class_behind_proxy(x: Any) -> type:
     """Returns the type of an object or, for a proxy, the type of the object behind it.
     `x.__class__` is not used: there a mock with a `spec`, for example, claims a class whose
     contents it does not have."""
-    # there may be a proxy of a proxy
+    # the object behind a proxy may be a proxy too
     while is_proxy(type(x)):
         x = _behind_proxy(x)
     return type(x)
@@ -314,7 +314,7 @@ def is_plain(values: list[Any]) -> bool:
     times as long."""
     for _ in range(_PLAIN_DEPTH):
         kinds = set(map(id, map(type, values))) - PLAIN
-        # all are plain; or one is neither plain nor a built-in container
+        # True: all are plain. False: one is neither plain nor a built-in container
         if not kinds or not kinds <= _PLAIN_CONTAINERS:
             return not kinds
         # then the contents of all these containers, one level down; a container in two places

@@ -1,10 +1,10 @@
 """Strangers: objects that hold tensors but are neither tensors, models nor containers. Some of
 them can move themselves.
 
-An object moves itself if its type was registered with `move`, or if the type has the method
-with which objects of libraries around a framework move (`Backend.moves_by`, such as `to`) and
-all tensors found in it are of that framework. Any other object cannot be moved. Its tensors
-would then stay behind, so moving a container with such an object raises an error.
+An object moves itself in two cases: if its type was registered with `move`; or if its type has the method by which
+objects of libraries around a framework move themselves (`Backend.moves_by`, such as `to`), and all tensors in the
+object are of that framework. Any other object cannot be moved. Its tensors would then stay behind, so moving a
+container with such an object raises an error.
 
 If the object's own method leaves a tensor behind, an error names the method, because xdevice
 cannot know whether the method forgot the tensor or keeps it on the host on purpose. The type's
@@ -323,7 +323,7 @@ def find(x: Any, way: Way | None, with_host: bool = False) -> Stranger | None:
         part
         for part in looks.search(x)
         if (with_host or not part.backend.is_host_only)
-        # these attributes count at any depth
+        # the attributes in `stays` are left out at any depth
         and stays.isdisjoint(re.findall(r"\.(\w+)", part.path))
     ]
     return Stranger(x, way, parts) if parts or way is not None else None

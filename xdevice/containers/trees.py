@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     """A container that was walked; how it is read and written; its keys; its children; and, by
     their indices, the nodes of those children that are containers."""
     Walked = tuple[_Node | None, list[Any], dict[int, type]]
-    """The result of a walk: the node of the container, None if it was a leaf itself; every
-    leaf, tensor or not, in the order of the walk; the types of the leaves, by their `id`s,
-    because some types cannot be hashed. Nodes and results are tuples, because a class of their
-    own made `to_device` 2.5 times as slow for three tensors that are there already."""
+    """The result of a walk: the root node of the container (None if the object was a leaf itself); every leaf, tensor
+    or not, in the order of the walk; and the types of the leaves, by their `id`s, because some types cannot be hashed.
+    Nodes and results are tuples, because a class of their own made `to_device` 2.5 times as slow for three tensors
+    that are there already."""
 
 
 # a type that was not looked up yet, because None means a leaf
@@ -177,7 +177,7 @@ def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) 
     even if nothing in them has changed. Raises `ContainerError` if a container cannot be rebuilt."""
     root, leaves, _ = walk
     if root is None:
-        # it was a leaf itself
+        # the walked object was a leaf itself
         return changed[0]
     container, _, _, _, inner = root
     # by identity: comparing tensors would compute

@@ -256,9 +256,9 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
 
 
 def _violations(cls: type[Backend], parts: tuple[type[Primitives], ...]) -> list[str]:
-    """Returns a text for each method of the capabilities `parts` that a class defines with
-    other required arguments than the contract, and for each capability of which it has only a
-    part; an empty list if there is nothing wrong."""
+    """Returns the errors of an adapter's class: a text for each method of the capabilities `parts` whose required
+    arguments differ from the contract's, and for each capability of which the class has only some of the needed
+    methods. Returns an empty list if nothing is wrong."""
     import inspect
 
     own, hooks = _adapter_attributes(cls), methods_of(*parts)

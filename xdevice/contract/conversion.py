@@ -92,8 +92,8 @@ class Conversion(Primitives):
         return None
 
     def shares(self, device: Device) -> bool:
-        """Whether other frameworks can use the memory of this device in place. By default they
-        can use that of the host and of real GPUs, but not that of virtual GPUs."""
+        """Whether other frameworks can use the memory of this device in place. By default, they can use the memory of
+        the host and of real GPUs, but not of virtual GPUs."""
         return device is devices.CPU or (device.kind == "gpu" and not self.virtual)
 
     def detached(self, x: Any) -> Any:

@@ -102,7 +102,7 @@ class Lent:
         if self.strides == wanted:
             return True
         for size, stride, compact in zip(self.shape, self.strides, wanted, strict=True):
-            # an axis of one element is never stepped along
+            # the stride of an axis with one element is never used
             if size != 1 and stride != compact:
                 return False
         return True
@@ -148,7 +148,7 @@ class Lent:
         _in_use[id(released)] = _InUse(released, managed, self.capsule)
         _start_releaser()
         self.capsule = capsule
-        # from here on only the importer keeps the token alive
+        # from here on only the importer keeps `token` alive
         del token
         return adopt(self)
 

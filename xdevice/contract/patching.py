@@ -84,7 +84,7 @@ class Patches:
             for key in reversed(self._used):
                 hook = _replaced[key]
                 hook.blocks -= 1
-                # no open block needs it any more
+                # no open block needs the replacement any more
                 if not hook.blocks:
                     del _replaced[key]
                     hook.undo()

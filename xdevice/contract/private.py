@@ -324,7 +324,7 @@ def look_up(dotted: str) -> Any:
     parts = dotted.split(".")
     if is_taken_away(dotted):
         return _ABSENT
-    # the longest prefix that is a module; the rest are attributes
+    # the longest prefix that is a module is imported; the rest are attributes in it
     for length in range(len(parts), 0, -1):
         try:
             value: Any = import_module(".".join(parts[:length]))

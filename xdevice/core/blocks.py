@@ -89,7 +89,8 @@ class Entered:
                     raise ScopeError(
                         f"{self._code} was exited without having been entered, or was exited twice"
                     )
-                # the last one: another thread closes a generator that is inside the block
+                # the last block of any thread: this thread closes a generator that entered its
+                # block in another thread
                 index = -1
             (thread, _), block = self._open.pop(index)
         return block, thread

@@ -31,8 +31,8 @@ class Known:
         self.install = install
         """The command that installs the framework."""
         self.brings = brings
-        """The backends whose frameworks this backend's framework imports by itself, if they are
-        installed: an import of these says nothing about the user's choice."""
+        """The backends whose frameworks are imported by this backend's framework, if they are installed: that they are
+        imported says nothing about the user's choice."""
         self.is_fragile = is_fragile
         """Whether a plain import of the framework may fail or leave it broken, even if no other
         framework is imported."""

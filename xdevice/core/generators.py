@@ -1,5 +1,4 @@
-"""From which generator random numbers are drawn: that of the process, of a block of `seed`, or
-of a task.
+"""Determines which generator random numbers are drawn from: that of the process, of a `seed` block, or of a task.
 
 docs/reference/random.md has the table.
 """

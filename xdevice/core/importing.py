@@ -3,8 +3,8 @@
 `import xdevice` imports this module, so it imports nothing that takes time.
 
 Python holds a lock for each module that is being imported. To avoid deadlocks, all code that loads a backend takes its
-locks in one order: that of the framework, that of the adapter, `loader.import_lock`. `registry.load` therefore begins
-by importing the framework.
+locks in this order: the lock of the framework's module, the lock of the adapter's module, and then
+`loader.import_lock`. `registry.load` therefore begins by importing the framework.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ class _Loader:
             # xdevice. If it did, only its adapter has failed, which does not matter yet
             if name not in sys.modules:
                 raise (error.__cause__ or error) from None
-        # a program that only imports the framework is not disturbed: the error is raised again
-        # when it first uses the backend
+        # a program that only imports the framework does not get the error, which is raised
+        # again when the backend is first used
         except Exception:
             pass
 

@@ -274,7 +274,8 @@ def _load(name: str) -> Backend:
     framework = frameworks.find(name)
     # a third party's adapter imports its framework itself: "sys" is always imported already
     module = framework.modules[0] if framework is not None else "sys"
-    # without its adapter nothing is imported, and `make` raises the error
+    # without an entry point of its adapter, the framework is not imported, and `make` raises
+    # the error
     if not _is_imported(module) and name in entry_points():
         from importlib import import_module
 

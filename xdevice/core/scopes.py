@@ -1,9 +1,10 @@
 """Implements `with device:`, `with stream:` and `set_default_device`.
 
-xdevice keeps the current device in a context variable, which survives an `await`. The frameworks keep theirs per
-thread, Paddle even for the whole process, so during an `await` the device would apply to whichever task runs next.
-Therefore, if an asyncio task waits inside a block, the framework's device is restored at that point, and the end of
-the block raises a `ScopeError`. Blocks that overlap in one task, as blocks in generators may, can end in any order.
+xdevice keeps the current device in a context variable, which survives an `await`. The frameworks keep a current device
+for each thread, and Paddle one for the whole process, so during an `await` that device would apply to whichever task
+runs next. Therefore, if an asyncio task waits inside a block, the framework's device is restored at that point, and
+the end of the block raises a `ScopeError`. Blocks that overlap in one task, as blocks in generators may, can end in
+any order.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException 
     """
     entered = stack.get()
     index = blocks.index_in(entered, key, f"`with {key}:`")
-    # taken off first, so that it is gone even if `end` raises
+    # the block is taken off first, so that it is gone even if `end` raises
     stack.set(entered[:index] + entered[index + 1 :])
     entered[index].end(error)
 

@@ -92,7 +92,8 @@ def _resolve() -> Backend:
             f"{VARIABLE} changed to {shown(os.environ.get(VARIABLE))}, but {_resolved.name} was chosen before and "
             f"stays in use; to change the backend of a running process, call xdevice.set_backend()",
             RuntimeWarning,
-            # the line that called the function of xdevice that called `current`
+            # 4: the warning names the line of the program that called the public function that
+            # called `current`
             stacklevel=4,
         )
         # raises the error if the backend cannot work in a forked child
@@ -257,7 +258,7 @@ class use_backend:
         entered = _open_blocks.get()
         # blocks may be exited in a different order from the one in which they were entered
         index = blocks.index_in(entered, self, f"use_backend({self._name!r})")
-        # without this block, wherever it is in the stack
+        # all but this block, which need not be the last one
         remaining = entered[:index] + entered[index + 1 :]
         _open_blocks.set(remaining)
         _scope.set(remaining[-1].chosen if remaining else None)

@@ -107,7 +107,7 @@ def pinned_bytes() -> int:
 def free() -> None:
     """Waits for the copies in progress, and releases the ring's memory. The next copy makes a new ring."""
     global _ring
-    # after this, no copy can begin on this ring
+    # under the lock under which copies begin: afterwards no copy can begin on this ring
     with _making:
         ring, _ring = _ring, None
     if ring is not None:

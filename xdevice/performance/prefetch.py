@@ -77,13 +77,13 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
             f"the depth of prefetch must be an int of 1 or more, got {shown(depth)}; to move batches without "
             f"prefetching, call xdevice.to_device(batch, device) in the loop"
         )
-    # here, because a loop would raise the error only when it takes its first batch
+    # checked here, because a loop would raise the error only when it takes its first batch
     if not (hasattr(type(iterable), "__iter__") or hasattr(type(iterable), "__getitem__")):
         raise ArgumentError(
             f"prefetch expects a loader, a generator or a list of batches, got {shown(iterable)} of type "
             f"{type(iterable).__qualname__}"
         )
-    # here and not in the loop, so that the traceback ends in the line that is wrong
+    # checked here and not in the loop, so that the traceback ends in the line that is wrong
     refuse_in_capture("prefetch")
     backend = selection.current()
     place = backend.require(place)
@@ -186,7 +186,7 @@ class _CopyStream:
         )
         try:
             self._stream = streams.pop()
-        # this is the first prefetch on this device, or another is at work
+        # none is idle: this is the first prefetch on this device, or others are at work
         except IndexError:
             self._stream = self.backend.new_stream(self._place)
         stack.callback(streams.append, self._stream)

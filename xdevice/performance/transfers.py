@@ -185,7 +185,7 @@ class _Block:
         try:
             for backend in registry.list_loaded():
                 self._watch(backend)
-        # one backend may refuse: then none stays watched
+        # if one backend refuses to be watched, none stays watched
         except BaseException:
             self._watching.close()
             raise

@@ -1,9 +1,9 @@
 """Moves, copies and locates the contents of a container, for the verbs. Everything is checked before anything moves;
 models move before the tensors next to them.
 
-Arrays of a framework that has only host memory, such as NumPy's, and string tensors are data like Python's numbers if
-the container also holds tensors that can be on other devices: they stay on the host, and their device is not compared.
-In a container without such tensors, they count as tensors.
+If a container holds tensors that can be on other devices, then the string tensors in it, and the arrays of frameworks
+that have only host memory, such as NumPy's, are data like Python's numbers: they stay on the host, and their device is
+not compared. In a container without such tensors, they count as tensors.
 
 A container is moved in one of two ways. If it holds only tensors, numbers and strings, the types of its leaves suffice
 to move it. Otherwise, each leaf is classified first (`_Sorted`), which takes longer: for an OrderedDict of 100 tensors
@@ -119,10 +119,9 @@ def check_copies(x: Any, places: Iterable[Device]) -> None:
 
 
 def device_set(x: Any) -> set[Device] | None:
-    """Returns the set of the devices of all tensors in a container. Returns None if only
-    `places` can tell, or has to raise an error: if `x` is not a container, or holds a model, a
-    symbol, an array that can only be on the host, an object of an unknown type, or a tensor on
-    several devices."""
+    """Returns the set of the devices of all tensors in a container. Returns None in the cases that only `places`
+    handles: if `x` is not a container, or holds a model, a symbol, an array that can only be on the host, an object of
+    an unknown type, or a tensor on several devices."""
     batch = flatten_batch(x) or _only_tensors(flatten(x, keep_movers=True, once=True))
     if batch is None:
         return None
@@ -356,7 +355,8 @@ class _Sorted:
         if is_copy:
             self._refuse_shared()
             tree.refuse_shared()
-        # a container that cannot take the moved tensors must be found before a model has moved
+        # models move in place, before the container is rebuilt: so it must be known before that
+        # it can be rebuilt
         elif away and self._models:
             tree.check_rebuilding({id(x) for tensors in away.values() for x in tensors})
         return away
@@ -368,7 +368,7 @@ class _Sorted:
         owners: dict[int, int] = {}
         for leaf in self._models if len(self._models) > 1 else ():
             i, model, _, _ = leaf
-            # it is part of an earlier model, with which it is copied
+            # the model is part of an earlier one, with which it is copied
             if id(model) in owners:
                 continue
             parts = _parts(leaf)

@@ -172,12 +172,11 @@ def _convert_one(
     place: Device | None,
     copy: bool | None,
 ) -> Any:
-    """Returns the leaf `x`, of the backend `source` and of this kind, as a tensor of the target
-    on the device `place`; if that is None, on the device of `x`. `array` is `x` itself or, if
-    `x` is a NumPy scalar, an array with its value. If NumPy is the target, a scalar is returned
-    unchanged, because nobody can write into it; other targets get a copy. Raises the errors of
-    `_convert` and `_require_there`; also `SharingError` for a scalar and another target than
-    NumPy if `copy` is False."""
+    """Returns the leaf `x` as a tensor of the target. The result is on the device `place` or, if that is None, on the
+    device of `x`. `source` and `kind` are the backend and the kind of `x`. `array` is `x` itself or, if `x` is a NumPy
+    scalar, an array with its value. If NumPy is the target, a scalar is returned unchanged, because nobody can write
+    into it; other targets get a copy. Raises the errors of `_convert` and `_require_there`; also `SharingError` for a
+    scalar and another target than NumPy if `copy` is False."""
     if array is not x and source is not target and copy is False:
         raise SharingError(
             f"a NumPy scalar ({type(x).__qualname__}) has no memory to share; pass copy=None to make a copy"
@@ -275,9 +274,9 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
 
 
 def _cannot_share(source: Backend, x: Any, target: Backend) -> bool:
-    """Whether it is clear without an attempt that the target cannot use the memory of `x`, a
-    tensor of `source`: because the target uses no memory of other frameworks, or because the
-    address or the strides do not fit. False if only an attempt can tell."""
+    """Whether it is known without an attempt that the target cannot use the memory of `x`, a tensor of `source`: the
+    target uses no memory of other frameworks, or the address or the strides do not fit. False if only an attempt can
+    tell."""
     takes = target.takes()
     if takes is None:
         return True

@@ -234,7 +234,7 @@ def item(x: Any) -> Any:
         raise DTypeError(
             f"item returns a number, but {shown(x)} holds {array.dtype}; use xdevice.to_numpy(x)"
         )
-    # a longdouble
+    # `array.item()` has returned a longdouble, which is no Python float
     return float(value)
 
 
@@ -578,7 +578,7 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
             if array.dtype.kind == "O" and name == "bfloat16":
                 array = array.astype("float64")
             cast = array.astype(target)
-        # a Python int that even float64 cannot hold
+        # raised for a Python int that even float64 cannot hold
         except OverflowError as error:
             raise DTypeError(
                 f"a value in {shown(array)} does not fit in {name}: {error}"

@@ -166,7 +166,7 @@ def _lacking_dtype(
     """Returns the error for a dtype that a device cannot hold. `what` is the subject of the
     error, such as "the tensor". `write` is advice on how to get a narrower dtype, whose name
     replaces the `{}` in it."""
-    # so that the reader learns which kind of GPU it is
+    # named in the error, so that its reader learns which kind of GPU lacks the dtype
     hardware = ("virtual",) if backend.virtual else sorted(backend.hardware())
     words = f" ({'/'.join(hardware)})" if place.kind == "gpu" else ""
     other = NARROWER.get(dtype)

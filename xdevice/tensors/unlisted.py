@@ -95,8 +95,7 @@ class WholeModel:
 
     @cached_property
     def _listed_ids(self) -> set[int]:
-        """The `id`s of the model, of the models found in its attributes, and of the listed
-        parts of all of these."""
+        """The `id`s of the model, the models found in its attributes, and the listed parts of all these models."""
         return {id(self._model), *map(id, self._listed)}
 
     def _add(self, name: str, backend: Backend, model: Any) -> None:
@@ -119,7 +118,7 @@ class WholeModel:
             and id(type(value)) not in PLAIN
             and not _is_flat(value)
         ]
-        # in a second step, because it takes longer
+        # in a second step, because `_holds` takes longer than the tests above
         attributes = [attribute for attribute in attributes if _holds(attribute)]
         if not attributes:
             return
@@ -167,10 +166,9 @@ class WholeModel:
         yield from self.unlisted_places()
 
     def unlisted_places(self) -> Iterator[tuple[str, Device]]:
-        """Yields the name and device of each tensor that the model's framework does not list:
-        of tensors in attributes, of the parameters that the model updates if it is an
-        optimizer, of tensors in objects that move themselves, and of the variables of models in
-        attributes."""
+        """Yields the name and device of each tensor that the model's framework does not list: tensors in attributes,
+        tensors in objects that move themselves, variables of models in attributes, and, if the model is an optimizer,
+        the parameters that it updates."""
         for name, value, backend in self.tensors():
             yield name, backend.device_of(value)
         for number, parameter in enumerate(self._backend.parameters_of(self._model)):
@@ -400,7 +398,7 @@ def _holds(attribute: _Attribute) -> bool:
     if not (way is ATTRIBUTES or isinstance(value, _ITERATED)) or looks.is_plain([value]):
         return False
     try:
-        # as `WholeModel._search` walks it: objects that move themselves are leaves, and a
+        # True, True: as in `WholeModel._search`, objects that move themselves are leaves, and a
         # container in two places is walked once
         tree = Tree(value, True, True)
     # a list that contains itself, for example: an error only if there are tensors in it

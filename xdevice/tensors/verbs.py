@@ -236,8 +236,8 @@ def to_device(x: T, device: object, non_blocking: bool = False, **misspelled: No
                 and target.word in _movable[type(x)].answered
             ):
                 return x
-    # it is on several devices, or on one of an unknown kind, and is moved below; or the metaclass
-    # makes its type unhashable
+    # `x` is on several devices, or on one of an unknown kind, and is moved below; or the
+    # metaclass makes its type unhashable
     except (UnsupportedError, TypeError):
         pass
     moved: T = contents.transfer(
@@ -345,8 +345,8 @@ def same_device(*xs: object) -> bool:
             owner = _movable.get(cls)
             if owner is not None:
                 return len(owner.devices_of(cls, xs)) == 1
-        # one is on several devices; the loop below may find two devices before it reaches that
-        # one. Or the type is unhashable
+        # a tensor is on several devices, and the loop below may find two devices before it
+        # reaches that tensor; or the type is unhashable
         except (UnsupportedError, TypeError):
             pass
     first = None
@@ -407,8 +407,7 @@ def _device_set(xs: tuple[object, ...]) -> set[Device] | None:
     # the metaclass makes the type unhashable
     except TypeError:
         return None
-    # several arguments, or one tensor, are searched as the tuple that they are in; one
-    # container without that tuple
+    # a single container is searched itself; several arguments, or one tensor, as the tuple `xs`
     return contents.device_set(xs[0] if is_container else xs)
 
 

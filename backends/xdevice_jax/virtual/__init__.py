@@ -180,7 +180,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
             others = [
                 native for native in map(self.to_native, self.devices()[1:]) if native != chosen
             ]
-            # the chosen one first: programs take `jax.devices("cuda")[0]`
+            # the chosen device comes first, because programs take `jax.devices("cuda")[0]`
             return [chosen, *others]
 
         jax.devices = devices

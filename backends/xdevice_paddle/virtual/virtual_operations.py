@@ -55,8 +55,8 @@ def refuse_mixed_devices() -> None:
                 setattr(module, name, _checked(name, call))
     for name in (*CHECKED, *NEWER_CHECKED):
         method: Any = getattr(paddle.Tensor, name, None)
-        # not those that this version of Paddle has in Python: they call operations that are
-        # replaced already
+        # methods that this version of Paddle has in Python are left out: they call operations
+        # that are replaced already
         if type(method) is _Method:
             setattr(paddle.Tensor, name, _checked(name, method))
 

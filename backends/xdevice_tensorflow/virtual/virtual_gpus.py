@@ -101,7 +101,7 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         tf.config.set_logical_device_configuration(
             cpus[0], [tf.config.LogicalDeviceConfiguration()] * (n + 1)
         )
-        # these caches describe the devices from before
+        # these caches still describe the devices before this call
         for cached in (self._places, self._natives, self._counts):
             cached.clear()
         self._counts.update(cpu=1, gpu=n)

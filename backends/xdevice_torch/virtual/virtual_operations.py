@@ -97,8 +97,8 @@ def is_in_bad_fork() -> bool:
 
 
 def after_fork() -> None:
-    """Called in a forked child. Makes virtual GPUs unusable in it if the parent has used them,
-    because CUDA's GPUs are unusable in that case."""
+    """Called in a forked child. Makes virtual GPUs unusable in the child if the parent has used them, as CUDA's GPUs
+    are."""
     global _is_forked
     _is_forked = is_used()
 

@@ -89,8 +89,8 @@ class LimitedGpus(Primitives):
         total, usage = self.characters[device.index].memory, super().memory(device)
         if total is None:
             return usage
-        # its peak may be beyond the limit: it counts a tensor before xdevice refuses it. A peak
-        # of None stays None
+        # the framework's peak may be beyond the limit, because it counts a tensor before
+        # xdevice refuses the tensor. A peak of None stays None
         peak = usage.peak and min(usage.peak, total)
         return usage._replace(total=total, free=total - (usage.allocated or 0), peak=peak)
 
