@@ -1,5 +1,5 @@
 """Passes tensors through an engine: converts them to the engine's framework and back, and adds the operations that
-engines lack: means, weights, and sums of 16-bit floats.
+engines lack: means, weighted means, and sums of 16-bit floats that are rounded once.
 
 A tensor that can be written in place receives the result, without a copy if the engine's
 framework can use its memory. For any other tensor a new one is made. Nothing here is voted on,
@@ -99,8 +99,8 @@ def require_here(operand: Operand, verb: str, own_device: Callable[[], Device]) 
     # raises an error inside `torch.func.grad`, where other objects take the place of tensors
     operand.backend.detached(x)
     tensor_device = operand.backend.device_of(x)
-    # `own_device` is not called for a tensor on the CPU, because it may import a framework that
-    # the program has not imported
+    # `own_device` is not called for a tensor on the CPU, because the call may import a
+    # framework that the program has not imported
     if tensor_device.kind != "cpu" and tensor_device is not (device := own_device()):
         raise DeviceMismatchError(
             f"{operand.name} is on {tensor_device}, but this process works on {device} (world.device); move it there"
@@ -129,6 +129,7 @@ def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
         kind = operand.backend.name, dtype, operand.backend.device_of(read(operand))
         size = bytes_of(operand)
         bucket, used, most = filling.get(kind, (Bucket(dtype, []), 0, FIRST_BUCKET_BYTES))
+        # this kind has no bucket yet, or its bucket has no room for the operand
         if not bucket.indices or used + size > most:
             # only the first bucket of a kind is small; later ones have the full size
             most = BUCKET_BYTES if bucket.indices else most
@@ -417,8 +418,8 @@ class Carrier:
         return convert(x, self.backend)
 
     def _as_writable(self, operand: Operand) -> tuple[Any, bool]:
-        """Returns the caller's tensor as a tensor of the engine's framework that may be
-        written, and whether the two share memory."""
+        """Returns a tensor of the engine's framework that has the values of the caller's tensor and may be written,
+        and whether the two share memory."""
         backend, x = operand.backend, read(operand)
         backend.finish(x)
         plain = backend.detached(x)
@@ -452,7 +453,7 @@ class Carrier:
         """Returns the elements of the operands, one operand after the other, as one new vector
         of the engine's framework."""
         own = self._native_values(operands)
-        # the engine may do that in one call of its framework
+        # the engine may pack them in one call of its framework
         packed = None if own is None else self.engine.pack(own)
         if packed is not None:
             return packed
@@ -486,6 +487,7 @@ class Carrier:
     def _native_values(self, operands: list[Operand]) -> list[Any] | None:
         """Returns the values of the operands if all of them are tensors of the engine's
         framework, and otherwise None."""
+        # a variable, such as TensorFlow's, is an operand of the kind "model", and not a tensor
         if any(
             operand.backend is not self.backend or operand.kind == "model"
             for operand in operands
@@ -497,6 +499,7 @@ class Carrier:
         """Writes `new`, a tensor of the engine's framework, into the caller's tensor, and returns the latter. If the
         caller's tensor cannot be written, converts `new` to its framework and returns that instead."""
         back = self._to_framework(new, operand.backend)
+        # a variable, such as TensorFlow's, whose kind is "model", can always be written
         if operand.kind != "model" and not operand.backend.can_write(
             operand.backend.detached(operand.value)
         ):

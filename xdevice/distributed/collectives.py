@@ -49,7 +49,7 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     _require_op("all_reduce", op)
     # a world of one returns its argument
     if (
-        session.is_free
+        session.is_ready_world_of_one
         and _is_checked(session, x, op)
         and (weight is None or (op == "mean" and _is_plain(weight)))
     ):
@@ -60,9 +60,9 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
         raise ArgumentError(f"a weight is allowed only with op='mean', but op is {shown(op)}")
     x = registry.as_array(x)
     operands = _sort(_summands(x))
-    session.ready("all_reduce", operands, op)
-    # otherwise the result for one of two tensors that share memory would change the other
-    # before it is sent
+    session.require_ready("all_reduce", operands, op)
+    # if two tensors share memory, the result for the first would change the second before the
+    # second is sent
     if len(operands) > 1:
         refuse_overlaps(operands)
     if session.size == 1:
@@ -84,11 +84,11 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
         """Reduces the tensors, and returns the results by the `id` of the tensors."""
         return carrier.one_by_one_or_packed(
             unique,
-            lambda one: carrier.all_reduce(one, op, total),
+            lambda operand: carrier.all_reduce(operand, op, total),
             lambda y, dtype: carrier.reduce(y, dtype, op, total, "all_reduce"),
         )
 
-    with session.alone("all_reduce"):
+    with session.exclusive("all_reduce"):
         total = session.agree(describe_call, own)
         new = session.call("all_reduce", describe_call, job, unique)
     return _replaced(x, operands, new)
@@ -98,7 +98,7 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
     """Does the work of `World.broadcast`: checks the arguments, votes on them, and sends each
     variable and tensor, many small ones in one call of the engine."""
     session.require_rank(root, "root")
-    if session.is_free and _is_checked(session, x, _NO_OP):
+    if session.is_ready_world_of_one and _is_checked(session, x, _NO_OP):
         return x
     x = registry.as_array(x)
     operands = _sort(leaves_in(x, "x", "broadcast"))
@@ -107,7 +107,7 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
         tensors_in(x, "x", "broadcast")
     require_built(operands)
     parts = [part for operand in operands for part in _variables(operand)]
-    session.ready("broadcast", parts)
+    session.require_ready("broadcast", parts)
     if session.size == 1:
         _remember(x, _NO_OP)
         return x
@@ -129,7 +129,7 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
         """Sends the tensors, and returns the results by the `id` of the tensors."""
         return carrier.one_by_one_or_packed(
             unique,
-            lambda one: carrier.broadcast(one, root),
+            lambda operand: carrier.broadcast(operand, root),
             lambda y, _: carrier.engine.broadcast(y, root),
         )
 
@@ -141,18 +141,20 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
 def all_gather(session: Session, x: Any, even: bool) -> Any:
     """Does the work of `World.all_gather`: checks the arguments, votes on them, and gathers the
     tensors one by one."""
-    if session.is_free and _is_checked(session, x, _NO_OP):
+    if session.is_ready_world_of_one and _is_checked(session, x, _NO_OP):
         return x
     x = registry.as_array(x)
     operands = _sort(tensors_in(x, "x", "all_gather"))
-    session.ready("all_gather", operands)
+    session.require_ready("all_gather", operands)
     if session.size == 1:
         # a 0-d tensor becomes a vector with a number for each rank, even if there is only one
         # rank
-        numbers = [operand for operand in operands if not shape_of(operand)]
+        scalars = [operand for operand in operands if not shape_of(operand)]
         _remember(x, _NO_OP)
         return _replaced(
-            x, operands, {id(one.value): one.backend.join([one.value]) for one in numbers}
+            x,
+            operands,
+            {id(scalar.value): scalar.backend.join([scalar.value]) for scalar in scalars},
         )
     carrier = session.carrier
     # 0-d tensors have no first axis whose length could differ
@@ -162,20 +164,20 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
         """Returns the text that describes this call, and must be the same on all ranks."""
         return f"all_gather: {signatures(operands, uneven)}{others_text(x)}"
 
-    with session.alone("all_gather"):
+    with session.exclusive("all_gather"):
         lengths: list[list[int] | None] = [None] * len(operands)
         if any(uneven):
             lengths = _exchange_lengths(session, describe_call(), operands)
         else:
             session.agree(describe_call)
         rows = list(zip(operands, lengths, strict=True))
-        new_ones = session.call(
+        gathered = session.call(
             "all_gather",
             describe_call,
             lambda: [carrier.all_gather(*row) for row in rows],
             operands * session.size,
         )
-    return rebuilt(x, operands, new_ones)
+    return rebuilt(x, operands, gathered)
 
 
 def _exchange_lengths(
@@ -193,7 +195,7 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
     """Does the work of `World.reduce_scatter`: checks the arguments, votes on them, and reduces
     the tensors one by one."""
     _require_op("reduce_scatter", op)
-    if session.is_free and _is_checked(session, x, op):
+    if session.is_ready_world_of_one and _is_checked(session, x, op):
         return x
     x = registry.as_array(x)
     operands = _sort(_summands(x))
@@ -206,7 +208,7 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
                 f"{operand.name} has the length {length} along its first axis, which cannot be divided "
                 f"evenly among {session.size} ranks"
             )
-    session.ready("reduce_scatter", operands, op)
+    session.require_ready("reduce_scatter", operands, op)
     if session.size == 1:
         _remember(x, op)
         return x
@@ -245,7 +247,7 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
         raise ArgumentError(f"{name} is {other}, which is this rank; {verb} needs another rank")
     x = registry.as_array(x)
     operands = _sort(tensors_in(x, "x", verb))
-    session.ready(verb, operands)
+    session.require_ready(verb, operands)
     carrier = session.carrier
     what = signatures(operands) + others_text(x)
 
@@ -254,7 +256,7 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
         return f"{verb} with rank {other}: {what}"
 
     # without `agree`, because the other ranks of the world take no part in this call
-    with session.alone(verb):
+    with session.exclusive(verb):
         # the two ranks vote even with check=False: a rank whose partner expects another tensor
         # would hang in the engine
         session.line.pair(verb, other, what)
@@ -273,19 +275,22 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
 def split_batch(session: Session, x: Any, even: bool) -> Any:
     """Does the work of `World.split_batch`: returns this rank's part of each tensor. Nothing is
     sent, so there is no vote."""
-    if session.is_free and _is_checked(session, x, _NO_OP):
+    if session.is_ready_world_of_one and _is_checked(session, x, _NO_OP):
         return x
     x = registry.as_array(x)
     operands = tensors_in(x, "x", "split")
     sizes = sizes_of(length_of(operands), session.size, even, "ranks")
-    # not `ready`, which would also require what an engine needs: nothing is sent here
+    # not `require_ready`, which would also require what an engine needs: nothing is sent here
     session.require_open("split_batch")
     if session.size == 1:
         _remember(x, _NO_OP)
         return x
     # a tensor that is in the container twice stays one tensor
     unique = _each_once(operands)
-    parts = {id(one.value): one.backend.split(one.value, sizes)[session.rank] for one in unique}
+    parts = {
+        id(operand.value): operand.backend.split(operand.value, sizes)[session.rank]
+        for operand in unique
+    }
     return _replaced(x, operands, parts)
 
 

@@ -276,7 +276,7 @@ class Line:
         self.is_first_busy = False
         """Whether this rank is rank 0 and runs a block of `World.first`, which may take any time."""
         self.is_in_engine = False
-        """Whether this rank is in a call of the engine that takes long, and has told the hub so."""
+        """Whether this rank is in a slow call of the engine, and has reported that to the hub."""
         self.failure: PeerError | CollectiveMismatchError | None = None
         """The error that has closed the world, which every collective raises; None as long as
         the world is open."""
@@ -325,8 +325,8 @@ class Line:
         return self._ask(VOTE, call, payload)
 
     def pair(self, verb: str, other: int, what: str) -> None:
-        """Votes with the rank `other` on a transfer between the two ranks: `verb` is "send" or
-        "recv", and `what` a text with dtypes and shapes. Raises the errors of `vote`."""
+        """Votes with the rank `other`, and no third rank, on a transfer between the two: `verb` is "send" or "recv",
+        and `what` a text with dtypes and shapes. Raises the errors of `vote`."""
         self._ask(
             PAIR,
             f"{verb} {'to' if verb == 'send' else 'from'} rank {other}: {what}",
@@ -578,7 +578,7 @@ def _in_a_line(call: str) -> str:
 
 
 def _name_ranks(ranks: list[int]) -> str:
-    """Returns a text such as "rank 3" or "ranks 0, 1". It names at most eight ranks."""
+    """Returns a text such as "rank 3" or "ranks 0, 1", which names at most eight ranks."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {', '.join(map(str, ranks[:8]))}{' and more' * (len(ranks) > 8)}"
@@ -759,8 +759,8 @@ def _greet(
     # another program's server, such as one that speaks HTTP, listens at this port
     if kind != GREETING or not text.startswith(PROTOCOL):
         return {"why": "run"}
-    own = nonce()
-    proven = [launch.rank, line, terms.run, terms.world, terms.size, own]
+    own_nonce = nonce()
+    proven = [launch.rank, line, terms.run, terms.world, terms.size, own_nonce]
     hello = {
         **dict(zip(PROVEN, proven, strict=True)),
         "proof": proof(terms.key, text.removeprefix(PROTOCOL), *proven),
@@ -770,7 +770,7 @@ def _greet(
     sock.sendall(_HEAD.pack(len(body), HELLO) + body)
     kind, text = _read(sock)
     if kind == WELCOME:
-        return None if is_proof(text, terms.key, own, "hub") else {"why": "token"}
+        return None if is_proof(text, terms.key, own_nonce, "hub") else {"why": "token"}
     return parse(text) or {"why": "run"}
 
 

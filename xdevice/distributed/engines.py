@@ -37,7 +37,9 @@ def candidates(request: str, own: Backend, device: Device) -> list[str]:
     # "torch:gloo", or "torch" for the best engine of PyTorch
     name, _, kind = request.partition(":")
     backend = registry.load(name)
-    engines = _fitting([f"{backend.name}:{one}" for one in backend.engines()], own, device)
+    engines = _fitting(
+        [f"{backend.name}:{engine}" for engine in backend.engines()], own, device
+    )
     wanted = f"{backend.name}:{kind}" if kind else (engines[0] if engines else "")
     if wanted not in engines:
         if not engines:
@@ -130,9 +132,9 @@ def start(name: str, group: Group) -> tuple[Backend, Engine]:
 
 
 def setting(value: Any, name: str, default: Any, read: Callable[[str], Any], what: str) -> Any:
-    """Returns the argument `value`; if that is None, the environment variable `name`, parsed by
-    `read`; if the variable is not set either, or empty, `default`. Raises `SettingError` if
-    `read` raises ValueError or KeyError; `what` names the expected value in the message."""
+    """Returns `value`, an argument of `processes`. If that is None, returns the environment variable `name`, parsed by
+    `read`; if the variable is not set or is empty, returns `default`. Raises `SettingError` if `read` raises
+    ValueError or KeyError; `what` names the expected value in the message."""
 
     if value is not None:
         return value

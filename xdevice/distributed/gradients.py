@@ -59,11 +59,11 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         else _gradients_of_model(backend, model_or_gradients)
     )
     operands = [operand for _, operand in rows if operand is not None]
-    session.ready("average_gradients")
+    session.require_ready("average_gradients")
     # a gradient that is in several places is sent once
     unique = list({id(operand.value): operand for operand in operands}.values())
     if backend is None:
-        session.require(unique, "average_gradients", "mean")
+        session.require_supported(unique, "average_gradients", "mean")
         plan = Plan(unique)
     else:
         plan = _plan(session, "average_gradients", backend, model_or_gradients, unique)
@@ -103,7 +103,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         return means
 
     # from here on the other ranks take part, so an error closes the world on all of them
-    with session.alone("average_gradients"):
+    with session.exclusive("average_gradients"):
         total = session.agree(describe_call, own)
         if backend is not None:
             session.plans[model_or_gradients][_COMPARED] = True
@@ -215,7 +215,7 @@ def _plan(
     # the dict holds the model weakly, so its plans disappear with the model
     plans = session.plans.setdefault(model, {})
     if verb not in plans or plans[verb][0] != facts:
-        session.require(operands, "all_reduce", "mean")
+        session.require_supported(operands, "all_reduce", "mean")
         unlisted.refuse(backend, model, f"{verb} of", only_trained=True)
         plans[verb] = facts, Plan(operands)
     plan: Plan = plans[verb][1]
@@ -272,7 +272,7 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
         raise NotATensorError(
             f"{shown(model)} has no trainable parameters, so there are no gradients to average; leave the block out"
         )
-    session.ready("averaging")
+    session.require_ready("averaging")
     plan = _plan(session, "averaging", backend, model, parameters)
 
     def describe_call() -> str:
@@ -280,10 +280,10 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
         weights = _first_weights(session, backend, model)
         return f"averaging{_weight_text(own)}: {plan.text}{weights}"
 
-    # an error that every rank raises: it is raised after the block of `alone`, so that the
-    # world stays open
+    # an error that every rank raises: it is raised after the block of `exclusive`, in which it
+    # would close the world
     refused: Exception | None = None
-    with session.alone("averaging"):
+    with session.exclusive("averaging"):
         total = session.agree(describe_call, own)
         session.plans[model][_COMPARED] = True
         sending = _Sending(session, plan, parameters, total)
@@ -489,7 +489,7 @@ class _Sending:
         if _facts_of(backend, name, gradient) == _facts_of(backend, name, parameter):
             return
         operand = _as_operand(name, gradient)
-        self.session.require([operand], "all_reduce", "mean")
+        self.session.require_supported([operand], "all_reduce", "mean")
         own, expected = (
             f"{dtype_of(each)} {list(shape_of(each))}" for each in (operand, self.parameters[i])
         )

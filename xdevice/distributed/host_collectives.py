@@ -29,9 +29,9 @@ connection has them all."""
 
 def barrier(session: Session) -> None:
     """Does the work of `World.barrier`."""
-    session.ready("barrier")
+    session.require_ready("barrier")
     if session.size > 1:
-        with session.alone("barrier"):
+        with session.exclusive("barrier"):
             # the hub answers when all ranks have voted
             session.line.vote("barrier")
 
@@ -41,7 +41,7 @@ def first(session: Session) -> Iterator[bool]:
     """Does the work of `World.first`, by one vote. Rank 0 runs its block, and then votes,
     with the text of the error if the block has raised one. The other ranks vote at once, and so
     wait for rank 0 before they run their blocks."""
-    session.ready("first")
+    session.require_ready("first")
     if session.size == 1:
         with session.inside(_BLOCK):
             yield True
@@ -49,7 +49,7 @@ def first(session: Session) -> Iterator[bool]:
     line = session.line
     # the other ranks wait here, in the vote, until rank 0 has left its block
     if session.rank != 0:
-        with session.alone("first"):
+        with session.exclusive("first"):
             error = line.vote("first")
         # the payload of rank 0 is the text of its error, or empty
         if error and error[0]:
@@ -82,13 +82,15 @@ def split_range(
         raise ArgumentError(f"pad must be True or False, not {shown(pad)}")
     if seed is not None:
         _require_whole("seed", seed)
-    session.ready("split_range")
-    with session.alone("split_range"):
+    session.require_ready("split_range")
+    with session.exclusive("split_range"):
         session.agree(lambda: f"split_range of {count}, pad={pad}, seed={seed}")
     rank, size = session.rank, session.size
     # the length of the longest part, which is the quotient rounded up, and how many ranks have
     # such a part: the first ones
     longest, longer = -(-count // size), count % size or size
+    # with `pad`, every part has this length; otherwise the parts after the first `longer` ones have
+    # one index less
     start = rank * longest if pad else rank * (count // size) + min(rank, count % size)
     stop = start + (longest if pad or rank < longer else longest - 1)
     own = np.arange(start, stop, dtype=np.int64)
@@ -121,12 +123,12 @@ def all_gather_object(session: Session, value: Any) -> list[Any]:
             f"value has {len(text)} bytes as JSON, but all {session.size} ranks together may have at most {_MAX_BYTES};"
             " put numbers in a tensor and call all_gather"
         )
-    session.ready("all_gather_object")
+    session.require_ready("all_gather_object")
     if session.size == 1:
         # through JSON, so that the result is new, as it is with several ranks
         return [json.loads(text)]
-    with session.alone("all_gather_object"):
-        return [json.loads(one) for one in session.line.vote("all_gather_object", text)]
+    with session.exclusive("all_gather_object"):
+        return [json.loads(payload) for payload in session.line.vote("all_gather_object", text)]
 
 
 def _require_json(value: object, name: str) -> None:
@@ -136,17 +138,17 @@ def _require_json(value: object, name: str) -> None:
     if value is None or type(value) in (bool, int, float, str):
         return
     if type(value) is list:
-        for i, one in enumerate(value):
-            _require_json(one, f"{name}[{i}]")
+        for i, item in enumerate(value):
+            _require_json(item, f"{name}[{i}]")
         return
     if type(value) is not dict:
         raise ArgumentError(
             f"{name} is of type {type(value).__qualname__}, but JSON can hold only None, bool, int, float, str, list "
             "and dict; use broadcast or all_gather for tensors"
         )
-    for key, one in value.items():
+    for key, item in value.items():
         if type(key) is not str:
             raise ArgumentError(
                 f"{name} has the key {shown(key)}, but in JSON all keys must be strings"
             )
-        _require_json(one, f"{name}[{shown(key)}]")
+        _require_json(item, f"{name}[{shown(key)}]")

@@ -292,9 +292,9 @@ class Calls:
         return len(self.slow) == len(self.waiting) > 0 and latest <= started
 
     def left_while_needed(self, peers: Iterable[Peer]) -> tuple[int, int, str] | None:
-        """Returns the number of a rank that has left the block, the number of another rank
-        whose call needs the first rank, and the text of that call. Returns None if no rank has
-        left, or if no call needs the rank that left last."""
+        """Returns the number of the rank that left the block last, the number of another rank whose call needs that
+        rank, and the text of this call. Returns None if no rank has left, or if no call needs the one that left
+        last."""
         left = self.left
         if left is None or left.pending is None:
             return None
@@ -350,7 +350,7 @@ class Hub(threading.Thread):
         self._unproven: list[UnprovenConn] = []
         self._joined = False
         self._connected = 0
-        """How many connections of ranks there are: two for each rank."""
+        """How many connections of ranks there are so far; two for each rank when all have joined."""
         self._refused = 0
         """How many processes were refused because they did not prove that they have the
         token."""
@@ -448,8 +448,8 @@ class Hub(threading.Thread):
         conn.close()
 
     def _linger(self) -> None:
-        """Waits until every rank has received its last frame or is gone, for at most two
-        seconds, and then closes all connections."""
+        """Waits for at most two seconds until every rank has received its last frame or is gone. Then closes all
+        connections."""
         until = time.monotonic() + _LINGER
         conns = [
             peer.vote for peer in self.peers if peer.vote is not None and peer.vote.is_open
@@ -479,9 +479,9 @@ class Hub(threading.Thread):
         for unproven in self._unproven:
             unproven.conn.close()
         for peer in self.peers:
-            for either in (peer.vote, peer.pulse):
-                if either is not None:
-                    either.close()
+            for own_conn in (peer.vote, peer.pulse):
+                if own_conn is not None:
+                    own_conn.close()
         self._selector.close()
 
     # processes that join

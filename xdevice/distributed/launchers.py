@@ -57,10 +57,10 @@ def find_launch() -> Launch | None:
     """Returns the rank of this process and the address of rank 0, from the environment
     variables of the launcher; None if no launcher has set any.
 
-    `XDEVICE_ADDRESS=host:port` overrides the address that the launcher gives. If all processes
-    are on one machine, rank 0 listens on loopback whatever address the launcher gives. The
-    launcher itself uses the port that it names. So, unless `XDEVICE_ADDRESS` names a port,
-    rank 0 tries up to 16 other ports, which are computed as hashes of the launcher's variables.
+    `XDEVICE_ADDRESS=host:port` overrides the address that the launcher gives. If all processes are on one machine,
+    rank 0 listens on loopback whatever address the launcher gives. Rank 0 does not listen on the port that the
+    launcher names, because the launcher itself uses that port. Unless `XDEVICE_ADDRESS` names a port, rank 0 tries up
+    to 16 ports, which are computed as hashes of the launcher's variables.
 
     Raises:
         LaunchError: the variables are incomplete or contradict each other, or xdevice
@@ -180,8 +180,8 @@ def _started(launcher: _Launcher) -> bool:
 
 
 def _not_served(launcher: str, variables: str) -> LaunchError:
-    """Returns the error for a launcher under which `processes` does not work. `variables` is a
-    text that shows how many processes there are."""
+    """Returns the error for a launcher under which `processes` does not work. `launcher` names it, and `variables`
+    a text that shows how many processes there are."""
     return LaunchError(
         f"{launcher} says that this process is one of several ({variables}), but xdevice does not work with this "
         "launcher: start the program with xdevice launch, torchrun, mpirun or srun, or set XDEVICE_RANK, XDEVICE_SIZE, "
@@ -295,7 +295,11 @@ def _environment_entry(pid: int | str, name: str) -> bytes | None:
     if the variable was not set, or if the system does not show it. `pid` may be "self"."""
     with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         return next(
-            (one for one in file.read().split(b"\0") if one.startswith(f"{name}=".encode())),
+            (
+                entry
+                for entry in file.read().split(b"\0")
+                if entry.startswith(f"{name}=".encode())
+            ),
             None,
         )
     return None

@@ -48,8 +48,8 @@ class _Reading(NamedTuple):
     engine: float
     """The processor time of the engine's thread."""
     others: float
-    """The processor time of all other threads and of the child processes, without xdevice's own
-    threads and the GPU's driver."""
+    """The processor time of all other threads and of the child processes, except xdevice's own threads and those of
+    the GPU's driver."""
 
 
 class Liveness:
@@ -133,8 +133,8 @@ class Liveness:
         reaped = os.times()
         children = reaped.children_user + reaped.children_system + _children_time(os.getpid())
         driver = self._time_of_driver()
-        # last, and next to each other: this thread works too, and needs milliseconds for the
-        # readings above
+        # read last, and one directly after the other: this thread is one of xdevice's own, and
+        # the readings above take it milliseconds
         engine, ours = (
             sum(map(_time_of, self.engine_threads)),
             sum(map(_time_of, self.own_threads)),

@@ -68,9 +68,9 @@ def _mute(stream: TextIO) -> None:
     os.close(nowhere)
 
 
-def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a rank must not read from a stream: True if the stream is a terminal, is closed,
-    or is None."""
+def must_not_be_read(stream: TextIO | None) -> bool:
+    """Whether a rank must not read its input from this stream of the launcher: True if the stream is a terminal, is
+    closed, or is None."""
     return stream is None or stream.closed or stream.isatty()
 
 
@@ -117,8 +117,8 @@ class RankOutput:
 def _read(source: IO[bytes], lines: Lines) -> None:
     """Runs in a thread: passes the output of a rank on to `lines`, until the stream ends."""
     with source:
-        while read := os.read(source.fileno(), 65536):
-            lines.take(read)
+        while data := os.read(source.fileno(), 65536):
+            lines.take(data)
     lines.end()
 
 
@@ -153,8 +153,8 @@ class Lines:
     Args:
         prefix: the bytes in front of each line.
         target: the stream to write to; None writes nothing.
-        kept: receives the lines as texts, without the prefix, if it is given.
-        log: the file that also receives the lines, without the prefix, if it is given.
+        kept: if given, receives the lines as texts, without the prefix.
+        log: if given, the file that also receives the lines, without the prefix.
     """
 
     def __init__(
@@ -170,11 +170,11 @@ class Lines:
         # when an incomplete line was last shown
         self._updated = 0.0
 
-    def take(self, read: bytes) -> None:
+    def take(self, data: bytes) -> None:
         """Takes the next bytes, and shows the lines that are complete. Shows a line that is
         being overwritten once a second."""
         # the bytes may end in the middle of a line, which then waits for the next bytes
-        *lines, self._rest = (self._rest + read).split(b"\n")
+        *lines, self._rest = (self._rest + data).split(b"\n")
         self._show(*map(_last_state, lines))
         if len(self._rest) > _MAX_LINE:
             self._show(_last_state(self._rest))

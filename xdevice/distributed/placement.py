@@ -1,4 +1,5 @@
-"""`local_device`: which of the machine's devices this process uses, if a launcher has started one process for each."""
+"""`local_device`: which of the machine's devices this process uses, if a launcher has started one process for each
+device."""
 
 from __future__ import annotations
 

@@ -336,10 +336,9 @@ class World:
         dtype and of 25 MB at most.
 
         Raises:
-            UnsupportedError: the framework does not keep gradients in the model (pass the
-                gradients instead); the model holds a trained layer in a plain list, which the
-                framework does not list. NotATensorError, DTypeError, ArgumentError: as in
-                `all_reduce`.
+            UnsupportedError: the framework does not keep gradients in the model (pass the gradients instead); the
+                model holds a trainable layer in a plain list, where the framework does not find it. NotATensorError,
+                DTypeError, ArgumentError: as in `all_reduce`.
         """
         return gradients.average_gradients(self._session, model_or_gradients, weight)
 
@@ -348,11 +347,10 @@ class World:
     ) -> AbstractContextManager[None]:
         """The block for one backward pass: afterwards each gradient of the model is the mean over all ranks.
 
-        With `with world.averaging(model): loss.backward()` gradients travel while the pass
-        computes the next ones, in buckets of 25 MB, with PyTorch and Paddle; with MXNet, and
-        with engines other than PyTorch's, after the pass. They need additional memory of their
-        own size. Gradients from earlier passes count too, for example if several batches are
-        accumulated: run only the last pass in the block.
+        With `with world.averaging(model): loss.backward()` gradients travel while the pass computes the next ones, in
+        buckets of 25 MB, with PyTorch and Paddle; with MXNet, and with engines other than PyTorch's, after the pass.
+        Sending takes additional memory, as much as the gradients have. Gradients from earlier passes count too, for
+        example if several batches are accumulated: run only the last pass in the block.
 
         Args:
             model: a model that keeps its gradients (torch, paddle, mxnet), with the same parameters on each rank.
@@ -364,9 +362,10 @@ class World:
         block closes the world: the other ranks raise PeerError.
 
         Raises:
-            NotATensorError: `model` is not a model, or has no trained parameter. ScopeError: two backward passes ran.
+            NotATensorError: `model` is not a model, or has no trainable parameters. ScopeError: two backward passes
+                ran.
             UnsupportedError: the framework does not keep gradients in the model (use `average_gradients`); the model
-                holds a trained layer in a plain list; a gradient is sparse, or spread over processes, after the pass.
+            holds a trainable layer in a plain list; after the pass, a gradient is sparse, or spread over processes.
             DTypeError, ArgumentError: as in `all_reduce`.
         """
         return gradients.averaging(self._session, model, weight)

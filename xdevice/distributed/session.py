@@ -71,7 +71,10 @@ class Options(NamedTuple):
     check: bool
 
     def __str__(self) -> str:
-        return f"engine={self[0]!r}, timeout={self[1]:g}, join_timeout={self[2]:g}, check={self[3]}"
+        return (
+            f"engine={self.engine!r}, timeout={self.timeout:g}, join_timeout={self.join_timeout:g}, "
+            f"check={self.check}"
+        )
 
 
 class OnAllError(ArgumentError):
@@ -103,8 +106,8 @@ class Session:
         # calls need the text, and its tensors. Before the first call, the function is `str`,
         # which returns ""
         self._current_call: tuple[Callable[[], str], list[Operand]] = str, []
-        # not reentrant, so that a collective that a hook calls inside another collective, in
-        # the same thread, is refused too
+        # held while a collective runs. Not reentrant, so that a collective that a hook calls
+        # inside another collective, in the same thread, is refused too
         self._busy = threading.Lock()
         self._verb = ""
         # a forked child inherits this object, but the connections belong to its parent
@@ -188,7 +191,7 @@ class Session:
         """Does the work of `World.native_group`: makes the framework's own group, unless this
         world has already made it."""
         backend = selection.current()
-        self.ready("native_group")
+        self.require_ready("native_group")
         # PyTorch has one default group for each process, so a second one would be refused
         if self._native is not None:
             return
@@ -197,7 +200,7 @@ class Session:
             """Returns the text that describes this call, and must be the same on all ranks."""
             return f"native_group of {backend.name}"
 
-        with self.alone("native_group"):
+        with self.exclusive("native_group"):
             self.agree(describe_call)
             native: NativeGroup = self.call(
                 "", describe_call, lambda: backend.start_native_group(self._group()), []
@@ -256,8 +259,8 @@ class Session:
         is ignored. Closes nothing if no engine was started. Raises the errors of closing the engine."""
         runner, carrier, line = self._runner, self._carrier, self._line
         native, self._native = self._native, None
-        # set to None first, so that a call while the engine closes is refused like a call
-        # outside the block
+        # set to None first, so that a collective which is called while the engine closes is
+        # refused, as outside the block
         self._line = self._carrier = self._runner = None
         if runner is None or carrier is None or line is None:
             return
@@ -343,11 +346,14 @@ class Session:
         return self._carrier
 
     @property
-    def is_free(self) -> bool:
-        """Whether this is a world of one, and collectives can be called now."""
+    def is_ready_world_of_one(self) -> bool:
+        """Whether this world has only one process, its block is open, and no block forbids collectives: then a
+        collective may return its argument at once."""
         return self.size == 1 and self.is_open and not self._within
 
-    def ready(self, verb: str, tensors: Sequence[Operand] = (), op: str | None = None) -> None:
+    def require_ready(
+        self, verb: str, tensors: Sequence[Operand] = (), op: str | None = None
+    ) -> None:
         """Raises an error if the collective `verb` cannot be called now, or if the engine
         cannot take one of the tensors. `op` is the operation of a collective that reduces, or
         None. Sends nothing to the other ranks."""
@@ -363,16 +369,16 @@ class Session:
                 f"{verb} was called inside {self._within}; call it after the block"
             )
         # a call without tensors, such as `barrier`, may be inside a function that is being
-        # traced; with tensors, `require` refuses the traced ones
+        # traced; with tensors, `require_supported` refuses the traced ones
         for backend in registry.list_loaded() if not tensors else ():
             if (tracer := backend.tracing()) is not None:
                 raise backend.unsupported(
                     f"{verb} inside {tracer}, where it would run only during tracing",
                     "call it outside the traced function",
                 )
-        self.require(tensors, verb, op)
+        self.require_supported(tensors, verb, op)
 
-    def require(self, tensors: Iterable[Operand], verb: str, op: str | None) -> None:
+    def require_supported(self, tensors: Iterable[Operand], verb: str, op: str | None) -> None:
         """Raises an error if the engine cannot take one of the tensors in the collective
         `verb`. A world of one, which has no engine, refuses the tensors that all engines
         refuse."""
@@ -407,10 +413,10 @@ class Session:
             self._within = ""
 
     @contextmanager
-    def alone(self, verb: str) -> Iterator[None]:
-        """A block in which the collective `verb` works. Raises `ScopeError` if another
-        collective is at work. An error in the block closes the world on all ranks, except an
-        error that came from another rank or that all ranks raise."""
+    def exclusive(self, verb: str) -> Iterator[None]:
+        """A block in which the collective `verb` runs, and no other. Raises `ScopeError` if another thread is already
+        in such a block, or if this thread is. An error in the block closes the world on all ranks, except an error
+        that came from another rank or that all ranks raise."""
         if not self._busy.acquire(blocking=False):
             raise ScopeError(
                 f"{verb} was called while another thread is in {self._verb}, so their order may differ from that on "
@@ -442,8 +448,8 @@ class Session:
     # voting with the other ranks
 
     def vote(self, call: str, payload: str = "") -> list[str]:
-        """Votes as `Line.vote` does, counts the call as begun, and returns the payloads of all
-        ranks."""
+        """Votes with the other ranks on the text `call`, and counts the call as begun. Returns the payloads of all
+        ranks (the texts that the ranks attach to their votes)."""
         payloads = self.line.vote(call, payload)
         self.line.started += 1
         return payloads
@@ -485,7 +491,7 @@ class Session:
     ) -> Any:
         """Votes on a collective, and then calls the engine. The arguments and the result are
         those of the method `call`."""
-        with self.alone(verb):
+        with self.exclusive(verb):
             self.agree(describe_call)
             return self.call(verb, describe_call, job, tensors)
 
@@ -496,8 +502,8 @@ class Session:
         job: Callable[[], Any],
         tensors: list[Operand],
     ) -> Any:
-        """Calls the engine by running `job`, and returns its result. Raises `PeerError` if a
-        rank fails meanwhile.
+        """Calls the engine by running `job`, and returns the result of `job`. In a world of one, just runs `job`.
+        Raises `PeerError` if a rank fails meanwhile.
 
         Args:
             verb: the name of the engine's method; "" for another use of the engine's thread.
@@ -538,7 +544,7 @@ class Session:
         is_short = _bytes_of(self._current_call[1]) < _LARGE or self.device.kind != "cpu"
         if is_short or threading.current_thread() is self._runner:
             return job()
-        return self._run_in_engine_thread(job, True)
+        return self._run_in_engine_thread(job, is_counted=True)
 
     def _describe_current_call(self) -> tuple[str, float]:
         """Returns the text of the current call of the engine, and the seconds that it may
@@ -550,7 +556,7 @@ class Session:
         """Waits for an engine that works in the program's thread. `done(seconds)` waits for at
         most that many seconds, and returns whether the engine is done. Raises `PeerError` if a
         rank fails meanwhile."""
-        self.line.wait(done, self._describe_current_call, True)
+        self.line.wait(done, self._describe_current_call, is_counted=True)
 
 
 def _bytes_of(tensors: list[Operand]) -> int:

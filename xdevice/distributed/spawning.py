@@ -272,7 +272,7 @@ class _Ranks:
         wait for its end."""
         # only one rank may read the input, or it would be split among them; and a terminal
         # stops a process group in the background that reads from it
-        has_input = rank == 0 and not output.is_terminal(sys.stdin)
+        has_input = rank == 0 and not output.must_not_be_read(sys.stdin)
         process = subprocess.Popen(
             command,
             stdin=None if has_input else subprocess.DEVNULL,
@@ -375,8 +375,7 @@ class _Ranks:
                 self._take(max(0.0, deadline - time.monotonic()))
 
     def _end(self, number: int) -> None:
-        """Sends all ranks the signal `number`, and kills those that have not ended three
-        seconds later."""
+        """Ends all ranks: sends them the signal `number`, and three seconds later kills those that have not ended."""
         # a copy, because the ranks that the signal ends are added to `_failed` too
         failed = dict(self._failed)
         self._send_all(number)
@@ -414,16 +413,16 @@ class _Ranks:
         return (own or failures)[0]
 
 
-def _send(process: int, number: int) -> bool:
-    """Sends a signal to the process group that `process` leads. Returns False if the group has
+def _send(leader: int, number: int) -> bool:
+    """Sends the signal `number` to the process group that the process `leader` leads. Returns False if the group has
     no process any more."""
     try:
         if _HAS_GROUPS:
-            os.killpg(process, number)
+            os.killpg(leader, number)
         # Windows has no process groups, but this command ends the child processes too
         else:
             done = subprocess.run(
-                ["taskkill", "/T", "/F", "/PID", str(process)], capture_output=True, check=False
+                ["taskkill", "/T", "/F", "/PID", str(leader)], capture_output=True, check=False
             )
             return done.returncode == 0
     # macOS raises PermissionError for processes that have ended

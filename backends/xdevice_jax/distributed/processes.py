@@ -17,8 +17,8 @@ Facts about JAX that the code depends on (measured on 0.7.1):
 - The coordinator listens on all addresses unless it is given one.
 - Adding zeros turns -0.0 into 0.0. A broadcast is a sum in which the other ranks add zeros, so
   it adds the bits of the values as integers.
-- 64-bit may be on in the caller's thread only. The thread in which collectives run needs it
-  too, otherwise JAX would narrow the caller's arrays.
+- JAX's 64-bit mode may be on in the caller's thread only. The thread in which collectives run must switch it on too,
+  otherwise JAX would narrow the caller's arrays.
 - A call returns before its collective has run.
 - Each collective is compiled for each dtype and shape.
 """
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 _State = private["jax._src.distributed.State"]
 _global_state = private["jax._src.distributed.global_state"]
 _SPREAD = PartitionSpec("rank")
-"""Says that the first axis of an array is spread over the ranks."""
+"""The partition that spreads the first axis of an array over the ranks."""
 _START_SECONDS: Final = 300
 """How many seconds JAX's ranks may take to meet, at least: after that time, JAX ends the
 process by SIGABRT, without an error that could be reported. A rank that is missing is named by
@@ -74,7 +74,7 @@ class JaxProcesses(Processes):
 
     def engines(self) -> Sequence[str]:
         """Returns the names of the engines that this process could start, the best first."""
-        # a virtual GPU has its memory on the host, which NCCL cannot use
+        # `virtual` is the number of virtual GPUs, whose memory is on the host, where NCCL cannot use it
         return ("nccl", "gloo") if self.count("gpu") > self.virtual else ("gloo",)
 
     def start_engine(self, name: str, group: Group) -> Engine:
@@ -178,12 +178,12 @@ class JaxEngine(Engine):
             # waits in this thread, which may hang if a peer has died: otherwise the caller's
             # thread would wait and hang
             jax.block_until_ready(spread)
-            return jax.tree.map(lambda y: _own(y, x), spread)
+            return jax.tree.map(lambda y: _own_part(y, x), spread)
 
 
-def _own(y: jax.Array, x: jax.Array) -> jax.Array:
-    """Returns this rank's part of a result, on the device of the operand `x`, without the axis
-    that `_run` adds to an operand without axes."""
+def _own_part(y: jax.Array, x: jax.Array) -> jax.Array:
+    """Returns this rank's part of `y`, the result of a collective on `x`, on the device of `x`. If `x` has no axes,
+    removes the axis that `_run` has added."""
     (device,) = x.devices()
     part = _on(device, y.addressable_data(0))
     return part if x.ndim else part.reshape(())
@@ -195,8 +195,8 @@ def _on(native: Any, x: jax.Array) -> jax.Array:
 
 
 def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
-    """Returns a block in which JAX keeps the dtype of `x`: the block switches 64-bit on if `x`
-    has a 64-bit dtype and 64-bit is off, and otherwise does nothing."""
+    """Returns a block in which JAX keeps the dtype of `x`. If `x` has a 64-bit dtype and JAX's 64-bit mode is off, the
+    block switches the mode on; otherwise it does nothing."""
     if x.dtype.name not in conversion.WIDE or jax.config.jax_enable_x64:
         return nullcontext()
     return parallel.enable_x64(True)

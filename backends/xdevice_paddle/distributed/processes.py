@@ -86,8 +86,8 @@ class PaddleProcesses(Processes):
 
 
 class PaddleEngine(Engine):
-    """Paddle's collectives as an engine. `name` is "nccl" or "gloo", `native` the place of this
-    rank's device."""
+    """Paddle's collectives as an engine. `name` is "nccl" or "gloo", and `native` Paddle's own object for this rank's
+    device, a `Place`."""
 
     def __init__(self, name: str, group: Group, native: Any) -> None:
         super().__init__(f"paddle:{name}", group)
@@ -222,8 +222,8 @@ def _store(group: Group) -> tuple[Any, int]:
     # after this one, up to the next multiple of size**2, belong to the pairs of ranks (`_pair`).
     # This one is random, so that a process that joins two worlds in turn uses other numbers in
     # the second
-    numbers = group.size**2
-    number = numbers * (1 + secrets.randbelow(2**31 // numbers - 1))
+    pairs = group.size**2
+    number = pairs * (1 + secrets.randbelow(2**31 // pairs - 1))
     host, port_of_first, number_of_first = group.exchange(f"{group.host} {port} {number}")[
         0
     ].split()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _register_backward_hook = private.field("paddle.Tensor._register_backward_hook")
 # the class and the name of the method in which each optimizer of Paddle updates its parameters
 _apply = private.place("paddle.optimizer.Optimizer._apply_optimize")
-_watch: Final = GradientWatch(lambda p, hook: _register_backward_hook(p)(hook))
+_watch: Final = GradientWatch(lambda parameter, hook: _register_backward_hook(parameter)(hook))
 
 
 class PaddleSteps(Steps):
@@ -42,7 +42,7 @@ class PaddleSteps(Steps):
             return original(*args, **kwargs)
 
         def put_back() -> None:
-            """Ends the count and the watch."""
+            """Stops counting steps and watching gradients."""
             setattr(*_apply, original)
             end()
 

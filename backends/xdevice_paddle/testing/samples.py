@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 class PaddleSamples(Samples):
     """The samples of Paddle. `xdevice.testing.contract.samples` describes each method."""
 
+    # a tensor has its memory before it is computed
     makes_memory_first = True
 
     def other_device(self) -> Device | None:
@@ -128,9 +129,9 @@ class PaddleSamples(Samples):
 
         def step(x: paddle.Tensor, y: paddle.Tensor) -> float:
             # as in a user's own loop: after the model has been moved, the optimizer is moved
-            place = self.backend.from_native(net.weight.place)
-            if place is not None and not self.backend.is_all_on(optimizer, place):
-                self.backend.move_model(optimizer, place)
+            device = self.backend.from_native(net.weight.place)
+            if device is not None and not self.backend.is_all_on(optimizer, device):
+                self.backend.move_model(optimizer, device)
             loss = paddle.nn.functional.mse_loss(net(x), y)
             loss.backward()
             optimizer.step()

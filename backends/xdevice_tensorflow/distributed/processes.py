@@ -98,6 +98,7 @@ class TensorflowEngine(Engine):
     def __init__(self, name: str, group: Group, native: str, is_started: bool) -> None:
         super().__init__(f"tensorflow:{name}", group)
         self._hint, self._native = name, native
+        # `dict` leaves the tables as they are
         for_engine = _for_nccl if name == "nccl" else dict
         self._reduced_as: Mapping[str, Encoding] = for_engine(_REDUCED_AS)
         self._moved_as: Mapping[str, Encoding] = for_engine(_MOVED_AS)
@@ -135,7 +136,9 @@ class TensorflowEngine(Engine):
             result = tf.raw_ops.CollectiveGatherV2(
                 input=sent, ordering_token=[], **self._call(_ALL, self.size)
             )
-            return self._done([_decoded(one, x, self._moved_as) for one in tf.unstack(result)])
+            return self._done(
+                [_decoded(part, x, self._moved_as) for part in tf.unstack(result)]
+            )
 
     # TensorFlow has no collectives to send and receive, so a pair of ranks broadcasts
 
@@ -228,7 +231,7 @@ def _join(group: Group, name: str, is_started: bool) -> None:
     # all ranks see the same answers, so all of them return, raise or go on
     if all(ready == "1" for ready, _, _ in answers):
         return
-    started = [str(rank) for rank, (_, started, _) in enumerate(answers) if started == "1"]
+    started = [str(rank) for rank, (_, has_run, _) in enumerate(answers) if has_run == "1"]
     if started:
         raise LaunchError(
             f"TensorFlow has already been used on rank {', '.join(started)}, but it can connect to other processes "
@@ -268,6 +271,7 @@ class TensorflowProcesses(Processes):
 
     def engines(self) -> Sequence[str]:
         """Returns the names of the engines that this process can use, the best engine first."""
+        # `virtual` is the number of virtual GPUs, whose memory is on the host, where NCCL cannot use it
         return engine_names(
             self.count("gpu") - self.virtual if accelerators.IS_NVIDIA_OR_AMD else 0
         )

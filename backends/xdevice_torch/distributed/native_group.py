@@ -82,8 +82,8 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
         raise
 
     def close() -> None:
-        """Ends the default group. Called on all ranks at the same time when the program has
-        left the world without an error."""
+        """Ends the default group. All ranks call this at the same time, after the program has left the world without
+        an error."""
         restore()
         if dist.is_initialized():  # the program may have destroyed it
             dist.destroy_process_group()

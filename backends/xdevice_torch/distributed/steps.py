@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 _version: Final = private.get("torch.Tensor._version")
 """The counter of writes into a tensor; None if this version of PyTorch lacks it."""
-# the hook runs when the gradient of `p` has been added to `p.grad`, and not before
+# the hook runs when the gradient has been added to `parameter.grad`, and not before
 _watch: Final = GradientWatch(
-    lambda p, report: p.register_post_accumulate_grad_hook(lambda _: report())
+    lambda parameter, report: parameter.register_post_accumulate_grad_hook(lambda _: report())
 )
 
 

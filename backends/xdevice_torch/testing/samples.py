@@ -25,6 +25,7 @@ _sleep = private["torch.cuda._sleep"]
 class TorchSamples(Samples):
     """PyTorch's samples. `Samples` says what the suite expects of each method."""
 
+    # a tensor has its memory before it is computed
     makes_memory_first = True
 
     def other_device(self) -> Device:
@@ -110,12 +111,12 @@ class TorchSamples(Samples):
     def sharing(self) -> tuple[Any, Any, Callable[[], bool]]:
         """Returns two models that share a buffer, and a function that tells whether the two
         models still share it."""
-        one = nn.BatchNorm1d(3)
+        norm = nn.BatchNorm1d(3)
         other = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
         # a buffer, because `Module.to` makes a new tensor of it, while a parameter stays the
         # same object
-        one.running_mean = other[1].running_mean = torch.arange(3.0, device="cpu") / 3
-        return one, other, lambda: one.running_mean is other[1].running_mean
+        norm.running_mean = other[1].running_mean = torch.arange(3.0, device="cpu") / 3
+        return norm, other, lambda: norm.running_mean is other[1].running_mean
 
     def spread(self, device: Device) -> nn.Module:
         """Returns a model with one layer on cpu:0 and another layer on `device`."""
@@ -134,9 +135,9 @@ class TorchSamples(Samples):
         def step(x: torch.Tensor, y: torch.Tensor) -> float:
             # after the suite has moved the model, the optimizer moves too, as it does for users
             # in their own loops
-            place = self.backend.from_native(net.weight.device)
-            if place is not None and not self.backend.is_all_on(optimizer, place):
-                self.backend.move_model(optimizer, place)
+            device = self.backend.from_native(net.weight.device)
+            if device is not None and not self.backend.is_all_on(optimizer, device):
+                self.backend.move_model(optimizer, device)
             optimizer.zero_grad()
             loss = nn.functional.mse_loss(net(x), y)
             torch.autograd.backward(loss)

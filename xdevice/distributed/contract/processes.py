@@ -9,15 +9,15 @@ operation that all processes take part in). This module says what an engine may 
   on the host;
 - NCCL is started only for a process on a real GPU, and other engines only if tensors are in host memory, like those of
   virtual GPUs; the exception is PyTorch's gloo, which copies from a GPU;
-- a call that waits for a rank which has died or is stuck is left waiting, in its own thread. So the engine sets no
+- if a rank has died or is stuck, a call that waits for it is left waiting in its own thread. So the engine sets no
   deadline that is shorter than `group.timeout`, and learns of the failure by `abort`.
 
 A call returns when its result has been computed, also on a GPU; only `start_mean` may have
 several under way.
 
-An engine that cannot do something says so in `refusal`, before anything is sent; it never
-returns a wrong result. If a call fails, the engine raises its own error: the control connection
-tells which rank has failed, and why.
+An engine that cannot do something says so in `refusal`, before anything is sent; it never returns a wrong result. If a
+call fails, the engine raises its own error; it need not say which rank has failed, because the control connection
+does.
 """
 
 from __future__ import annotations

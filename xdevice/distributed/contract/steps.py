@@ -22,11 +22,10 @@ class Steps(Primitives):
     def watch_gradients(
         self, variables: list[Any], ready: Callable[[int, Any], None]
     ) -> Callable[[], None]:
-        """Has `ready(i, gradient)` called in each backward pass when the gradient of
-        `variables[i]` has been stored, in the thread that computes it. `variables` are tensors
-        that `gradients` lists. An error that `ready` raises ends the pass. Returns a function
-        without arguments that ends the watching. If the framework does not report gradients,
-        `ready` is never called."""
+        """Has `ready(i, gradient)` called in each backward pass when the gradient of `variables[i]` has been stored,
+        in the thread that computes it. `variables` are tensors that the adapter's method `gradients` lists. An error
+        that `ready` raises ends the pass. Returns a function without arguments that ends the watching. If the
+        framework does not report gradients, `ready` is never called."""
         return lambda: None
 
     def times_written(self, x: Any) -> int | None:
@@ -35,7 +34,6 @@ class Steps(Primitives):
         return None
 
     def hyperparameters(self, optimizer: Any) -> str:
-        """Returns a text with the numbers that determine an optimizer's step and are not among
-        its variables, such as the learning rate. Returns "" for a model, and if there are no
-        such numbers."""
+        """Returns a text with the numbers, such as the learning rate, that determine an optimizer's step and are not
+        among its variables. Returns "" if there are no such numbers, and for a model."""
         return ""
