@@ -400,7 +400,7 @@ class TensorflowBackend(
                     raise DeviceError(f"gpu:i is {accelerators.kind()} here")
             except DeviceError as error:
                 raise self.unsupported(
-                    f"an xdevice.Device for {name!r}",
+                    f"tensors on {name!r}, which is none of xdevice.devices()",
                     "move only tensors on this process's own CPUs and GPUs",
                 ) from error
             # named by its kind, and not by a word for its hardware: `gpu:1` for `xpu:1`

@@ -541,7 +541,7 @@ def test_streams_of_two_backends(listed, monkeypatch):
         lambda: event.record(mine),
         lambda: xdevice.accelerator.Event("gpu:0").record().elapsed(event),
     ):
-        with pytest.raises(UnsupportedError, match="belongs to another backend"):
+        with pytest.raises(UnsupportedError, match="belong to different backends"):
             misuse()
 
 

@@ -181,7 +181,7 @@ class Stream:
         tensors = [leaf for leaf in trees.leaves(x) if _is_tensor(leaf.value)]
         if not tensors:
             raise NotATensorError(
-                f"{shown(x)} of type {type(x).__qualname__} holds no tensor to keep"
+                f"{shown(x)} of type {type(x).__qualname__} holds no tensor to keep; pass a tensor or a container"
             )
         # all are checked before the first one is kept, so an error changes nothing
         for leaf in tensors:
@@ -197,7 +197,7 @@ class Stream:
         assert owner is not None
         if owner is not self.backend:
             raise UnsupportedError(
-                f"{name} is a tensor of {owner.name}, but {self} takes only tensors of its own backend"
+                f"{name} is a tensor of {owner.name}, but {self} takes only tensors of its own backend; convert it"
             )
         place = owner.device_of(x)
         if place is not self.device:
@@ -350,7 +350,7 @@ def _check_same_backend(first: Stream | Event, second: Stream | Event) -> None:
     different backends."""
     if first.backend is not second.backend:
         raise UnsupportedError(
-            f"{first} cannot wait for {second}, which belongs to another backend; make the host wait with "
+            f"{first} and {second} belong to different backends, so neither can use the other; make the host wait with "
             f"xdevice.sync(...)"
         )
 

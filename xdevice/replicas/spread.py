@@ -179,7 +179,7 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
     if not operands:
         refuse_non_container(params_or_model, "replicate")
         raise NotATensorError(
-            f"{shown(params_or_model)} holds no tensor and no model, so there is nothing to replicate"
+            f"{shown(params_or_model)} holds no tensor and no model to replicate; pass parameters or a model"
         )
     require_built(operands)
     for operand in operands:

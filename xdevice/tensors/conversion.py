@@ -159,7 +159,7 @@ def _require_there(
     require_dtype(target, dtype_of(source, x), "the tensor", "cast it first", place=place)
     if copy is False and source.device_of(x) is not place:
         raise SharingError(
-            f"the tensor is on {source.device_of(x)}, so its memory cannot be shared on {place}; pass copy=None"
+            f"the tensor is on {source.device_of(x)}, so its memory cannot be shared on {place}; pass copy=None to copy"
         )
 
 

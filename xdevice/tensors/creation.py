@@ -193,7 +193,7 @@ def to_numpy(x: Any) -> Any:
 
     if owned is not None or not (trees.is_container(x) or trees.stranger(x)):
         raise NotATensorError(
-            f"cannot read {shown(x)} of type {type(x).__qualname__} as numbers; expected a tensor or a container"
+            f"cannot read {shown(x)} of type {type(x).__qualname__} as numbers; pass a tensor or a container of them"
         )
     return trees.map_leaves(
         x, lambda values: [_read_leaf(value) for value in values], copies=True
@@ -344,7 +344,7 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
         nbytes *= size or 1
     if nbytes > _MOST_BYTES:
         raise ShapeError(
-            f"a tensor of dtype {dtype} and shape {shown(lengths)} would take 2**63 bytes or more, which no device has"
+            f"a tensor of dtype {dtype} and shape {shown(lengths)} would take 2**63 bytes or more; make it smaller"
         )
     return lengths
 
@@ -431,7 +431,9 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
             else numpy.asarray(data)
         )
     except (TypeError, ValueError) as error:
-        raise DTypeError(f"cannot make a tensor from {shown(data)}: {error}") from error
+        raise DTypeError(
+            f"cannot make a tensor from {shown(data)}: {error}; pass numbers"
+        ) from error
     # a masked array in a list: NumPy has dropped its mask
     if array.ndim > _list_depth(data) and any(map(_is_masked, _flat(data))):
         raise DTypeError(
@@ -608,7 +610,7 @@ def _as_ints(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[A
             array = numpy.asarray(numpy.frompyfunc(int, 1, 1)(array), "object")
         except (ValueError, OverflowError) as error:
             raise DTypeError(
-                f"a value in {shown(array)} does not fit in {target}: {error}"
+                f"a value in {shown(array)} does not fit in {target}: {error}; use a float dtype"
             ) from error
     if array.size and array.dtype.kind != "b":
         # checked here, because NumPy's cast wraps around without an error
