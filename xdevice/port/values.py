@@ -120,8 +120,8 @@ def is_only(value: Value, kinds: Iterable[str]) -> bool:
 
 
 def may_be(value: Value, kinds: Iterable[str]) -> bool:
-    """Whether at least one atom of a value is of these kinds. "Anything" counts only if it is
-    among the kinds."""
+    """Whether at least one atom of a value is of one of these kinds. The kind "anything" counts only if it is listed
+    among them."""
     return any(atom.kind in kinds for atom in value)
 
 
