@@ -53,7 +53,7 @@ def is_read(x: jax.Array) -> bool:
     """Whether the host should read an array with `read`, after a wait for its values, and not
     with JAX's own call. The result of `read` shares memory with no array."""
     return (
-        ring.is_measured()
+        ring.is_usable()
         and _is_plain(x, "gpu")
         and jax.config.jax_transfer_guard_device_to_host in _ORDINARY
     )
@@ -62,7 +62,7 @@ def is_read(x: jax.Array) -> bool:
 def is_moved(x: jax.Array) -> bool:
     """Whether an array should be moved to JAX's CPU device with `read`, which waits for the
     array, and not with JAX's own call, which does not wait."""
-    return ring.is_measured() and x.nbytes >= TO_HOST and is_read(x)
+    return ring.is_usable() and x.nbytes >= TO_HOST and is_read(x)
 
 
 def read(x: jax.Array) -> np.ndarray[Any, Any] | None:
@@ -79,7 +79,7 @@ def is_put(values: np.ndarray[Any, Any], native: Any) -> bool:
     return (
         native.platform == "gpu"
         and values.nbytes >= _NOT_COPIED
-        and ring.is_measured()
+        and ring.is_usable()
         and jax.config.jax_transfer_guard_host_to_device in _ORDINARY
     )
 
@@ -131,7 +131,7 @@ def moved(x: jax.Array, native: Any) -> jax.Array | None:
     """Returns a copy on the GPU `native` of an array on the host, made by `put`; None if the
     caller has to copy it with JAX."""
     if (
-        not ring.is_measured()
+        not ring.is_usable()
         or isinstance(x, jax.core.Tracer)
         or x.nbytes < TO_GPU
         or not _is_plain(x, "cpu")

@@ -129,9 +129,10 @@ def move(model: Any, native: Any) -> None:
     which they belong. Of a Trainer, only the state is moved. Raises `UnsupportedError`, before
     anything has moved, for a Trainer that cannot be moved."""
     if isinstance(model, Trainer):
-        _refuse_own_store(model)
+        _refuse_fixed_store(model)
         _require_parameters(model, native)
-        _move_state(model, [native] * len(trainers.parameters(model)), [native])
+        # the state of every parameter goes to `native`, and so do the next steps
+        _move_state(model, [native] * len(trainers.parameters(model)), contexts=[native])
         return
     moving = [
         parameter
@@ -143,8 +144,9 @@ def move(model: Any, native: Any) -> None:
         id(trainer): trainer for trainer in map(_trainer, moving) if trainer is not None
     }.values()
     for trainer in owners:
-        _refuse_own_store(trainer)
+        _refuse_fixed_store(trainer)
     for parameter in moving:
+        # the second is the parameter that gives the values: the same
         _put_on(parameter, parameter, native)
     for trainer in owners:
         _move_state_after(trainer)
@@ -252,7 +254,7 @@ def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
 # Trainers
 
 
-def _refuse_own_store(trainer: Any) -> None:
+def _refuse_fixed_store(trainer: Any) -> None:
     """Raises `UnsupportedError` for a Trainer whose key-value store was made by the program or
     is distributed over machines, and for a Trainer with state that cannot be moved."""
     private.require("optimizers")

@@ -42,7 +42,7 @@ def put(values: np.ndarray[Any, Any], native: Any, backend: Replicas) -> Any | N
     if MXNet has to copy the array."""
     if native.device_type != "gpu" or values.nbytes < LEAST or not values.flags.c_contiguous:
         return None
-    if values.dtype.name not in backend.dtypes or not ring.is_measured():
+    if values.dtype.name not in backend.dtypes or not ring.is_usable():
         return None
     array = mx.np.empty(values.shape, dtype=values.dtype, ctx=native)
     return array if _to_gpu(values, values.ctypes.data, array, backend) else None
@@ -100,7 +100,7 @@ def _is_staged(x: Any, kind: str, backend: Replicas) -> bool:
         and x.ctx.device_type == kind  # excludes pinned memory
         and backend.is_dense(x)
         and dtype_name(x.dtype) in backend.dtypes
-        and ring.is_measured()
+        and ring.is_usable()
     )
 
 

@@ -166,7 +166,7 @@ def _is_plain(x: paddle.Tensor, least: int) -> bool:
 def _is_possible() -> bool:
     """Whether the ring can be used now: not while Paddle traces, and only on a machine of the
     kind on which the ring was measured."""
-    return _empty is not None and paddle.in_dynamic_mode() and ring.is_measured()
+    return _empty is not None and paddle.in_dynamic_mode() and ring.is_usable()
 
 
 def size(x: paddle.Tensor) -> int:

@@ -51,7 +51,7 @@ def is_read(x: Any, backend: Conversion) -> bool:
         and x.dtype.name in DTYPES
         and _size(x) >= TO_HOST
         and tf.executing_eagerly()
-        and ring.is_measured()
+        and ring.is_usable()
     )
 
 
@@ -74,7 +74,7 @@ def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> An
         values.dtype.name not in _ON_GPUS
         or backend.virtual
         or not tf.executing_eagerly()
-        or not ring.is_measured()
+        or not ring.is_usable()
     ):
         return None
     with backend.scope(device):

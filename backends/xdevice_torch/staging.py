@@ -101,11 +101,11 @@ def _is_staged(x: torch.Tensor, native: torch.device) -> bool:
     if x.is_cuda and native.type == "cpu":
         return (
             x.numel() * x.element_size() >= TO_HOST
-            and ring.is_measured()
+            and ring.is_usable()
             and not _is_recorded(x.device)
         )
     if x.is_cpu and native.type == "cuda":
-        return ring.is_measured() and not _is_recorded(native) and not x.is_pinned()
+        return ring.is_usable() and not _is_recorded(native) and not x.is_pinned()
     return False
 
 
@@ -179,7 +179,7 @@ def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | 
         return None
     from xdevice.cuda_driver import ring
 
-    if not ring.is_measured() or has_modes() or _is_recorded(native):
+    if not ring.is_usable() or has_modes() or _is_recorded(native):
         return None
     tensor = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name), device=native)
     return tensor if _to_gpu(values, values.ctypes.data, tensor) else None

@@ -63,9 +63,9 @@ class DriverError(Exception):
     raises its own error if it fails too."""
 
 
-def is_measured() -> bool:
+def is_usable() -> bool:
     """Whether the ring can be used here: on Linux, with enough cores and a CUDA driver.
-    Elsewhere it was not measured."""
+    Elsewhere it was not measured, and the framework makes the copies."""
     global _driver
     # cached, because the result cannot change in one process; False stands for "no driver"
     if _driver is None:
@@ -79,7 +79,7 @@ def to_host(
     """Copies `nbytes` from `address` on a GPU, in the memory of `x`, to `target`, in the memory
     of `array`: after the work on `stream`, or at once if that is None. Returns True when the
     copy is complete, and False if the framework must make it. To be called only if
-    `is_measured` returns True."""
+    `is_usable` returns True."""
     # waking up a thread would take longer than the copy
     if stream is None and nbytes < FEW:
         return _few_to_host(address, target, nbytes)
@@ -91,7 +91,7 @@ def to_gpu(
     array: Any, source: int, x: Any, address: int, nbytes: int, stream: int | None
 ) -> bool:
     """Copies `nbytes` from `source`, in the memory of `array`, to `address` on a GPU, in the memory of `x`. To be
-    called only if `is_measured` returns True. Returns True when the source has been read; the copy then continues as
+    called only if `is_usable` returns True. Returns True when the source has been read; the copy then continues as
     work on `stream`, or is complete if that is None. Returns False if the framework must make the copy."""
     return _make_copy(_ToGpu((x, array), address, source, nbytes, stream))
 
@@ -126,7 +126,7 @@ def _loaded() -> ctypes.CDLL | None:
 
 
 def _call(name: str, *arguments: Any) -> None:
-    """Calls a function of the driver, which `is_measured` has loaded. Raises `DriverError` if
+    """Calls a function of the driver, which `is_usable` has loaded. Raises `DriverError` if
     it fails."""
     status = getattr(_driver, name)(*arguments)
     # 0 is success

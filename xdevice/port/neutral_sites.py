@@ -107,7 +107,9 @@ class NeutralSites(JudgedSites):
         judged = super()._judge_keyword(node)
         if judged is None or text_of(node.value) not in (None, "cpu"):
             return None
-        return judged[0], judged[1] if judged[1].verdict != "rewritten" else _NEUTRAL
+        use, judgement = judged
+        # what `--to xdevice` rewrites is a device or None, which PyTorch takes on any accelerator
+        return use, judgement if judgement.verdict != "rewritten" else _NEUTRAL
 
     # strings that name CUDA
 

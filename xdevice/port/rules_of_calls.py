@@ -119,7 +119,8 @@ def torch_device(use: Use) -> Judgement:
     ):
         return Judgement("neutral", "made from the type of another device")
     judgement = _judge_device_of_text(use, argument)
-    # with an index, and on the CPU, the old and the new device print the same
+    # without an index, "cuda" becomes a device with the index 0, which shows when it is printed;
+    # code that is not edited, devices with an index and the CPU print what they printed
     if (
         not judgement.edits
         or _has_index(argument)

@@ -244,8 +244,9 @@ class _Sorted:
             id(value) in data for _, value, _, _ in self.owned
         )
         self.data = set() if is_alone else data
-        """The `id`s of values that can only be on the host, if the container also has tensors
-        that can be on other devices; empty otherwise."""
+        """The `id`s of values that count as data, such as NumPy arrays and tensors of strings:
+        they can only be on the host, and stay there while the tensors of the container move.
+        Empty if the container has no tensors that can be on other devices."""
 
     def transfer(
         self, requested: Device, target: Device, transfer_one: TransferOne, verb: str
@@ -324,17 +325,20 @@ class _Sorted:
         ]
         backends = {type(value): backend for value, backend in tensors}
         batch: Batch = [value for value, _ in tensors], backends, {}
+        # tensors that can only be on the host were left out above, so none may be bound to it.
         # `or {}` is for type checkers: without `may_be_bound`, the result is never None
         away = _locate(self.x, batch, requested, target, is_copy, may_be_bound=False) or {}
         for _, value, backend, kind in self.owned:
-            # tensors were looked at above, and data may stay on the host
+            # tensors were looked at above, and data stays on the host
             if kind == "tensor" or id(value) in self.data:
                 continue
             _require(backend, requested, self.x, value)
             # iterating raises the error of a model that has no variables yet
             if kind == "model":
                 list(backend.model_devices(value))
+        # objects of unknown types that hold tensors
         for i, stranger in self.strangers:
+            # by its type's own method, or by a function that was registered for the type
             if stranger.moves:
                 _require(stranger, requested, self.x, stranger.x)
             elif is_copy:

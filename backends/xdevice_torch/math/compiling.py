@@ -563,7 +563,7 @@ class TorchCompiling(Compiling):
         core, which the adapter only passes on; all calls that run the same program return the same note."""
         private.require("compile")
         # a virtual GPU counts as measured: its kernels are those of the CPU
-        is_measured = self.to_native(device).type in _MEASURED or self.virtual > 0
+        is_usable = self.to_native(device).type in _MEASURED or self.virtual > 0
         # the note and the program for each kind of arguments; None if the function itself has
         # to be called
         programs: dict[Any, tuple[Any, Program] | None] = {}
@@ -584,7 +584,7 @@ class TorchCompiling(Compiling):
             if key not in programs:
                 # on such devices only the first call goes through `call`, so that its checks of
                 # the user's function are made there too; later calls find None
-                if not is_measured:
+                if not is_usable:
                     programs[key] = None
                     return call(tensors)
                 results, programs[key] = _results_and_program(call, tensors, self.unsupported)

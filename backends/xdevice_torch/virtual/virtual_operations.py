@@ -126,9 +126,12 @@ def placed(host: torch.Tensor, device: torch.device, storage: Any = None) -> tor
         storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
         # keeps the memory alive, and saves `on_host` from making a tensor
         storage.host = host
+        # counts the memory as used until the storage is deleted
         storage.share = _Share(device.index, memory.nbytes())
+    # an empty tensor of this device and dtype: PyTorch has no quick way to make one from a
+    # storage. `detach` makes a new tensor object, which then gets the storage and the shape; with
+    # the host's kernel, because the memory is the host's
     template = _templates.get((device, host.dtype))
-    # `detach` makes a new tensor object, which then gets the storage and the shape
     new = (_template(device, host.dtype) if template is None else template).detach()
     return _set_storage(_CPU, new, storage, host.storage_offset(), host.size(), host.stride())  # type: ignore[no-any-return]
 

@@ -27,10 +27,11 @@ class Functions:
         self.checks = checks
         self.backend = checks.backend
         self.enter: Callable[[], None] | None = checks.kernels.enter
-        """If this is not None, each thread has to call it before it computes."""
+        """A function that every thread has to call before it computes, because the framework keeps a setting for each
+        thread; None if there is none."""
         self.scopes = checks.backend.scopes
-        """The functions that remove the open scopes of devices; None if the framework has no
-        scopes that slow down its calls."""
+        """The functions that remove this thread's open `with device:` scopes while xdevice computes, and then put them
+        back, because the framework runs code of each scope at every operation. None if it does not."""
 
 
 F = TypeVar("F", bound=Functions)

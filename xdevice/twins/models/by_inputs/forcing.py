@@ -187,8 +187,9 @@ class ForcedRun:
             self.run = runs.run(self._give)
         except ArgumentError as error:
             raise StateError(
-                f"{runs.target.name} cannot run with the outputs of the layers of {runs.source.name} after "
-                f"{self._previous or 'the beginning'}, so inputs= cannot pair the layers: "
+                f"inputs= cannot pair the layers: when its layers were given the outputs of those of "
+                f"{runs.source.name}, {runs.target.name} failed "
+                f"{f'after {self._previous}' if self._previous else 'before its first layer'}: "
                 f"{model_runs.message(error.__cause__ or error)}"
             ) from error
         if runs.outputs_apart(self.run) > runs.limit:
