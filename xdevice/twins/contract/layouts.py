@@ -690,11 +690,11 @@ def present_layers(
     in their order, except inside a block, a module that calls its layers in another order: `blocks` gives the names of
     these layers, in the order of the calls, by the path of the block."""
     with_parts = ((layer, layer.parts or parts(layer.kind, layer.settings)) for layer in layers)
-    found = (
+    present = (
         present_layer(layer.path, layer.kind, its_parts, names, layer.settings)
         for layer, its_parts in with_parts
     )
-    return in_order([layer for layer in found if layer is not None], blocks)
+    return in_order([layer for layer in present if layer is not None], blocks)
 
 
 def in_order(layers: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> list[Layer]:
