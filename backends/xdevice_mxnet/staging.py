@@ -34,6 +34,7 @@ def read(x: Any, backend: Replicas) -> np.ndarray[Any, Any] | None:
     the array."""
     if not _is_staged(x, "gpu", backend):
         return None
+    # the module `xdevice.contract.staging`, not this one
     return staging.read(x, _address(x, backend), x.shape, host_dtype(dtype_name(x.dtype)))
 
 

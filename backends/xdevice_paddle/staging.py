@@ -42,7 +42,8 @@ def read(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
     read the tensor."""
     if not _is_read(x):
         return None
-    # on the current stream, so that the copy comes after the work that computes `x`
+    # by the module `xdevice.contract.staging`, not this one; on the current stream, so that the
+    # copy comes after the work that computes `x`
     return staging.read(
         x, x.data_ptr(), x.shape, host_dtype(dtype_name(x.dtype)), _stream(_gpu(x.place))
     )

@@ -224,7 +224,8 @@ class TensorflowBackend(
             staged = staging.moved(x, device, self)
             if staged is not None:
                 return staged
-            # the name contains no job, because in a cluster this process has another job
+            # `[1:]` drops the slash of "/GPU:0". The name contains no job, because in a cluster this
+            # process has another job
             result = moved(x, self.to_native(device)[1:])
             # between two CPUs, as which virtual GPUs count, `moved` shares the memory
             return self._own(result, device) if self.virtual else result

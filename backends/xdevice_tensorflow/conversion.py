@@ -86,7 +86,9 @@ class TensorflowConversion(Conversion):
             if array.dtype.name in self.short_floats:
                 # tf.bitcast does not support these dtypes
                 return self.from_numpy(array, devices.CPU)
-            with tf.device("/CPU:0"):  # otherwise tf.bitcast would run on a GPU
+            # the only other dtype of this kind is bfloat16; without the scope, tf.bitcast would run on a
+            # GPU
+            with tf.device("/CPU:0"):
                 return tf.bitcast(self.from_buffer(array.view("uint16")), tf.bfloat16)
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 

@@ -60,6 +60,7 @@ def read(x: Any, backend: Conversion) -> np.ndarray[Any, Any] | None:
     read the tensor."""
     # the ring does not wait for TensorFlow's work
     backend.finish(x)
+    # the module `xdevice.contract.staging`, not this one
     return staging.read(
         x, Lent(backend.export(x)).address, x.shape.as_list(), host_dtype(x.dtype.name)
     )

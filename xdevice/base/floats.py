@@ -33,8 +33,8 @@ _JITTERED: Final = ("float32", "float64", *PARTS)
 
 
 def _check(text: str) -> str:
-    """Returns `text`, a value of XDEVICE_FLOATS. Raises `SettingError` if it is not one of the
-    values in the table above."""
+    """Returns `text`, a value of XDEVICE_FLOATS. Raises `SettingError` unless it is "", "float64", or
+    "jitter:" with an int."""
     number = text.removeprefix(JITTER)
     is_jitter = number != text and number.isascii() and number.isdigit()
     if text not in ("", FLOAT64) and not is_jitter:

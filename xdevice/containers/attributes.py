@@ -178,6 +178,7 @@ def _updated_device(name: str, recorded: Any, x: Any, values: dict[Any, Any]) ->
             str(other).startswith(prefix)
             and owned is not None
             and owned.kind == "tensor"
+            # a `Device` describes tensors of all frameworks, and a framework's object only its own
             and owner in (None, owned.backend)
         ):
             # a traced tensor, or one on several devices, has no device

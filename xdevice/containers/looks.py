@@ -317,13 +317,12 @@ def is_plain(values: list[Any]) -> bool:
         # True: all are plain. False: one is neither plain nor a built-in container
         if not kinds or not kinds <= _PLAIN_CONTAINERS:
             return not kinds
-        # then the contents of all these containers, one level down; a container in two places
-        # once
-        once = {
+        # one level down: the contents of all these containers, of which each counts once
+        containers = {
             id(value): value for value in values if id(type(value)) in _PLAIN_CONTAINERS
         }.values()
-        values = list(chain.from_iterable(once))
-        values += chain.from_iterable(box.values() for box in once if type(box) is dict)
+        values = list(chain.from_iterable(containers))
+        values += chain.from_iterable(x.values() for x in containers if type(x) is dict)
     return False
 
 

@@ -39,8 +39,9 @@ class Numbers:
         self._lock = _thread.RLock()
         # how many generators were derived from this one, for tasks and for forks
         self._tasks = 0
-        self._generator: np.random.Generator | None = None
         self.forks = 0
+        # None until the first draw
+        self._generator: np.random.Generator | None = None
 
     def draw(self, draw: Callable[[Any], Any]) -> Any:
         """Returns `draw(generator)`, where `generator` is the NumPy generator behind this object. Only one thread

@@ -210,6 +210,7 @@ def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
         2
     """
     places = _places(devices)
+    # all is checked before the first copy is made
     for backend, kind, value in containers.owned(x):
         if kind == "model":
             backend.require_built(value)

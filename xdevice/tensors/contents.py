@@ -471,6 +471,7 @@ def _locate(
     away: _Away = {}
     for cls, backend in backends.items():
         candidates = tensors if len(backends) == 1 else _of_type(cls, tensors)
+        # named by the error if the device is missing
         leaf = candidates[0]
         # a copy is made of every tensor, wherever it is
         if not is_copy:
@@ -482,6 +483,7 @@ def _locate(
                 current_devices = {target, None}
             # some of the tensors are on the device already; if not all are, each is checked
             if target in current_devices:
+                # nothing moves, and a plain name such as `gpu:1` needs no check
                 if len(current_devices) == 1 and target is requested:
                     continue
                 candidates = (

@@ -247,6 +247,7 @@ def as_numbers(
     # strings, dates and objects are not numbers, and with 8-bit floats xdevice does not compute
     if not _is_numbers(array) or array.dtype.name in SHORT_FLOATS:
         return None
+    # twice: `array` is the data, and also the array that is made of it
     wanted = _default_dtype(array, array)
     _require(backend, wanted, place)
     return _cast(_host_array(array), wanted)

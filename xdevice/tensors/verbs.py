@@ -438,8 +438,8 @@ def _common_device(places: Iterable[Location]) -> Device | None:
 
 
 def _mismatch(location: Location, first: Location) -> DeviceMismatchError:
-    """Returns the error for a tensor at `location`, which is not on the same device as the
-    tensor at `first`."""
+    """Returns the error for a tensor at `location`, which is not on the same device as the tensor at `first`. The error
+    ends with the hint that one of the two may have, or with the advice to move it."""
     (name, place, own_hint), (first_name, first_place, first_hint) = location, first
     hint = (
         own_hint or first_hint or f"move it with xdevice.to_device(..., {str(first_place)!r})"

@@ -114,7 +114,7 @@ def check_results(check: Callable[[Any, int], None]) -> None:
     with the index of that GPU. An error that `check` raises ends the operation."""
     global _check
     _check = check
-    # they make tensors without the functions of `_C_ops`
+    # these make tensors without the functions of `_C_ops`, which are replaced already
     for owner, name in (
         (paddle, "to_tensor"),
         (paddle.Tensor, "_copy_to"),
