@@ -44,6 +44,7 @@ class Cells:
 
     def __init__(self) -> None:
         self.unsettled: dict[Task, None] = {}
+        # how often each task was interpreted
         self._readings: Counter[Task] = Counter()
         self.values: dict[Any, Value] = {}
         self.current_task: Task | None = None
@@ -111,6 +112,7 @@ class Cells:
             # the oldest first: a module before the functions that it has scheduled
             self.current_task, _ = self._waiting.popitem(last=False)
             self._readings[self.current_task] += 1
+            # from now on, `add_to_cell` adds only "anything" for this task
             if self._readings[self.current_task] > MOST_READINGS:
                 self.unsettled[self.current_task] = None
             interpret(self.current_task)

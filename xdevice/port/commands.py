@@ -178,11 +178,11 @@ def scan(examined: Examined, by: str) -> None:
     All PATHS are one project. If a PATH is -, a script is read from the standard input. The
     exit status is 0, or 2 if a file cannot be read.
     """
-    from .summary import head
+    from .summary import summary_lines
 
-    click.echo("\n".join([*head(examined), ""]))
+    click.echo("\n".join([*summary_lines(examined), ""]))
     _show_table(examined, by)
-    _end(examined, 0)
+    _exit_with_unreadable(examined, 0)
 
 
 @click.command(short_help="Rewrite device code so that it is vendor-neutral.")
@@ -240,10 +240,10 @@ def port(examined: Examined, mode: str, quiet: bool) -> None:
             click.echo(examined.diff(source), nl=False)
     if not quiet:
         _list_open(examined)
-    needs_vendor = _show_needs(examined)
+    needs_vendor = _show_needed_vendors(examined)
     # the exit status of --check, unless a file could not be read
     status = 1 if changed else 3 if needs_vendor else 0
-    _end(examined, status if mode == "check" else 0)
+    _exit_with_unreadable(examined, status if mode == "check" else 0)
 
 
 @click.command(short_help="Report device code that is wrong or vendor-specific.")
@@ -335,7 +335,7 @@ def lint(
         if baseline_to is not None:
             baseline_to.write_text(lint_module.baseline(findings), encoding="utf-8")
             click.echo(f"findings written to {baseline_to}: {len(findings)}", err=True)
-            _end(examined, 0)
+            _exit_with_unreadable(examined, 0)
 
         def narrow(findings: list[Finding]) -> list[Finding]:
             """Returns the findings to show: those that the revision or the baseline did not
@@ -365,7 +365,7 @@ def lint(
     # document in any case
     if shown or not examined.unreadable or output_format != "text":
         click.echo(FORMATS[output_format](shown), nl=False)
-    _end(examined, 1 if shown else 0)
+    _exit_with_unreadable(examined, 1 if shown else 0)
 
 
 def _findings(
@@ -433,7 +433,7 @@ def _list_open(examined: Examined) -> None:
             click.echo(f"{where}: {site.code} {site.idiom}: {site.why}{more}", err=True)
 
 
-def _show_needs(examined: Examined) -> bool:
+def _show_needed_vendors(examined: Examined) -> bool:
     """Prints to standard error which files will still need one vendor's devices, and which
     release of PyTorch the new text needs. Returns whether a file needs a vendor."""
     needs_vendor = False
@@ -459,7 +459,7 @@ def _show_needs(examined: Examined) -> bool:
     return needs_vendor
 
 
-def _end(examined: Examined, status: int) -> NoReturn:
+def _exit_with_unreadable(examined: Examined, status: int) -> NoReturn:
     """Prints to standard error which files could not be read. Then exits with `status`, or with
     2 if there are such files."""
     for path, why in examined.unreadable:

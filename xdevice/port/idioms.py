@@ -15,10 +15,9 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Idiom:
-    """One kind of use of a device. `name` is its name in reports, `code` its key in
-    `sites.CODES`, `rule` the name of the rule that judges it, and `text` the new text that the
-    rule writes. `why` is the reason that reports show if there is no neutral word, and `link` a
-    page of the documentation to read then.
+    """One kind of use of a device. `name` is its name in reports, `code` its key in `sites.CODES`, `rule` the name of
+    the rule that judges it, and `text` the new text that the rule writes. If there is no vendor-neutral replacement,
+    `why` is the reason that reports show, and `link` a page of the documentation to read.
 
     For idioms that are not in the tables, such as that of `device="cuda"`, `rule` is only a
     label: `rules` makes them and judges them itself.
@@ -136,7 +135,7 @@ CALLS: Final[dict[str, Idiom]] = {
         torch.accelerator.device_index torch.accelerator.current_stream torch.accelerator.set_stream
         torch.accelerator.empty_cache torch.accelerator.memory_allocated torch.accelerator.max_memory_allocated
     """, "PyTorch's own word for any vendor's device"),
-    # no neutral word
+    # no neutral replacement
     **_calls("XD151", "no_word", "", """
         torch.cuda.set_device torch.cuda.current_device torch.set_default_device torch.get_default_device
         torch.set_default_tensor_type torch.cuda.device

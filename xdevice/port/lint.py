@@ -48,7 +48,7 @@ Place = tuple[int, int]
 
 
 class Change(NamedTuple):
-    """An edit as editors make it: the characters from `start` to `end` become `text`. Lines and
+    """An edit as text editors describe it: the characters from `start` to `end` are replaced by `text`. Lines and
     columns count from 1."""
 
     start: Place
@@ -303,8 +303,8 @@ def _with_guarded_lines(test: Finding, guarded: list[Finding]) -> Finding:
         return test
     lines = sorted({finding.line for finding in guarded})
     count = "one use" if len(guarded) == 1 else f"{len(guarded)} uses"
-    # port keeps a test that guards code without a neutral word (XD219), so lint must not advise to
-    # rewrite the test
+    # port keeps a test that guards code without a neutral replacement (XD219), so lint must not
+    # advise users to rewrite the test
     opening = test.message
     if any(finding.code == "XD219" for finding in guarded):
         opening = f"{opening.partition('; use ')[0]}, and stays, because it guards code without a neutral replacement"
@@ -322,6 +322,7 @@ def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, i
     body = getattr(statement, "body", None)
     last: Any = statement.end_lineno
     if isinstance(body, list):
+        # `max`, because the body may be on the same line, as in `if x: y`
         last = max(statement.lineno, body[0].lineno - 1)
     if statement.lineno <= node.lineno and node.end_lineno <= last:
         return statement.lineno, last
@@ -371,6 +372,8 @@ def _site_of(finding: Finding, examined: Examined, source: Source) -> Site | Non
         for site in sites
         if any(edit.start <= start and end <= edit.end for edit in site.edits)
     ]
+    # sites are sorted by where they begin: of several that end at the same place, or whose edits
+    # cover the finding, the last one is the innermost
     return next((fitting[-1] for fitting in (ending, beginning, around) if fitting), None)
 
 
@@ -392,12 +395,12 @@ def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes
             _complete_sites(finding, sites, examined.sites_of(source), own[finding])
         # the sites that `port` would rewrite and that stay: if one of CUDA's streams or events
         # is among them, no other one of the file may become PyTorch's
-        left = [
+        staying = [
             site
             for site in examined.sites_of(source)
             if site.verdict == "rewritten" and site not in sites
         ]
-        if any(_STREAMS.search(site.idiom) for site in left):
+        if any(_STREAMS.search(site.idiom) for site in staying):
             sites = [site for site in sites if not _STREAMS.search(site.idiom)]
         if sites:
             new[source] = examined.rewrite(source, sites)
@@ -578,9 +581,9 @@ def not_in_baseline(findings: Iterable[Finding], file: Path) -> list[Finding]:
         OptionError: if the file cannot be read, or is not a baseline.
     """
     try:
-        left: Counter[tuple[str, str, str]] = Counter()
+        remaining: Counter[tuple[str, str, str]] = Counter()
         for row in json.loads(file.read_text(encoding="utf-8"))["findings"]:
-            left[row["path"], row["code"], row["line"]] += int(row["count"])
+            remaining[row["path"], row["code"], row["line"]] += int(row["count"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OptionError(
             f"{file} is not a baseline written by --write-baseline: {error}"
@@ -588,9 +591,10 @@ def not_in_baseline(findings: Iterable[Finding], file: Path) -> list[Finding]:
     new = []
     for finding in findings:
         key = _baseline_key(finding)
-        # of equal findings, the first ones are taken for those in the baseline
-        left[key] -= 1
-        if left[key] < 0:
+        # how many findings with this key the baseline still has, after those that came before.
+        # So of equal findings, the first ones are taken for those in the baseline
+        remaining[key] -= 1
+        if remaining[key] < 0:
             new.append(finding)
     return new
 

@@ -27,8 +27,8 @@ def text(findings: Sequence[Finding]) -> str:
 
 
 def github(findings: Sequence[Finding]) -> str:
-    """A command of GitHub's workflows for each finding. GitHub shows it at the lines of the
-    finding in a pull request."""
+    """A workflow command of GitHub Actions for each finding, which GitHub shows at the lines of the finding in a pull
+    request."""
     return "".join(
         f"::error file={_escape(finding.path)},line={finding.line},col={finding.col},endLine={finding.end[0]},"
         f"title={finding.code}::{_escape(finding.message, is_value=False)}\n"
@@ -37,9 +37,8 @@ def github(findings: Sequence[Finding]) -> str:
 
 
 def _escape(text: str, is_value: bool = True) -> str:
-    """Escapes a text for a command of GitHub's workflows. `is_value` tells whether the text is
-    the value of a property, which a colon or a comma would end, or the message behind the
-    properties."""
+    """Escapes a text for a workflow command of GitHub Actions. `is_value` tells whether the text is the value of a
+    property, which a colon or a comma would end, or the message behind the properties."""
     # as escapeProperty and escapeData do in https://github.com/actions/toolkit; % first, because
     # the other replacements insert it
     text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

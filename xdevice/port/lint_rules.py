@@ -457,8 +457,7 @@ def _thrown_away(view: _View, statement: ast.Expr) -> Found:
 
 
 def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
-    """Yields XD217 for a CUDA-only name that has a neutral word, and XD219 for a CUDA-only name
-    that has none."""
+    """Yields XD217 for a CUDA-only name that has a vendor-neutral replacement, and XD219 for one that has none."""
     name = view.full_name(node)
     is_property = last_name(node) == "is_cuda" and isinstance(node, ast.Attribute)
     # assigning to a name and naming it in an annotation need no GPU, and code with a branch for

@@ -93,8 +93,8 @@ class NeutralSites(JudgedSites):
         if argument is None or text_of(argument) != "cuda":
             return _NEUTRAL
         text = self.accelerator
-        # without an accelerator, the word is None, so `or torch.device("cpu")` is added; but not
-        # in a comparison, which would then be true for a tensor on the CPU
+        # without an accelerator, the value of the new text is None, so `or torch.device("cpu")`
+        # is added; but not in a comparison, which would then be true for a tensor on the CPU
         if not rules_of_words.has_gpu(use) and not isinstance(use.parent, ast.Compare):
             text = f'{text} or {self.torch_name}.device("cpu")'
             text = text if needs_no_brackets(use) else f"({text})"

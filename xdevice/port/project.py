@@ -126,8 +126,8 @@ class Class:
     def __post_init__(self) -> None:
         # stored until the bases change, because each method call needs it
         self.lineage: tuple[Class, ...] = (self,)
-        # the direct subclasses, which must be told when the bases change
-        self._heirs: set[Class] = set()
+        # the direct subclasses, whose lineages change with the bases of this class
+        self._subclasses: set[Class] = set()
 
     def family(self) -> Class:
         """The class that stands for all classes that are related to this one by inheritance. It
@@ -142,14 +142,14 @@ class Class:
         It is called again when more about the bases is known."""
         self.bases = bases
         for base in self.direct_bases():
-            base._heirs.add(self)
+            base._subclasses.add(self)
         # subclasses only if something has changed: otherwise, classes that inherit in a circle
         # would keep this loop going
         waiting: list[Class] = [self]
         while waiting:
             cls = waiting.pop()
             if cls._changes_with_bases():
-                waiting.extend(cls._heirs)
+                waiting.extend(cls._subclasses)
 
     def _changes_with_bases(self) -> bool:
         """Computes `lineage` and `foreign_bases` again, and returns whether they have

@@ -16,7 +16,7 @@ from .summary import summary
 
 # the version of the format, which is increased when a key changes its meaning or is removed
 FORMAT: Final = 1
-_UNCHANGED: Final = (
+_COPIED_ATTRIBUTES: Final = (
     "code",
     "idiom",
     "framework",
@@ -113,7 +113,7 @@ def _site(source: Source, site: Site) -> dict[str, Any]:
         "col": column(source, site.line, site.col),
         "end": [end, column(source, *site.end)],
         "cell": cell,
-        **{name: getattr(site, name) for name in _UNCHANGED},
+        **{name: getattr(site, name) for name in _COPIED_ATTRIBUTES},
     }
 
 

@@ -40,7 +40,7 @@ _ASKING_THE_SELECTED_BACKEND: Final = {"XD101", "XD102", "XD108", "XD110", "XD11
 """The codes of idioms whose replacement depends on the selected backend. The replacements of other codes find the
 backend by the tensor in their arguments, except those of the rule "wait"."""
 _WRITING_PYTORCHS_WORDS: Final = ("word", "text")
-"""Rules that write PyTorch's own words, which need no selected backend."""
+"""Rules that write names of PyTorch's own, which need no selected backend."""
 # names that only TensorFlow 1 has
 _OF_TENSORFLOW_1: Final = {
     f"tensorflow.{name}"
@@ -76,10 +76,10 @@ class JudgedSites(JudgedModule):
         }
         for use, judgement in uses:
             # a use without edits stays as it is in any case
-            kept = self._kept_test(use, vendor_uses) if judgement.edits else None
+            kept = self._judge_kept_test(use, vendor_uses) if judgement.edits else None
             yield self._site(use, kept or judgement)
 
-    def _kept_test(self, use: Use, vendor_uses: dict[Any, Use]) -> Judgement | None:
+    def _judge_kept_test(self, use: Use, vendor_uses: dict[Any, Use]) -> Judgement | None:
         """The judgement that keeps a test such as `torch.cuda.is_available()` or `d.type ==
         "cuda"` as it is; None for any other use.
 
@@ -178,7 +178,7 @@ class JudgedSites(JudgedModule):
             return None
         full_name = self.full_name(node.func)
         row = rules_of_words.row_of(full_name)
-        # if xdevice has a word of its own, the rule in the table of calls writes it
+        # if xdevice has a replacement of its own, the rule in the table of calls writes it
         has_xdevice_word = (
             self.goal.target == "xdevice" and row is not None and bool(row.xdevice)
         )

@@ -45,17 +45,17 @@ arguments of calls."""
 
 
 def no_word(use: Use) -> Judgement:
-    """Judges names without a neutral word: the use stays open, with the idiom's reason."""
+    """Judges names without a vendor-neutral replacement: the use stays open, for the reason that the idiom gives."""
     return left_open(use.idiom.why)
 
 
 def neutral(use: Use) -> Judgement:
-    """Judges names that are right on every device: neutral, with the idiom's reason."""
+    """Judges names that are right on every device: the use is neutral, for the reason that the idiom gives."""
     return Judgement("neutral", use.idiom.why)
 
 
 def renamed(use: Use) -> Judgement:
-    """Judges names whose neutral word takes the same arguments: only the name changes."""
+    """Judges names whose replacement takes the same arguments: only the name changes."""
     # d2l.numpy(x, y) would be a mistake in the program, which its author has to correct
     if use.idiom.text == "xdevice.to_numpy" and use.only_argument is None:
         return left_open("to_numpy takes one argument", "XD166")
@@ -118,7 +118,7 @@ def torch_device(use: Use) -> Judgement:
         and is_only(inferred(argument.value), ("device",))
     ):
         return Judgement("neutral", "made from the type of another device")
-    judgement = _judge_device_of_text(use, argument)
+    judgement = _judge_single_argument(use, argument)
     # without an index, "cuda" becomes a device with the index 0, which shows when it is printed;
     # code that is not edited, devices with an index and the CPU print what they printed
     if (
@@ -130,7 +130,7 @@ def torch_device(use: Use) -> Judgement:
     return _judge_without_index(use, judgement, is_gpu=names_no_index(argument))
 
 
-def _judge_device_of_text(use: Use, argument: ast.expr) -> Judgement:
+def _judge_single_argument(use: Use, argument: ast.expr) -> Judgement:
     """Judges `torch.device(argument)`, but does not consider yet that the new device may print
     differently."""
     text = text_of(argument)
@@ -375,8 +375,8 @@ def device_count(use: Use) -> Judgement:
 
 
 def put_on_device(use: Use) -> Judgement:
-    """Judges `jax.device_put(x, device)`. Unlike the new word `to_device`, it also makes an
-    array from a Python number."""
+    """Judges `jax.device_put(x, device)`. Unlike its replacement, `to_device`, it also makes an array from a Python
+    number."""
     # `device_put` also takes shardings, donate and more, which `to_device` does not
     if len(use.args) != 2 or use.keywords:
         return left_open("only the form device_put(x, device) is rewritten", "XD166")
@@ -423,8 +423,8 @@ def wait(use: Use) -> Judgement:
 
 
 def split_and_load(use: Use) -> Judgement:
-    """Judges MXNet's `split_and_load(data, ctx_list)`. The new word, `split_batch`, has other
-    names for the keywords and always splits the first axis."""
+    """Judges MXNet's `split_and_load(data, ctx_list)`. The replacement, `split_batch`, has other names for the
+    keywords and always splits the first axis."""
     keywords = use.keywords
     has_devices = len(use.args) == 2 or (len(use.args) == 1 and "ctx_list" in keywords)
     if not has_devices or not keywords.keys() <= {"ctx_list", "batch_axis", "even_split"}:

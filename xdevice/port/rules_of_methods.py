@@ -344,6 +344,7 @@ def _is_scalar_in_tensorflow(use: Use) -> bool:
         return False
     match use.parent:
         case ast.Subscript(value=indexed, slice=index):
+            # `d[x.numpy()]`, unless d is something that an array can index
             takes_arrays = is_only(
                 inferred(indexed), ("tensor", "array", "list", "tuple", "str")
             )
@@ -363,8 +364,7 @@ def _is_mxnets(use: Use) -> bool:
 
 
 def read_as_list(use: Use) -> Judgement:
-    """Judges `x.tolist()`, which becomes `to_numpy(x).tolist()`, because no word of xdevice
-    makes a list."""
+    """Judges `x.tolist()`, which becomes `to_numpy(x).tolist()`, because xdevice has no function that makes a list."""
     means = inferred(use.receiver)
     if is_only(means, _HOST):
         return _ON_HOST

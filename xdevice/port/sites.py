@@ -17,7 +17,7 @@ the new text raises an error at once. "likely": only a name suggests what an obj
 """
 
 CODES: Final[dict[str, str]] = {
-    # uses that have a neutral word
+    # uses that have a vendor-neutral replacement
     "XD101": "chooses a device",
     "XD102": "asks whether there are devices, or how many",
     "XD103": "moves to a device",
@@ -51,7 +51,7 @@ CODES: Final[dict[str, str]] = {
     "XD168": "several frameworks in one script",
     "XD169": "a device that is turned into text",
     "XD170": "current_accelerator() may be None here",
-    "XD171": "the word needs a newer PyTorch",
+    "XD171": "the replacement needs a newer PyTorch",
 }
 """The meaning of each code, for a kind of use or for the reason why a use stays open. The codes
 XD2xx and XD4xx are in `lint_rules.RULES`."""

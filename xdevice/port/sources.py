@@ -260,8 +260,8 @@ def _show(path: Path, root: Path) -> str:
 
 
 def files_in(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files to read: each path that is not a folder, whether it exists or not. For each
-    folder, the scripts, notebooks and texts in it and below, sorted."""
+    """The files to read: each path that is not a folder, whether it exists or not. For each folder, the scripts,
+    notebooks and texts in it and in the folders below it, sorted."""
     for path in paths:
         if not path.is_dir():
             yield path
@@ -531,6 +531,7 @@ class _Decoder(json.JSONDecoder):
 
     def __init__(self) -> None:
         super().__init__()
+        # json's own function, which reads a string
         scan = self.parse_string
 
         def token(text: str, begin: int, strict: bool) -> tuple[_Token, int]:

@@ -50,7 +50,7 @@ def part_of(site: Site) -> str:
 
 def summary(examined: Examined) -> dict[str, Any]:
     """The figures of the summary as a dict for JSON. Each site that must change is counted
-    as "mechanical" or "person" (see `_split`), and each file with sites has one of the
+    as "mechanical" or "person" (see `_mechanical_and_person`), and each file with sites has one of the
     `STATES`."""
     must_change = [site for site in examined.sites if site.verdict in MUST_CHANGE]
     # the code of an open site says why it is open
@@ -59,7 +59,7 @@ def summary(examined: Examined) -> dict[str, Any]:
         "files": len(examined.sources),
         "sites": len(examined.sites),
         "must_change": len(must_change),
-        **_split(must_change),
+        **_mechanical_and_person(must_change),
         "parts": _parts(must_change),
         "reasons": dict(reasons.most_common()),
         "states": _states(examined),
@@ -69,7 +69,7 @@ def summary(examined: Examined) -> dict[str, Any]:
     }
 
 
-def _split(sites: list[Site]) -> dict[str, int]:
+def _mechanical_and_person(sites: list[Site]) -> dict[str, int]:
     """The number of sites that `port` rewrites ("mechanical"), and of those that it leaves to a
     person ("person"). All of `sites` must change."""
     mechanical = sum(site.verdict == "rewritten" for site in sites)
@@ -80,7 +80,9 @@ def _parts(sites: list[Site]) -> dict[str, dict[str, int]]:
     """The numbers of sites by part of the interface, the largest part first."""
     # parts of equal size are sorted by name, so that equal projects give equal summaries
     largest = sorted(grouped(sites, part_of).items(), key=lambda item: (-len(item[1]), item[0]))
-    return {part: {"sites": len(group), **_split(group)} for part, group in largest}
+    return {
+        part: {"sites": len(group), **_mechanical_and_person(group)} for part, group in largest
+    }
 
 
 def _states(examined: Examined) -> dict[str, list[str]]:
@@ -101,13 +103,13 @@ def _states(examined: Examined) -> dict[str, list[str]]:
 
 def text(examined: Examined) -> str:
     """The summary as text, followed by the uses in each file that have to change."""
-    lines = head(examined)
+    lines = summary_lines(examined)
     for title, uses in _files(examined):
         lines += ["", title, *(f"  {use}" for use in uses)]
     return "\n".join(lines) + "\n"
 
 
-def head(examined: Examined) -> list[str]:
+def summary_lines(examined: Examined) -> list[str]:
     """The lines of the summary: a sentence, and then the tables with a blank line before
     each."""
     figures = summary(examined)
@@ -188,7 +190,7 @@ def _files(examined: Examined) -> Iterator[tuple[str, list[str]]]:
     for source in sorted(examined.sources, key=lambda source: source.path):
         sites = [site for site in examined.sites_of(source) if site.verdict in MUST_CHANGE]
         if sites:
-            counts = _split(sites)
+            counts = _mechanical_and_person(sites)
             title = f"{source.path}: {counts['mechanical']} mechanical, {counts['person']} for a person"
             yield (
                 title,

@@ -99,8 +99,8 @@ class Row(NamedTuple):
 def _same(
     names: str, since: str, without_gpu: str | None = None, differs: str = ""
 ) -> list[Row]:
-    """Rows for functions of `torch.cuda` that `torch.accelerator` has under the same names.
-    `names` are separated by white space. All rows share the other arguments."""
+    """Rows for functions of `torch.cuda` that `torch.accelerator` has under the same names. `names` are separated by
+    white space. All rows share the other arguments, which are fields of `Row`."""
     return [
         Row(
             f"torch.cuda.{name}",
@@ -114,9 +114,9 @@ def _same(
 
 
 def _of_module(names: str, without_gpu: str | None = None) -> list[Row]:
-    """Rows for functions of `torch.cuda` that other vendors' modules, such as `torch.xpu`, also
-    have: the word calls the function of the same name in the module of the current accelerator.
-    `names` are separated by white space."""
+    """Rows for functions of `torch.cuda` that other vendors' modules, such as `torch.xpu`, also have: the word calls
+    the function of the same name in the module of the current accelerator. `names` are separated by white space, and
+    `without_gpu` is the field of `Row`."""
     differs = "calls the function of torch.cuda, torch.xpu and so on; a module without it raises AttributeError"
     word = "torch.get_device_module()"
     return [

@@ -42,7 +42,7 @@ _SEED_OF_BODY, _SEED_OF_FIXTURES = 0, 1
 """The seeds of the random numbers that a test itself draws, and of those that its fixtures
 draw."""
 
-_guarded: Final = pytest.StashKey[bool]()
+_uses_no_transfer: Final = pytest.StashKey[bool]()
 """Whether a test uses the fixture `no_transfer`."""
 
 
@@ -206,13 +206,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if any("xd_other_device" in getattr(item, "fixturenames", ()) for item in session.items):
         # of the backends that are loaded already, and of those that will be loaded
         for backend in registry.list_loaded():
-            _prepare(backend)
-        registry.on_load.append(_prepare)
+            _make_second_device(backend)
+        registry.on_load.append(_make_second_device)
         # removed at the end, because pytest may run again in this process
-        session.config.add_cleanup(lambda: registry.on_load.remove(_prepare))
+        session.config.add_cleanup(lambda: registry.on_load.remove(_make_second_device))
 
 
-def _prepare(backend: Backend) -> None:
+def _make_second_device(backend: Backend) -> None:
     """Makes a second device for a backend that was just loaded, because TensorFlow and JAX can
     make a second device only before they are used."""
     _second_device(backend)
@@ -298,9 +298,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         _seed(_SEED_OF_BODY)
     recordings = item.config.stash[settings_key].recordings
     recording: AbstractContextManager[Any] = (
-        recordings.of(item) if recordings is not None else nullcontext()
+        recordings.recording(item) if recordings is not None else nullcontext()
     )
-    with recording, _guard(item):
+    with recording, _refusing_transfers(item):
         return (yield)
 
 
@@ -328,10 +328,10 @@ def _seed(n: int) -> None:
     random.seed(n)
 
 
-def _guard(item: pytest.Item) -> AbstractContextManager[Any]:
+def _refusing_transfers(item: pytest.Item) -> AbstractContextManager[Any]:
     """Returns a context manager for the body of a test. It refuses transfers if the test uses
     `no_transfer`, and otherwise does nothing."""
-    if not item.stash.get(_guarded, False):
+    if not item.stash.get(_uses_no_transfer, False):
         return nullcontext()
     from xdevice.performance.transfers import transfers
 
@@ -505,4 +505,4 @@ def no_transfer(request: pytest.FixtureRequest) -> None:
     The body runs in a block of `xdevice.transfers("disallow_explicit")`. To guard only a part
     of a test, use such a block in the test instead of this fixture.
     """
-    request.node.stash[_guarded] = True
+    request.node.stash[_uses_no_transfer] = True

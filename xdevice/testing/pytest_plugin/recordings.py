@@ -81,7 +81,7 @@ class Recordings:
         return f"xdevice: {values} values of {tests} tests {' and '.join(parts)}"
 
     @contextmanager
-    def of(self, item: pytest.Item) -> Iterator[None]:
+    def recording(self, item: pytest.Item) -> Iterator[None]:
         """A block in which the values of the test `item` are recorded. When the block ends, the
         values are compared with the recordings in the folder that --xd-compare names, if that
         option was given."""

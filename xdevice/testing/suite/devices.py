@@ -76,11 +76,11 @@ class DeviceChecks(Suite):
             )
 
     def test_every_device_goes_to_its_native_object_and_back(self) -> None:
-        there = self.adapter.devices()
-        assert devices.CPU in there
-        assert len(set(there)) == len(there)
-        natives = [device.native for device in there]
-        for device, native in zip(there, natives, strict=True):
+        listed = self.adapter.devices()
+        assert devices.CPU in listed
+        assert len(set(listed)) == len(listed)
+        natives = [device.native for device in listed]
+        for device, native in zip(listed, natives, strict=True):
             # a native device that is a text is parsed without the adapter
             assert isinstance(native, str) or self.adapter.from_native(native) is device
             assert xdevice.device(native) is device

@@ -265,11 +265,13 @@ class MovingChecks(Suite):
         moved = verb(holder, target)
         assert type(moved) is type(holder), name
         assert xdevice.device_of(moved) is target, name
-        inside, its = read(moved)
-        self.assert_on(target, inside, xdevice.to_numpy(self.make()), name)
-        assert str(its) == str(beside), f"{name}: the values next to the tensor have changed"
+        moved_x, moved_beside = read(moved)
+        self.assert_on(target, moved_x, xdevice.to_numpy(self.make()), name)
+        assert str(moved_beside) == str(beside), (
+            f"{name}: the values next to the tensor have changed"
+        )
         if verb is xdevice.copy_to and self.holds_values(target):
-            self.assert_apart(inside, x, name)
+            self.assert_apart(moved_x, x, name)
         assert read(holder)[0] is x, f"{name}: the source has changed"
         assert xdevice.device_of(holder) is self.home_device, name
 

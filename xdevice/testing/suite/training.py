@@ -90,8 +90,8 @@ class TrainingChecks(Suite):
         lacking = [name for name in values if name not in state]
         state.update(self.adapter.state_to_come(untrained, lacking))
         # the trained weights, to which the state belongs
-        self.put(dict(self.adapter.variables(fresh)), self.arrays_of(model))
-        self.put(state, values)
+        self.write_values(dict(self.adapter.variables(fresh)), self.arrays_of(model))
+        self.write_values(state, values)
         self.adapter.take_state(untrained, state)
         resumed = self.arrays_of(untrained)
         assert set(resumed) == set(values), (
@@ -104,7 +104,7 @@ class TrainingChecks(Suite):
             with self.home_device:
                 assert other_step(*data) == step(*data), "training continues differently"
 
-    def put(self, variables: dict[str, Any], values: dict[str, Array]) -> None:
+    def write_values(self, variables: dict[str, Any], values: dict[str, Array]) -> None:
         """Writes into each of these variables the value with the same name."""
         for name, x in variables.items():
             place = self.adapter.device_of(x)
