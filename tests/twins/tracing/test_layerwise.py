@@ -58,6 +58,23 @@ def test_the_cause_is_where_the_error_arises_not_where_it_is_first_too_large():
 
 
 @pytest.mark.parametrize(
+    ("shape", "is_of_shapes"),
+    [((2, 4, 4, 3), False), ((2, 3, 4, 4), False), ((2, 3, 5, 5), True)],
+)
+def test_axes_in_another_order_are_no_difference_of_shapes(shape, is_of_shapes):
+    image = np.ones((2, 3, 4, 4), "float32")
+    runs = [
+        layerwise.TracedRun(
+            name, [LayerCall("a", 0, "Conv2D", (image,), (output,), (None,))], [output]
+        )
+        for name, output in (("tensorflow", np.zeros(shape, "float32")), ("torch", image))
+    ]
+    layer = Layer("a", "conv", (), {})
+    place = layerwise.TwoRuns(*runs, [(layer, layer)]).first_difference()
+    assert (place.path, place.is_of_shapes) == ("a", is_of_shapes)
+
+
+@pytest.mark.parametrize(
     ("gradient", "text", "is_of_shapes"),
     [
         ([1.0, 2.0], "off by 0.5 of its largest value", False),
