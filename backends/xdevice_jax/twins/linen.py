@@ -66,8 +66,8 @@ def arrays(module: Any) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], 
 def _joined(
     cell: str, kind: str, groups: Mapping[str, Any]
 ) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], None]]]:
-    """Yields the joined arrays of a cell's gates, as `arrays` does. `cell` is the cell's path, `kind` "lstm" or
-    "gru", and `groups` the result of `_groups`."""
+    """Yields the name and the value of each joined array of a cell's gates, and a function that writes another value.
+    `cell` is the cell's path, `kind` "lstm" or "gru", and `groups` the result of `_groups`."""
     for name, gates in dialects.LINEN_CELLS[kind].items():
         # such as "dense_i.kernel", which joins "ii.kernel", "if.kernel" and so on
         array_name = name.rpartition(".")[2]
@@ -145,8 +145,8 @@ def intercepting(
 
 
 def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
-    """Returns the kind of the layer with this name and these parameters; "" if they do not decide it. `leaves` is one
-    entry of `_groups`."""
+    """Returns the kind of the layer with this name and these parameters; "" if they do not decide it. `leaves` maps
+    the name of each parameter to the dict that holds it under this name."""
     names = set(leaves)
     if names == {"embedding"}:
         return "embedding"

@@ -172,6 +172,7 @@ class MxnetOptimizers(Optimizers):
         for index, parameter in enumerate(trainers.parameters(optimizer)):
             # a Trainer does not update frozen parameters, whose grad_req is null, and has no state for them
             if str(index) in numbers - existing and parameter.grad_req != "null":
+                # 0: the parameter has taken no steps
                 state.update(trainers.named(index, _new_state(optimizer, index), 0))
         return state
 

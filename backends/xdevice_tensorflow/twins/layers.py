@@ -419,17 +419,19 @@ def _describe_bidirectional(layer: Any) -> _Description | None:
     if ahead is None or behind is None:
         return None
     kind, forward, settings = ahead
+    second_kind, backward, second_settings = behind
+    if second_kind != kind:
+        return None
     backward = tuple(
         part._replace(
             name=f"backward_layer/{part.name}", of=tuple(f"{name}_reverse" for name in part.of)
         )
-        for part in behind[1]
+        for part in backward
     )
     forward = tuple(part._replace(name=f"forward_layer/{part.name}") for part in forward)
-    if behind[0] != kind:
-        return None
     # other frameworks have the same settings for both directions. Keras's second layer always has `go_backwards`
-    second = {name: value for name, value in behind[2].items() if name != "go_backwards"}
+    second = {name: value for name, value in second_settings.items() if name != "go_backwards"}
+    # the values of the second direction that differ from those of the first; None if it lacks a setting
     others = {name: second.get(name) for name in dict.fromkeys((*settings, *second))}
     others = {
         f"{name} backwards": x

@@ -871,9 +871,12 @@ def test_a_layer_that_nobody_knows_is_listed():
     [
         (
             {"0": "conv"},
-            r"^kinds= gives '0' the kind conv, but its class says linear in torch; leave it out of kinds=$",
+            r"^kinds= gives '0' the kind conv, but by its class it is linear in torch; leave it out of kinds=$",
         ),
-        ({"0": "same"}, "^kinds= gives '0' the kind same, but its class says linear in torch"),
+        (
+            {"0": "same"},
+            "^kinds= gives '0' the kind same, but by its class it is linear in torch",
+        ),
         (
             {"0.weight": "same"},
             r"^kinds= gives '0\.weight' the kind same, but no layer of an unknown class has",
@@ -904,7 +907,7 @@ def test_what_is_said_and_true_is_accepted_on_either_side():
         ).unmapped
     with pytest.raises(
         xdevice.errors.StateError,
-        match="but its class says linear in torch and linear in torch",
+        match="but by its class it is linear in torch and linear in torch",
     ):
         xdevice.models.convert_state(like, "torch", like=like, kinds={"0": "conv"})
     renamed = nn.Sequential(own_norm(), nn.Linear(4, 4))
@@ -1147,7 +1150,8 @@ def test_a_wrong_pair_is_an_error():
     with pytest.raises(xdevice.errors.StateError, match="has no layer there; it has a, b"):
         xdevice.models.convert_state(source, "paddle", like=good, names={"z": "a"})
     with pytest.raises(
-        xdevice.errors.StateError, match="one layer of like= to two of the source"
+        xdevice.errors.StateError,
+        match="names= pairs two layers of the source with one layer of like=",
     ):
         xdevice.models.convert_state(source, "paddle", like=good, names={"a": "a", "b": "a"})
 

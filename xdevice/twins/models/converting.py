@@ -115,7 +115,7 @@ def _target_of(backend: str | Backend) -> Backend:
 
 def _convert(source: Any, target: Backend, like: Any, request: Request, state: State) -> None:
     """Converts the source, a model or a dict of tensors, and puts the results into `state`. `like` is the target's
-    model, or None. Raises as `convert_state` does."""
+    model, or None. Raises the errors that `convert_state` lists."""
     names, source_rows, target_rows = row_slices.split(request.names)
     # `names` without the rows, because all steps below look up layers by path, and "wpe[2:]" is
     # not a path
@@ -149,9 +149,8 @@ def _convert(source: Any, target: Backend, like: Any, request: Request, state: S
 def _read(
     source: Any, target: Backend, like: Any, request: Request, state: State
 ) -> tuple[Twin, Twin | None]:
-    """Returns both models without the layers that `skip=` leaves out; the second is None
-    without `like`. Raises as `convert_state` does if an argument is invalid or does not fit the
-    models."""
+    """Returns both models without the layers that `skip=` leaves out; the second is None without `like`. Raises the
+    errors that `convert_state` lists for an argument that is invalid or does not fit the models."""
     kinds, names = request.kinds, request.names
     reading.check_kinds(kinds)
     target_twin = None
@@ -187,11 +186,13 @@ def _read(
         )
     if target_twin is None and names:
         raise StateError(
-            "names= refers to layers of like=; pass a model of the target as like="
+            "names= pairs layers of the source with layers of like=, which was not passed; pass a model of the target "
+            "as like="
         )
     if target_twin is None and request.dtype == LIKE:
         raise ArgumentError(
-            "dtype='like' takes the dtypes of like=; pass a model as like=, or the name of a dtype as dtype="
+            "dtype='like' means the dtypes of like=, which was not passed; pass a model as like=, or the name of a "
+            "dtype as dtype="
         )
     return source_twin, target_twin
 

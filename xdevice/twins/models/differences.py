@@ -197,6 +197,7 @@ class Lister:
             for part in layer.parts
         ]
         if names:
+            # parameters of LoRA or of a quantizer have advice of their own
             why = advice(names) or f"only {twin.name} has this layer, not {other.name}"
             self._state.unmapped |= dict.fromkeys(names, why)
         for layer in twin.singles:
@@ -325,6 +326,7 @@ class Lister:
         """Yields a line for each linear layer whose counterpart is a convolution over a whole image: the code decides
         the order in which the image is flattened."""
         for twin, layer, other in self._both_ways():
+            # `layer` is a convolution that is read as a linear layer
             if layer.settings.get(layouts.FLATTENS):
                 yield (
                     f"not compared: the order in which the image is flattened for {other.path}, a convolution over "
@@ -379,6 +381,7 @@ class Lister:
 
     def _axes_in_doubt(self) -> Iterator[str]:
         """Yields a line that names the normalization layers that may work over another axis than their counterparts."""
+        # if both layers have this setting, it is compared like any other
         doubts = [
             (twin, layer)
             for twin, layer, other in self._both_ways()
@@ -499,6 +502,7 @@ def compare_by_calls(
 def _called(twin: Twin, run: ModelRun) -> Iterator[Layer]:
     """Yields the layers of a model in the order in which a run has called them, each as often
     as it was called. Calls of layers that the model does not list are left out."""
+    # all layers, or only those with parameters if the backend cannot list the others
     layers = {layer.path: layer for layer in twin.sequence or twin.layers}
     called = {call.path for call in run.trace.calls}
     # the activations that belong to a layer and were not recorded as calls, by the path of that layer
@@ -626,7 +630,8 @@ def compare_gaps(
             left += one
             right += other
             continue
-        # the layers of a kind in a gap are paired in their order; None for a layer that one model lacks
+        # in a gap, the first layer of a kind is paired with the first of the other model, and
+        # so on; None for a layer that one model lacks
         for mine, its in zip_longest(one, other):
             if mine is not None and its is not None:
                 differences += _differences_between(mine, its)
@@ -766,8 +771,8 @@ def _with_axis(layer: Layer, other: Layer) -> Settings:
 
 
 def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
-    """Yields the layers, with each layer that only adds zeros merged into the padding of the
-    convolution or pool after it. The two layers must follow one another in their line; in
+    """Yields the layers, with each layer that only adds zeros merged into the padding of the convolution or pool after
+    it. The two layers must follow one another in their line (a chain of layers with nothing called in between); in
     `sequence`, a layer of another line may come between them."""
     every: list[Layer | None] = []
     # the indices in `every` of the layers of each line

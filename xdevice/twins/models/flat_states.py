@@ -139,6 +139,7 @@ def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
     tuples (`w1`, `(w, b)`, `g`), replaced by names that the dialects have. `done` gets a line
     if names were changed. If two names would become equal, the state is returned unchanged."""
     new = {name: name for name in source}
+    # paths of Haiku
     if any("/~" in name for name in source):
         new = {
             name: name.replace("/~/", ".").replace("/~", ".").replace("/", ".")

@@ -133,9 +133,8 @@ def _stem(path: str) -> tuple[str, tuple[int, ...]]:
 
 def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
     """Returns the pairs of indices at which two layers would fit better by their names if their
-    counterparts were exchanged. `ours[i]` is the counterpart of `theirs[i]`. The result is [(0,
-    1)] for the paths q, k, o and k, q, out, for example, or for fc1, fc2 and dense_2,
-    dense_1."""
+    counterparts were exchanged. `ours[i]` is the counterpart of `theirs[i]`. For example, the result is [(0, 1)] if q,
+    k, o correspond to k, q, out, or if fc1, fc2 correspond to dense_2, dense_1."""
     return [
         (one, two)
         for one, two in combinations(range(len(ours)), 2)

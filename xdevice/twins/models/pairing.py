@@ -79,7 +79,9 @@ def by_name(source: Twin, target: Twin, names: Names) -> list[tuple[Layer, Layer
     ]
     # the second pair would overwrite the values of the first
     if len({other.path for _, other in pairs}) < len(pairs):
-        raise StateError(f"names= gives one layer of like= to two of the source: {dict(names)}")
+        raise StateError(
+            f"names= pairs two layers of the source with one layer of like=: {dict(names)}"
+        )
     return pairs
 
 
@@ -110,9 +112,9 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
         # each `*` of the target is replaced by the text of one in the source, so the target must not have more of them
         if not fitting or there.count("*") > here.count("*"):
             raise StateError(
-                f"names= has {shown(here)}: {shown(there)}, but the first must match a layer, and have as many '*' as "
-                f"the second: it matches {len(fitting)} layers of {source.name} and has {here.count('*')}, the second "
-                f"has {there.count('*')}; the layers are {some_of(paths)}"
+                f"names= has {shown(here)}: {shown(there)}, but the first must match a layer, and have at least as "
+                f"many '*' as the second: it matches {len(fitting)} layers of {source.name} and has "
+                f"{here.count('*')}, the second has {there.count('*')}; the layers are {some_of(paths)}"
             )
         first, *pieces = there.split("*")
         # the texts beyond the last `*` of the target are dropped
@@ -127,9 +129,9 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
 
 
 def _pair_by_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
-    """Returns the pairs of layers whose paths differ: in their order, or each with the only one
-    of its kind and shape. Layers without a counterpart are left out. Raises `StateError` if it
-    is not clear which layers correspond."""
+    """Pairs layers of two models that do not have the same paths: by their order, the first with the first and so on;
+    by equal paths, if one model is a part of the other; or each with the only one of its kind and shape. Layers
+    without a counterpart are left out. Raises `StateError` if it is not clear which layers correspond."""
     # both models have the same kinds and shapes in the same order: names need not agree, but must not contradict it
     if ours.signatures == theirs.signatures:
         return _pair_in_order(ours, theirs)
@@ -165,8 +167,9 @@ def _is_part(few: Unpaired, many: Unpaired) -> bool:
 
 
 def _pair_in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
-    """Returns the pairs of layers in their order. Raises `StateError` if the names of two layers of one kind and shape
-    would fit better with their counterparts exchanged."""
+    """Pairs the first layer of the source with the first of the target, the second with the second, and so on. Raises
+    `StateError` if the names of two layers of one kind and shape would fit better with their counterparts
+    exchanged."""
     # the paths of the layers, in order
     sources, targets = ours.paths, theirs.paths
     # the indices of the layers of each kind and shape: only these can be mistaken for one another

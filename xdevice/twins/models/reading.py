@@ -361,7 +361,7 @@ def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | Non
         if of_classes:
             by_class = " and ".join(f"{own} in {name}" for name, own in of_classes)
             raise StateError(
-                f"kinds= gives {shown(path)} the kind {kind}, but its class says {by_class}; leave it out of kinds="
+                f"kinds= gives {shown(path)} the kind {kind}, but by its class it is {by_class}; leave it out of kinds="
             )
         left = [name for twin, _ in paths for name in twin.single_names]
         raise StateError(
@@ -454,7 +454,8 @@ def declared_layer(
     ]
     if not every:
         return None
-    # several dialects have the same name for a bias, so the weights decide among layers with equally many parameters
+    # several dialects have the same name for a bias, so the weights decide among layers with
+    # the same number of parameters
     layer = max(every, key=lambda one: (len(one.parts), len(_weights(one.parts))))
     return with_shape_settings(layer, variables)
 

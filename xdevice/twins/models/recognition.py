@@ -57,9 +57,9 @@ _VECTORS: Final = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "pre
 
 
 def possible_dialects(origin: str, layout: str | None) -> dict[str, PartsOf]:
-    """Returns the dialects, by name, that tensors of the backend `origin` may be in: only
-    `layout` if the user gives it, and all dialects if `origin` is not a known backend. Raises
-    `ArgumentError` if `layout` is not a dialect."""
+    """Returns the dialects (ways to name and lay out parameters), by name, that tensors of the backend `origin` may be
+    in: only `layout` if the user gives it, and all dialects if `origin` is not a known backend. Raises `ArgumentError`
+    if `layout` is not a dialect."""
     if layout is not None:
         if layout not in DIALECTS:
             raise ArgumentError(
@@ -201,9 +201,9 @@ def _signatures(
 def _as_in_target(
     dialect: str, counterpart: Layer | None, variables: Variables, target: Twin | None
 ) -> Layer | None:
-    """Returns a layer of the target with only its shaping settings, if the state is of the
-    target's framework and has all parameters of that layer, with the same names and shapes;
-    otherwise None."""
+    """Returns `counterpart`, a layer of the target, with only those of its settings that shape its parameters, if
+    `dialect` is one of the target's framework and the tensors of the state (`variables`) include all parameters of
+    that layer, with the same names and shapes; otherwise None."""
     if (
         counterpart is None
         or target is None
@@ -320,6 +320,7 @@ def _attention(parts_of: PartsOf, path: str, variables: Variables) -> Layer | No
     is_packed = any(len(part.of) > 1 for part in layer.parts)
     # Flax and Keras give the heads an axis of their own, which no linear layer has
     has_heads = any(len(variables[part.name].shape) == 3 for part in layer.parts)
+    # whether it really is packed is decided later by all shapes (`with_shape_settings`)
     return layer._replace(settings={"packed": True}) if is_packed or has_heads else None
 
 

@@ -377,6 +377,7 @@ class Writer:
             # a part without any bias in the source is listed as missing, and not filled with zeros
             if not lacking or len(lacking) == len(part.of):
                 continue
+            # another parameter of the same array, which has the origin and the device
             sibling = next(values[name] for name in part.of if name in values)
             for name in lacking:
                 weight = values[name.replace(".bias", ".weight")].array

@@ -34,7 +34,7 @@ class Unpaired(NamedTuple):
     name: str
     """The name of the twin's backend."""
     signed: list[tuple[Layer, Signature]]
-    """The layers in their order, each with its signature."""
+    """The layers in the order in which the model defines them, each with its signature."""
 
     @property
     def layers(self) -> list[Layer]:
@@ -83,9 +83,9 @@ def crossing_message(
 
 
 def unclear_message(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -> str:
-    """Returns the error message for models whose layers come in different orders, so it is not
-    clear which layer is which. `ours` are the layers of the source, `theirs` those of the
-    target, and `signatures` are the kinds and shapes of which there are several layers."""
+    """Returns the error message for models whose layers come in different orders, so it is not clear which layer is
+    which. Names the breaks, which are the places where the orders differ. `ours` are the layers of the source, `theirs`
+    those of the target, and `signatures` are the kinds and shapes of which there are several layers."""
     source_name, target_name = ours.name, theirs.name
     common, breaks = _breaks(ours, theirs)
     head = (
@@ -200,8 +200,8 @@ def _line(one: _Break, source_name: str, target_name: str) -> str:
 
 
 def _lacking(ours: Unpaired, theirs: Unpaired) -> str:
-    """Returns a text with the kinds of layers that each model lacks: "jax lacks 2 linear of
-    torch"; "" if both have equally many layers of each kind and shape."""
+    """Returns a text with the kinds of layers that each model lacks: "jax lacks 2 linear of torch"; "" if both have
+    the same number of layers of each kind and shape."""
     texts = []
     # in both directions, because each model may have layers that the other lacks
     for twin, other in ((ours, theirs), (theirs, ours)):

@@ -101,8 +101,8 @@ def unchanged_on_one_side(path: str, pairs: list[tuple[RecordedCall, RecordedCal
         return ""
     unchanged_side = ("actual", "expected")[changed.index(False)]
     return (
-        f"\n note it has not changed since step 0 in {unchanged_side}, but has in the other; it may be frozen there, "
-        f"or missing from the optimizer"
+        f"\n  note      it has not changed since step 0 in {unchanged_side}, but has in the other; it may be frozen "
+        f"there, or missing from the optimizer"
     )
 
 

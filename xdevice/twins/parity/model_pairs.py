@@ -459,9 +459,9 @@ class ModelOutputs(NamedTuple):
 
 
 def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) -> ModelOutputs:
-    """Runs both models, or functions, on `inputs`, and copies their outputs to the host. If both return equally many
-    tensors, the channels of the outputs of `actual` are moved to the axis where `expected` has them. `names` maps
-    layers or logged names of `actual` to those of `expected`.
+    """Runs both models, or functions, on `inputs`, and copies their outputs to the host. If both return the same
+    number of tensors, the channels of the outputs of `actual` are moved to the axis where `expected` has them. `names`
+    maps layers or logged names of `actual` to those of `expected`.
 
     Raises:
         NotATensorError: if an argument is neither a model nor a function, or if `inputs` holds anything but tensors.

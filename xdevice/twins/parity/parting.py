@@ -3,7 +3,7 @@ which operation, and in which layer.
 
 Both run once more, uncompiled, and each operation is kept with its results (`xdevice.twins.tracing.operations`). A
 layer is right if the operation that computed its output is right. Values that both record with `log` under the same
-name are compared in their order.
+name are compared in the order in which they are recorded.
 """
 
 from __future__ import annotations

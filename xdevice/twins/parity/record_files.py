@@ -296,6 +296,7 @@ class Recording:
             )
         with reading(path):
             header, *lines = read_lines(path)
+            # `reading` turns this error, and one about a missing entry, into a `RecordingError`
             if header["format"] != FORMAT:
                 raise ValueError(
                     f"its format is {header['format']!r}, but this version of xdevice reads {FORMAT}"

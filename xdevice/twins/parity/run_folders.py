@@ -210,7 +210,8 @@ def _no_recording(folder: Path) -> str:
     if not inside:
         return f"{text}; xdevice parity --save {folder} writes one"
     return (
-        f"{text}; it holds {len(inside)} of individual backends; name one of these, such as {inside[0]}. To compare "
+        f"{text}; recordings of one backend each are in folders inside it ({len(inside)} in all); name one of these, "
+        f"such as {inside[0]}. To compare "
         f"recordings of pytest --xd-record, run the tests again: pytest --xd-compare={folder}"
     )
 

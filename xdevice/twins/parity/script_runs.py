@@ -72,8 +72,8 @@ class RunPlan(NamedTuple):
     """Whether the report lists each gradient."""
 
     def scripts(self) -> list[ScriptRun]:
-        """Returns the runs in their order: one on each backend, then the calibration runs of the reference, if there
-        are any."""
+        """Returns the runs in the order in which they are started: one on each backend, then the calibration runs of
+        the reference, if there are any."""
         runs = [ScriptRun(name, name, name, self.floats) for name in self.backends]
         variants = VARIANTS if self.calibrates else ()
         name = self.reference
@@ -276,7 +276,8 @@ def _wait(process: subprocess.Popen[bytes], timeout: float, tick: Callable[[], N
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kills the process and all processes that it has started: together they are one process group."""
+    """Kills the process, and all processes that it has started. Together they are one process group, because `_start`
+    has put the process into a session of its own."""
     if hasattr(os, "killpg"):
         # the group may have ended already
         with suppress(ProcessLookupError, PermissionError):

@@ -57,6 +57,7 @@ class TracedCall(NamedTuple):
         return [
             leaf.value
             for leaf in self.entries[key].read()
+            # such as "['inputs'][0]"
             if leaf.path.startswith(f"['{name}']")
         ]
 

@@ -126,7 +126,8 @@ class Tracer:
         return result
 
     def close(self) -> None:
-        """Writes the calls that are not written yet, and closes the files. Does nothing in a forked child."""
+        """Writes the calls that are not written yet, and closes the files. Does nothing in a process other than the one
+        that made the tracer, which is a forked child of it."""
         if os.getpid() != self._process:
             return
         with self._lock:

@@ -79,7 +79,8 @@ def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
 
 class _Search:
     """Makes and counts the forced runs of one search (runs of the target with the outputs of the source's layers).
-    `guess` and `fixed` are as in `find_counterparts`."""
+    `guess` and `fixed` give paths of the source by paths of the target: a pair in `guess` is used unless the inputs of
+    the two layers contradict it, a pair in `fixed` always."""
 
     def __init__(self, runs: Runs, guess: Names, fixed: Names) -> None:
         self._runs, self._guess, self._fixed = runs, guess, fixed
@@ -159,8 +160,9 @@ class ForcedRun:
     def __init__(
         self, runs: Runs, calls: dict[str, list[_SourceCall]], guess: Names, fixed: Names
     ) -> None:
-        """Makes the run. `calls` has the calls of the source's layers by path, and `guess` and `fixed` are as in
-        `find_counterparts`. Raises `StateError` if the target cannot run with the outputs of the source's layers."""
+        """Makes the run. `calls` has the calls of the source's layers by path. `guess` and `fixed` give paths of the
+        source by paths of the target: a pair in `guess` is used unless the inputs contradict it, a pair in `fixed`
+        always. Raises `StateError` if the target cannot run with the outputs of the source's layers."""
         self.chosen: dict[str, str] = {}
         self.sure: dict[str, str] = {}
         self.open: list[str] = []

@@ -82,7 +82,7 @@ def _with_equal_axes(x: Array, y: Array) -> tuple[Array, Array]:
     arrays still have different numbers of axes."""
     if x.ndim != y.ndim:
         x, y = x.squeeze(), y.squeeze()
-    # equally many features on the last axis: all other axes become one
+    # the same number of features on the last axis: all other axes become one
     if x.ndim != y.ndim and x.size == y.size and x.shape[-1:] == y.shape[-1:]:
         x, y = (array.reshape(-1, *array.shape[-1:]) for array in (x, y))
     return x, y

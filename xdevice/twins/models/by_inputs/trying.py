@@ -46,12 +46,11 @@ class ByInputs(NamedTuple):
 
 
 def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInputs:
-    """Pairs the layers of two models. A pairing that was found without inputs is kept if the
-    outputs of both models then agree. Otherwise layers of the same kind, shape and input are paired; if
-    several layers agree in these three, their paths or their order decide. `names` are the pairs
-    of paths that the caller has fixed. Each of `values` is a function that returns the target's
-    values for given pairs of layers; they differ in how they pair the tensors outside layers, and
-    are tried in turn until the outputs of both models agree.
+    """Pairs the layers of two models. A pairing that was found without inputs is kept if the outputs of both models
+    then agree. Otherwise layers of the same kind, shape and input are paired; if several layers agree in these three,
+    their paths or their order decide. `names` maps paths of the source to paths of the target that the caller has
+    fixed. Each of `values` is a function that returns the target's values for given pairs of layers; they differ in how
+    they pair the tensors outside layers, and are tried in turn until the outputs of both models agree.
 
     Raises:
         StateError: if it cannot be determined which layer of the source is the counterpart of a

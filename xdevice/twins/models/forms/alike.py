@@ -1,4 +1,5 @@
-"""Rewrites the lists of layers of two models, before they are paired, because frameworks divide layers differently.
+"""Rewrites the lists of layers of two models, before they are paired, because frameworks divide layers differently. A
+model is a `Twin` here: a list of layers, and the variables that they have.
 
 An LSTM of three layers, for example, is three LSTMs in Keras. Several layers become one `Layer` with all of their parts
 if the other model has one layer for them. `attention` does this for linear layers, `single_tensors` for parameters that

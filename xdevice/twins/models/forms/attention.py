@@ -1,5 +1,5 @@
-"""Joins the linear layers of an attention into one layer if the other model has its attentions
-in a different form.
+"""Joins the linear layers of an attention into one layer if the other model has its attentions in a different form. A
+model is a `Twin` here: a list of layers, and the variables that they have.
 
 An attention may be one layer, or four linear layers, as in the package transformers. It may also be three linear
 layers, one of which has the rows of key and value, or two, the first of which has the rows of query, key and value. In
@@ -57,7 +57,7 @@ def _joined(
     source: Twin, ours: list[Group], target: Twin, theirs: list[Group]
 ) -> tuple[Twin, Twin]:
     """Returns both models with the linear layers of each attention joined, if its counterpart has another form. `ours`
-    and `theirs` are the attentions of the two models in their order, in the same number."""
+    and `theirs` are the attentions of the two models, which have the same number of them, in order of definition."""
     source_joins: list[tuple[Group, Layer]] = []
     target_joins: list[tuple[Group, Layer]] = []
     for one, other in zip(ours, theirs, strict=True):
@@ -103,9 +103,9 @@ def _places(twin: Twin) -> dict[int, int]:
 
 
 def _attentions(twin: Twin, with_fused: bool) -> list[Group]:
-    """Returns the attentions of a model in their order. Each is one layer, or a group of linear layers with names such
-    as query, key and value. With `with_fused`, it may also be two linear layers: one for query, key and value, and one
-    for the output."""
+    """Returns the attentions of a model, in the order in which it defines them. Each is one layer, or a group of
+    linear layers with names such as query, key and value. With `with_fused`, it may also be two linear layers: one for
+    query, key and value, and one for the output."""
     groups: list[Group] = [[layer] for layer in twin.layers if layer.kind == layouts.ATTENTION]
     linear = [layer for layer in twin.layers if layer.kind == "linear"]
     groups += _by_names(linear)

@@ -1,10 +1,11 @@
 """Finds parameters that the two models have in different forms: a parameter that belongs to no known layer, a norm or a
 linear layer of the user's own class, a bias that the model's code adds, a convolution in place of a linear layer, an
-embedding in place of a plain tensor.
+embedding in place of a plain tensor. A model is a `Twin` here: its layers, and its `singles`, the tensors that belong
+to no known layer.
 
-Each is the same array in another shape, so only its `Layer` is rewritten, with a rule for the
-shape. It is rewritten only if the counts of such layers in both models match, and if the shapes
-fit. The model code that uses these layers is not read, and `State.differences` says so.
+Each such parameter is the same array in another shape, so only its `Layer` is rewritten, with a rule for the shape. It
+is rewritten only if the counts of such layers in both models match, and if the shapes fit. The model code that uses
+these layers is not read, and `State.differences` says so.
 """
 
 from __future__ import annotations
@@ -268,7 +269,7 @@ def _as_single(twin: Twin, layer: Layer) -> Layer | None:
 
 
 def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str]]:
-    """Pairs the tensors that belong to no layer. They are paired by `names=`, by equal paths, or in their order among
+    """Pairs the tensors that belong to no layer. They are paired by `names=`, by equal paths, or by their order among
     the tensors of one shape, if both models have the same number of that shape and the names do not contradict the
     order. Returns a list of pairings, each a dict of the target's paths by the source's. The first has only the sure
     pairs. If other tensors may correspond, the list also has the sure pairs together with the others paired in order,
