@@ -514,7 +514,7 @@ class TensorflowModels(Models):
         variable = parts.tf_variable(model) if isinstance(model, keras.Variable) else model
         if not isinstance(variable, tf.Variable):
             return None
-        # without this scope TensorFlow would copy the value to the device of the current one
+        # without this scope TensorFlow would copy the value to the device of the current scope
         with tf.device(variable.device):
             return variable.read_value()
 

@@ -98,6 +98,7 @@ def with_key_leaf(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Ch
     """Returns the keys and the values of a mapping. If a key is a tensor or holds one, a last
     value with all keys is added, under the key `_KEYS`."""
     names, children = list(keys), list(values)
+    # strings, numbers and None hold no tensors, so these keys need not be searched
     if PLAIN.issuperset(map(id, map(type, names))):
         return names, children
     # one leaf for all keys, so that an error can name the key; keys are never replaced

@@ -411,13 +411,14 @@ def way_of(x: Any, keep_movers: bool) -> Walk | None:
     way: Any = walks.get(id(cls), _NOT_LOOKED_UP)
     if way is _NOT_LOOKED_UP:
         way = way_into(x)
-        # the next proxy of this type may be one of another type
+        # not kept for proxies: the next one of this type may stand for an object of another type
         if not looks.is_proxy(cls):
             registry.remember(walks, cls, way)
     if type(way) is not MaybeMover:
         return way  # type: ignore[no-any-return]
     if keep_movers:
-        # whether it moves itself may depend on the object, not only on its type
+        # whether an object moves itself may depend on the object, and not only on its type;
+        # `way.way` says how the type was registered
         holder = strangers.find(x, way.way)
         if holder is not None and holder.moves:
             return None

@@ -18,9 +18,9 @@ def sync(*targets: object) -> None:
     """Waits until work is done, and raises the errors of asynchronous work.
 
     Args:
-        targets: what to wait for. Without any: all work on all devices of the selected backend. A backend: all its
-            work. A device in any spelling: the selected backend's work on it. A `Stream`: the work that it has now; an
-            `Event`: the work before it. Tensors, models, containers: their values, by their own backends.
+        targets: what to wait for; without any, all work on all devices of the selected backend. A backend means all
+            its work; a device in any spelling, the selected backend's work on it; a `Stream`, the work that it has
+            now; an `Event`, the work before it; tensors, models and containers, their values, by their own backends.
 
     | backend | waits by |
     |---|---|

@@ -309,7 +309,7 @@ def _shared(source: Backend, x: Any, target: Backend, device: Device, dtype: str
             raise BufferError(
                 f"other frameworks cannot use the memory of {device} on {backend.name}"
             )
-    # for as long as both frameworks deal with the memory
+    # what the source needs during the exchange: PyTorch makes the GPU of `x` the current one
     with source.lending(x):
         return _adopted(source, dlpack.Lent(source.export(x)), takes, target, device, dtype)
 

@@ -118,6 +118,7 @@ def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str
                         f"{name}{tree.path(i)}{path}.{inner}".strip(".")
                         or f"the {type(value).__qualname__}"
                     )
+                    # `{{!r}}` becomes `{!r}`, which `_lacking_dtype` replaces by the narrower dtype
                     advice = f"write xdevice.tensor(x, device={str(place)!r}, dtype={{!r}})"
                     raise _lacking_dtype(
                         backend,

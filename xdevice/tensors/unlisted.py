@@ -340,6 +340,7 @@ def refuse(
     does not list, because `verb`, such as "saving", would miss them. With `only_trained`, a
     layer counts only if it has trainable variables."""
     whole = WholeModel(backend, model)
+    # a state dict helps to save the model, not to train it
     instead = "" if only_trained else "; or use the model's own state dict, which leaves it out"
     layers = [
         (name, layer)

@@ -94,9 +94,9 @@ def _variables() -> dict[str, str]:
 
 
 def _register(n: int, kind: str) -> None:
-    """Passes the table of C functions to Paddle's library. Raises `OSError`, `LookupError` or
-    `AttributeError` if the header, the interface or the library of this version of Paddle is
-    not as expected."""
+    """Passes the table of C functions for `n` devices of the type `kind` to Paddle's library. Raises `OSError`,
+    `LookupError` or `AttributeError` if the header, the interface or the library of this version of Paddle is not as
+    expected."""
     spec = find_spec("paddle")
     assert spec is not None, "the adapter is loaded only where Paddle is installed"
     root = Path(str(spec.origin)).parent
