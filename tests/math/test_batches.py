@@ -72,6 +72,20 @@ def test_prefetch_takes_batches(xd):
         ] == expected
 
 
+def test_a_container_that_changes_later_does_not_change_the_batches(xd):
+    x = xdevice.tensor([1, 2, 3, 4])
+    data = {"inner": [x], "y": x}
+    for shuffle in (False, True):
+        batches = xdevice.math.batches(data, 2, shuffle=shuffle)
+        data["inner"][0] = xdevice.tensor([5, 6, 7, 8])
+        data["y"] = data.pop("inner")[0]
+        for batch in batches:
+            assert list(batch) == ["inner", "y"]
+            assert batch["inner"][0].shape == (2,)
+            assert xdevice.to_numpy(batch["y"]).max() <= 4
+        data = {"inner": [x], "y": x}
+
+
 def test_each_loop_begins_anew_and_draws_another_order(xd):
     x = xdevice.tensor([float(i) for i in range(20)])
     loader = xdevice.math.batches(x, 10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from xdevice.containers import trees
 from xdevice.errors import ArgumentError, shown
 from xdevice.math import random
 from xdevice.replicas.operands import length_of, rebuilt, tensors_in
@@ -27,7 +28,8 @@ def batches(
 
     Args:
         arrays: a tensor, or a container of tensors of equal length along the first axis. Each batch is a container of
-            the same type, with rows of these tensors, and with the other values unchanged.
+            the same type, with rows of these tensors, and with the other values unchanged. Later changes of the container
+            do not count.
         size: 1 or more. The last batch may be shorter.
         shuffle: whether to take the rows in the order of a `xdevice.random.permutation`, drawn at this call and again
             for each further loop. With a seed it is the same on every backend.
@@ -55,6 +57,10 @@ def batches(
     sizes = [min(size, length - start) for start in range(0, length, size)]
     if drop_last and sizes and sizes[-1] < size:
         del sizes[-1]
+    # with containers of its own, because the program may put other tensors into `arrays` later,
+    # which would not be split
+    tree = trees.Tree(arrays)
+    arrays = trees.rebuild(tree.walk, tree.leaves, set(map(id, tree.leaves)))
     return Batches(arrays, operands, length, sizes, shuffle)
 
 
