@@ -282,14 +282,16 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         """Returns an array of this shape and dtype, filled with `value`, made on the device
         itself. Raises `DTypeError` if JAX cannot hold the value or the dtype, because 64-bit is
         off."""
-        own = stored_dtype(dtype, np.asarray(value))
+        stored = stored_dtype(dtype, np.asarray(value))
         # a program that is bound to one device cannot be part of a traced function for another
         # device
         if self.tracing() is not None:
-            return self._made(lambda: jnp.full(shape, value, own), device)
+            return self._made(lambda: jnp.full(shape, value, stored), device)
         # a value that is too large becomes infinity, without NumPy's warning
         with np.errstate(over="ignore"):
-            return _filling(self.to_native(device))(shape, np.asarray(value).astype(own), own)
+            return _filling(self.to_native(device))(
+                shape, np.asarray(value).astype(stored), stored
+            )
 
     def tracing(self) -> str | None:
         """Returns the name of the tracer of the running function; None if nothing traces."""

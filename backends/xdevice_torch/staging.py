@@ -211,6 +211,7 @@ class _OfModules(TorchFunctionMode):
             and isinstance(args[1], torch.device)
             and not any(args[2:])
         ):
+            # the tensor and the device
             through = moved(*args[:2])
         return func(*args, **(kwargs or {})) if through is None else through
 
