@@ -348,7 +348,7 @@ def lint(
 
         shown = narrow(findings)
         if fix:
-            new = lint_module.fixed(shown, examined)
+            new = lint_module.fixed_files(shown, examined)
             for source, text in new.items():
                 write(root / source.path, text)
             if new:

@@ -40,9 +40,9 @@ _KINDS: Final[dict[str, set[str]]] = {
 
 
 def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
-    """Returns a copy of an environment, without the values that names cannot have if a test is
-    true (or false, if not `is_true`). Understands comparisons with None, `isinstance`, a plain
-    name, tests for a GPU, `not`, `and` and `or`."""
+    """Returns a copy of an environment, without the values that names cannot have where `test` is true; if `is_true`
+    is False, where it is false. Understands comparisons with None, `isinstance`, a plain name, tests for a GPU, `not`,
+    `and` and `or`."""
     new = dict(env)
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -64,9 +64,9 @@ def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
 
 
 def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable[[Atom], bool]]:
-    """Returns the expression that a test is about, and a function that tells whether that
-    expression cannot be an atom if the test is true (or false, if not `is_true`). If the test
-    is not understood, returns None and a function that is always False."""
+    """Returns the expression that a test is about, and a function that takes one of the expression's possible values
+    (an atom) and returns whether the test excludes it: by being true or, if `is_true` is False, by being false. If the
+    test is not understood, returns None and a function that excludes nothing."""
     match test:
         case ast.Compare(left=name, ops=[op], comparators=[ast.Constant(value=None)]):
             # `x is None` that is true, or `x is not None` that is false: x is None, which an

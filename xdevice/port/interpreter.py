@@ -124,8 +124,9 @@ class Interpreter(Inference):
         for name, value in self.env.items():
             # inner functions read the parameters of the functions around them from these cells
             self.add_to_cell((function, "local", name), value)
-        # decorators of the function or its class may skip it on machines without a GPU; tests
-        # around its calls prove nothing, because it may be called from elsewhere, too
+        # decorators of the function or its class may skip it on machines without a GPU. Tests
+        # for a GPU around calls of the function prove nothing, because other calls may have no
+        # such test
         of_class = function.owner.node.decorator_list if function.owner is not None else []
         is_tested = needs_gpu([*getattr(function.node, "decorator_list", ()), *of_class])
         # an empty value stands for "there is a GPU" (see `guards.GPU`)

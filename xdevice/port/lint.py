@@ -135,9 +135,8 @@ def _matches(path: str, glob: str) -> bool:
 
 
 def codes(text: str, origin: str) -> tuple[str, ...]:
-    """The codes in `text`, which is an option or the codes in a comment, separated by commas or
-    spaces. Each is a whole code, or the prefix of several. `origin` says in the message where the
-    text comes from.
+    """The codes in `text`, the value of an option, of a setting or of a comment, in which they are separated by commas
+    or spaces. Each is a whole code, or the prefix of several. `origin` says in the message where the text comes from.
 
     Raises:
         OptionError: if one of them is not the beginning of any code.
@@ -377,10 +376,10 @@ def _site_of(finding: Finding, examined: Examined, source: Source) -> Site | Non
     return next((fitting[-1] for fitting in (ending, beginning, around) if fitting), None)
 
 
-def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes]:
-    """The new bytes of the files in which `port` rewrites these findings, or code that they
-    guard, by file. Other files are left out. The streams and events of a file are rewritten
-    together or not at all, because PyTorch's streams do not mix with CUDA's."""
+def fixed_files(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes]:
+    """Returns a dict with the new bytes of each file in which `port` rewrites code for these findings, or code that
+    they guard. Other files are left out. The streams and events of a file are rewritten together or not at all,
+    because PyTorch's streams do not mix with CUDA's."""
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
         by_path.setdefault(finding.path, []).extend((finding, *finding.guarded_findings))

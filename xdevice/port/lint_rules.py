@@ -478,7 +478,7 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
             isinstance(parent := view.parents.get(node), ast.Call)
             and last_name(parent.func) == "hasattr"
         ):
-            return  # `hasattr(torch.cuda, "x")` asks what this release has
+            return  # `hasattr(torch.cuda, "x")` asks what this release of PyTorch has
         row = ROWS.get(name)
         if row is None:
             yield "XD219", f"{name} is CUDA-only, and xdevice knows no neutral replacement"

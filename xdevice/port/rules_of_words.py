@@ -449,7 +449,8 @@ def move(use: Use) -> Judgement:
         return Judgement("neutral", "it is a method of the project, whose body is rewritten")
     device = use.args[0] if use.args else getattr(use.keywords.get("device"), "value", None)
     _, end = use.span(use.node.func)
-    # replace only the name of the method, so that layout and comments around the dot stay
+    # since="2.6" below: the first release with torch.accelerator. Only the name of the method
+    # is replaced here, so that layout and comments around the dot stay
     edits: Edits = (use.edit(end - len("cuda"), end, "to"),)
     if device is None:
         at = use.find(b"(", end) + 1
@@ -460,7 +461,10 @@ def move(use: Use) -> Judgement:
     # the receiver may be an object of a class of the project that has a method `cuda`
     if not is_known(receiver) and "cuda" in use.module.inference.methods:
         return safe(
-            "the receiver may be an object of the project without .to()", edits, "XD162", "2.6"
+            "the receiver may be an object of the project without .to()",
+            edits,
+            "XD162",
+            since="2.6",
         )
     return proven(
         "every object with .cuda() also has .to(), which moves it in the same way",
@@ -470,8 +474,8 @@ def move(use: Use) -> Judgement:
 
 
 def is_cuda(use: Use) -> Judgement:
-    """Judges `x.is_cuda`, which becomes `x.device.type == ...`, in brackets if they are
-    needed."""
+    """Judges `x.is_cuda`, which becomes a comparison of `x.device.type` with the type of the current accelerator, in
+    brackets if they are needed. `torch.accelerator` needs PyTorch 2.6."""
     means = inferred(use.node.value)
     if any(atom.kind == "instance" for atom in means):
         return Judgement("not a device", "it is an attribute of a class of the project")
@@ -484,7 +488,7 @@ def is_cuda(use: Use) -> Judgement:
         edits = (use.edit(use.start, use.start, "("), use.edit(dot + 1, use.end, f"{text})"))
     if is_only(means, ("tensor",)):
         return proven("compares with the type of the current accelerator", edits, since="2.6")
-    return safe("the receiver is not proven to be a tensor", edits, "XD162", "2.6")
+    return safe("the receiver is not proven to be a tensor", edits, "XD162", since="2.6")
 
 
 WORD_RULES: Final[dict[str, Callable[[Use, Row], Judgement]]] = {

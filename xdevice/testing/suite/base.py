@@ -127,8 +127,8 @@ class Suite:
 
     def has_home(self) -> bool:
         """Whether this machine has the home device."""
-        # before the framework is used, because some frameworks can make a second device only
-        # then
+        # makes the second device first, because some frameworks can make one only before they
+        # are used
         self.samples.other_device()
         return self.adapter.has(self.home_device)
 
@@ -166,8 +166,8 @@ class Suite:
         None if there is none."""
         if self.other:
             return devices.parse(self.other)
-        # before counting GPUs, which uses the framework: some can make a device only before
-        # that
+        # before GPUs are counted, which uses the framework: some frameworks can make a second
+        # device only before they are used
         other = self.samples.other_device()
         gpus = [devices.of("gpu", i) for i in range(self.adapter.count("gpu"))]
         choice = [*gpus, other, devices.CPU]

@@ -117,7 +117,7 @@ def _batches() -> Iterator[Any]:
 def virtual(name: str) -> None:
     """Reports the names of two virtual GPUs, and the values of a tensor that was copied to
     each; or the text of the `UnsupportedError` if the framework cannot have them."""
-    # the variable may request another number of GPUs
+    # the variable may request another number of virtual GPUs than the two below
     os.environ.pop("XDEVICE_VIRTUAL_GPUS", None)
     try:
         xdevice.virtual_gpus(2, force=True)

@@ -147,8 +147,8 @@ class CreationChecks(Suite):
 
     def test_to_numpy_never_aliases(self) -> None:
         for place in self.devices_with_values():
-            # a tensor without axes too, because NumPy often returns its scalars in the place of
-            # arrays without axes
+            # also with a tensor without axes, because NumPy often returns a scalar instead of
+            # an array without axes
             for data in (((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)), 1.0):
                 x = xdevice.to_device(self.make(data), place)
                 read = xdevice.to_numpy(x)
@@ -233,7 +233,8 @@ class CreationChecks(Suite):
     def test_creators_give_what_they_say(self) -> None:
         self.needs_kernels()
         for name in self.dtypes():
-            # `()` means an unknown shape in MXNet without NumPy's semantics
+            # `()` is among the shapes because in MXNet without NumPy's semantics, it means an
+            # unknown shape
             for shape in ((2, 3), (), (0, 3), (1,)):
                 for make, value in ((xdevice.ones, 1), (xdevice.zeros, 0)):
                     x = make(shape, device=self.home, dtype=name)

@@ -116,10 +116,11 @@ class ModelChecks(Suite):
             if not self.samples.variables(model):
                 continue
             # a parameter and its model are moved in one call, and the parameter must stay the
-            # model's
+            # model's. This is checked only if the parameter stays the same object when its model
+            # is moved alone
             alone, parameter = self.first_variable(twin), self.first_variable(model)
             xdevice.to_device(twin, there)
-            # false for Gluon, whose moves make new arrays
+            # False for Gluon, whose moves make new arrays
             is_kept = self.first_variable(twin) is alone
             moved = xdevice.to_device({"parameter": parameter, "net": model}, there)
             assert moved["net"] is model, name

@@ -32,7 +32,7 @@ class ParallelChecks(Suite):
         y, _ = self.pending()
 
         add = partial(self.add, x, y)
-        # several times, because the threads of a pool are used again, and may have kept state
+        # several times, because the threads of the pool are reused, and may have kept state
         for _ in range(3):
             first, number, *others = xdevice.parallel.run(add, lambda: 7, add, add)
             # a result need not be a tensor

@@ -116,7 +116,8 @@ class TrainingChecks(Suite):
         model, optimizer, step = self.optimized()
         with skipping_what_is_refused():
             read = self.adapter.optimizer(optimizer)
-        # by identity, because an optimizer that has copies would not train the model
+        # compared by `id`, because an optimizer that has copies of the variables would not
+        # train the model
         names = {id(variable): name for name, variable in self.adapter.variables(model)}
         owned = {names.get(id(parameter.variable)) for parameter in read.parameters}
         assert owned == set(names.values()), (
@@ -130,6 +131,7 @@ class TrainingChecks(Suite):
         with self.home_device:
             step(*self.training_data_here())
         state = self.arrays_of(optimizer)
+        # the names of all states that `optimizer` lists
         stated = {name for parameter in read.parameters for name in parameter.state.values()}
         assert stated == set(state), "optimizer() and variables() list different states"
         for parameter in read.parameters if read.kind == "sgd" else ():
