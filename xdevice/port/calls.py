@@ -485,8 +485,8 @@ def pattern_of(node: ast.expr) -> str:
 
 
 def filled_text(pattern: str, node: ast.AST) -> Value:
-    """The value of a string with values filled in: the name of a device if `pattern` can be
-    one, else any string. `node` is the expression that makes the string."""
+    """The possible results of filling in a string: the name of a device if `pattern` can be one, else any string.
+    `node` is the expression that makes the string."""
     return (
         make_value("spelling", pattern, node)
         if "*" in pattern and SPELLING.fullmatch(pattern)

@@ -101,8 +101,8 @@ class Cells:
         self._waiting.setdefault(task)
 
     def run_queue(self, interpret: Callable[[Task], None], progress: Progress) -> None:
-        """Takes one scheduled task after the other from the queue, and calls `interpret` with
-        it, until none is left. Tasks may schedule others, and themselves."""
+        """Calls `interpret` with each scheduled task, the oldest first, until the queue is empty. Tasks may schedule
+        others, and themselves."""
         done = 0
         while self._waiting:
             done += 1

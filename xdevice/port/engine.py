@@ -230,9 +230,9 @@ def _name_of_task(task: Task) -> str:
 
 
 def _merged(first: Site, second: Site) -> Site:
-    """Returns one site for a use that two tabs share, and that was judged in each. If their
-    verdicts and edits agree, that is the site with the weaker grade; if neither has edits, the
-    open one. If the edits differ, the new site is open."""
+    """Merges the two sites of a use that two tabs share, and that was judged in each of them. If the verdicts and
+    edits agree, returns the site with the weaker grade. If neither site has edits, returns the open one. Otherwise
+    returns a new site, which is open."""
     tabs = (*first.tabs, *second.tabs)
     if set(first.edits) == set(second.edits) and first.verdict == second.verdict:
         # `GRADES` begins with the strongest; a site without a grade counts as the strongest of

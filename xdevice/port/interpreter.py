@@ -83,8 +83,8 @@ def infer(project: Project, progress: Progress = unseen) -> Inference:
 
 
 class Interpreter(Inference):
-    """Interprets one module or function after the other. `read_cell` and `add_to_cell` read and extend the cells, in
-    which modules and functions pass values to each other (see `cells`).
+    """Interprets the modules and functions of a project, one at a time. `read_cell` and `add_to_cell` read and extend
+    the cells, in which modules and functions pass values to each other (see `cells`).
 
     The method for a statement returns the *environment* after it: a dict with the possible
     values of each name. It returns None if the next statement is never reached. The method for
@@ -153,8 +153,8 @@ class Interpreter(Inference):
     # statements
 
     def _block(self, body: Sequence[ast.stmt], env: Env | None) -> Env | None:
-        """Reads statements one after the other, beginning with the environment `env`, and stops
-        after one that never reaches the next. Returns the environment at the end of the block,
+        """Reads the statements of a block in their order, beginning with the environment `env`. Stops after a
+        statement behind which nothing is reached, such as `return`. Returns the environment at the end of the block,
         or None if the end is never reached."""
         for statement in body:
             # after `return`, `raise` and the like: what follows gets no `means`, so that the
@@ -725,7 +725,7 @@ class Interpreter(Inference):
         return UNKNOWN
 
     def _operation(self, node: ast.BinOp) -> Value:
-        """The value of `x + y` and the like."""
+        """The value of a binary operation such as `x + y`."""
         return self._operate(node, self.evaluate(node.left), self.evaluate(node.right))
 
     def _operate(self, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
@@ -768,7 +768,7 @@ class Interpreter(Inference):
         return AVAILABLE if is_and and AVAILABLE in values else union(*values)
 
     def _unary(self, node: ast.UnaryOp) -> Value:
-        """The value of `not x`, `-x` and the like."""
+        """The value of a unary operation such as `not x` or `-x`."""
         value = self.evaluate(node.operand)
         # `not x` is a bool, whatever x is
         if isinstance(node.op, ast.Not):

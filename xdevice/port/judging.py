@@ -371,8 +371,8 @@ class Use:
         return self.find(b".", self.span(self.receiver)[1])
 
     def find(self, mark: bytes, at: int) -> int:
-        """The offset of the next `mark` that is not in a comment, from the offset `at` on. The
-        text must contain one."""
+        """The offset of the next `mark` that is not in a comment, from the offset `at` on. The text must contain it
+        there."""
         match = re.compile(rb"(?:#[^\r\n]*|[^#])*?" + re.escape(mark)).match(
             self.module.source.text, at
         )

@@ -501,8 +501,7 @@ def _comments(source: Source) -> Iterator[tuple[int, str]]:
 
 
 def _is_ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
-    """Whether one of the comments `ignores` applies to a finding. All comments that apply are
-    marked as used."""
+    """Whether a comment among `ignores` applies to a finding. All comments that apply are marked as used."""
     is_ignored = False
     for ignore in ignores:
         # one line in common is enough, so that the comment may be on any line of the statement

@@ -160,10 +160,10 @@ have it in another file."""
 
 @dataclass(frozen=True)
 class Hit:
-    """A finding of a rule: `node` is the place, and `text` the message. `part` is the node that
-    `port` would rewrite: `node` itself, or a node inside it. `guard` is the test for one
-    vendor's devices behind which the node is, None if there is none; `guarded` are the nodes
-    that are reached only if this node is true."""
+    """A finding of a rule: `node` is the place, and `text` the message. `part` is the node that `port` would rewrite:
+    `node` itself, or a node inside it. If the node is behind a test for one vendor's devices, `guard` is that test,
+    and otherwise None. If the node is such a test itself, `guarded` are the nodes that are reached only if it is
+    true."""
 
     code: str
     node: ast.AST
@@ -396,8 +396,8 @@ def _waits_for_one_gpu(view: _View, call: ast.Call) -> Found:
 
 
 def _host_read(view: _View, call: ast.Call) -> Found:
-    """Yields XD208 for `x.item()` and the like in a loop that trains. If the call is behind an
-    `if` inside the loop, yields XD402 instead."""
+    """Yields XD208 for a call such as `x.item()` in a loop that trains. If the call is behind an `if` inside the loop,
+    yields XD402 instead."""
     # without a framework, `.item()` is a method of NumPy, which waits for nothing
     if _method(call) not in _READS or call.args or not view.framework():
         return
@@ -418,8 +418,8 @@ def _host_read(view: _View, call: ast.Call) -> Found:
 
 
 def _is_on_host(node: ast.expr) -> bool:
-    """Whether an expression is on the host already, because a call inside has read it, as in
-    `x.numpy().tolist()`."""
+    """Whether the value of an expression is on the host already, because a call inside the expression has read it
+    there, as in `x.numpy().tolist()`."""
     return any(
         isinstance(inner, ast.Call) and _method(inner) in _READS for inner in ast.walk(node)
     )
@@ -493,9 +493,9 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
 
 
 def _is_on_purpose(view: _View, node: ast.AST) -> bool:
-    """Whether code is about CUDA on purpose: if "cuda" is in its path or in the name of a class
-    around it, if it is in setup.py, which decides what to build, or if tests around it check a
-    release or name other vendors."""
+    """Whether code is about CUDA on purpose. This is assumed if "cuda" is in its path or in the name of a class around
+    it, if it is in setup.py, which decides what to build, or if tests around it check a release or name other
+    vendors."""
     path = view.module.source.path
     places, inner = [path], node
     while inner in view.parents:
@@ -540,7 +540,7 @@ def _compare(view: _View, node: ast.Compare) -> Found:
 
 
 def _ends_with(view: _View, call: ast.Call) -> Found:
-    """Yields XD211 for `device.startswith("cuda")` and the like."""
+    """Yields XD211 for `device.startswith("cuda")` and `device.endswith("cuda")`."""
     match call:
         case ast.Call(
             func=ast.Attribute(attr="startswith" | "endswith", value=owner), args=[prefix, *_]

@@ -528,9 +528,8 @@ def _vendor_of(use: Use) -> str:
 
 
 def _needs_one_vendor(use: Use, judgement: Judgement) -> bool:
-    """Whether a use will need one vendor's devices after porting: if it names a vendor and
-    stays open, or if it is `DataParallel`, which needs functions that only PyTorch's builds for
-    CUDA have."""
+    """Whether a use will need one vendor's devices after porting. This is so if it names a vendor and stays open, or
+    if it is `DataParallel`, which needs functions that only PyTorch's builds for CUDA have."""
     return (
         judgement.verdict == "open" and bool(_vendor_of(use))
     ) or use.idiom.name == "torch.nn.DataParallel"

@@ -230,9 +230,9 @@ def _to_default_device(use: Use, maker: str) -> Judgement:
 
 
 def _read_around(use: Use, node: ast.AST) -> Judgement | None:
-    """Judges the `.cpu()` in `x.cpu().numpy()`: it is removed, because the new text for
-    `.numpy()` reads from any device. Returns None if the result of `node` is not read in this
-    way, directly or with methods in `_SAME_ANYWHERE` in between."""
+    """Judges the `.cpu()` in `x.cpu().numpy()`: it is removed, because the new text for `.numpy()` reads from any
+    device. Returns None unless the result of `node` is read in this way, directly or with methods in `_SAME_ANYWHERE`
+    in between."""
     attribute = use.module.parents.get(node)
     if not isinstance(attribute, ast.Attribute):
         return None

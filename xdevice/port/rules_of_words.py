@@ -77,8 +77,8 @@ _PARAMETERS: Final = {
     "torch.cuda.amp.GradScaler": _OF_SCALER,
     "torch.amp.GradScaler": ("device", *_OF_SCALER),
 }
-"""The names of the parameters of old and new functions, in their order. They are needed where
-the new function has another order, or takes keyword arguments only."""
+"""The names of the parameters of old and new functions, in the order of the signature. They are needed where the new
+function has another order, or takes keyword arguments only."""
 _ROW_NAMES: Final = {
     "torch.autocast": 'torch.autocast("cuda")',
     "torch.amp.autocast": 'torch.autocast("cuda")',

@@ -88,7 +88,7 @@ _FOLLOWED: Final = {
 """The kinds of atoms that `union` keeps together with "anything"."""
 # larger values would make the analysis slow, and no rule can use so many atoms
 _MOST_ATOMS: Final = 24
-"""How many atoms a value may have; one with more becomes "anything"."""
+"""How many atoms a value may have; a value with more atoms becomes "anything"."""
 _MOST_ITEMS: Final = 12
 """How many items a tuple may have; in a longer one, each item is "anything"."""
 

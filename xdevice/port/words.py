@@ -442,8 +442,8 @@ _JAX: Final = (
 
 TABLE: Final[tuple[Row, ...]] = (*_TORCH, *_PADDLE, *_MXNET, *_TENSORFLOW, *_JAX)
 ROWS: Final[dict[str, Row]] = {row.name: row for row in TABLE}
-"""The rows by name: a full name such as "torch.cuda.synchronize", or for a use without one its
-spelling, such as "x.cuda()". Other full names of the same function have its row, too."""
+"""The rows by name: a full name such as "torch.cuda.synchronize" or, for a use that has no full name, its spelling,
+such as "x.cuda()". Other full names of the same function have its row, too."""
 _OTHER_NAMES: Final = {
     "mxnet.gpu": "mxnet.npx.gpu mxnet.context.gpu mxnet.device.gpu",
     "mxnet.context.num_gpus": "mxnet.device.num_gpus",
