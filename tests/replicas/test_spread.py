@@ -198,6 +198,15 @@ def test_single_numbers_become_a_vector(backend):
     ) == [2.0, 2.0]
 
 
+def test_a_tensor_in_two_places_of_one_part_only_is_gathered_for_each_place(backend):
+    shared = [tensor([5])] * 2
+    for first, second in ((shared, [tensor([0]), tensor([1])]), (shared, shared)):
+        made = xdevice.parallel.gather([{"x": first, "n": 1}, {"x": second, "n": 1}], "cpu")
+        assert made["n"] == 1
+        assert [numbers(x) for x in made["x"]] == [[5, *numbers(x)] for x in second]
+        assert (made["x"][0] is made["x"][1]) is (second is shared)
+
+
 def test_gathering_one_part_gives_new_storage(backend):
     x = tensor([1.0, 2.0])
     whole = xdevice.parallel.gather([x], "cpu")

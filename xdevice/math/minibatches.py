@@ -28,8 +28,8 @@ def batches(
 
     Args:
         arrays: a tensor, or a container of tensors of equal length along the first axis. Each batch is a container of
-            the same type, with rows of these tensors, and with the other values unchanged. Later changes of the container
-            do not count.
+            the same type, with rows of these tensors, and with the other values unchanged. Later changes of the
+            container do not count.
         size: 1 or more. The last batch may be shorter.
         shuffle: whether to take the rows in the order of a `xdevice.random.permutation`, drawn at this call and again
             for each further loop. With a seed it is the same on every backend.

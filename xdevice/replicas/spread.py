@@ -138,7 +138,13 @@ def gather(parts: Iterable[Any], device: object) -> Any:
             joined[_ids(column)] = column[0].backend.join(
                 [_moved_part(operand, operand.value, place, listed[0]) for operand in column]
             )
-    return rebuilt(listed[0], rows[0], [joined[_ids(column)] for column in columns])
+    # by their order, because one tensor in two places of the first part may be two tensors in
+    # another part
+    tree = trees.Tree(listed[0])
+    values = (joined[_ids(column)] for column in columns)
+    return tree.rebuilt(
+        [leaf if registry.kind_of(type(leaf)) is None else next(values) for leaf in tree.leaves]
+    )
 
 
 def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
