@@ -71,7 +71,7 @@ def _blocks(block: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any
 
 def _norm(kind: str, usual_axis: int, path: str, block: Any) -> Layer:
     """Returns the description of the layer at `path`, a norm of this kind. Its axis is a setting only if it is not
-    `usual_axis`, the axis of other frameworks."""
+    `usual_axis`, the axis of other frameworks. Its parts are left empty; `_layers` adds them."""
     kwargs = options(block)
     settings = {name: kwargs[name] for name in ("eps", "num_groups") if name in kwargs}
     if kwargs.get("axis", usual_axis) != usual_axis:
@@ -90,7 +90,7 @@ def _norm(kind: str, usual_axis: int, path: str, block: Any) -> Layer:
 
 def _recurrent(kind: str, path: str, block: Any) -> Layer | None:
     """Returns the description of the layer at `path`, an RNN, LSTM or GRU; None for an LSTM with a projection, which
-    cannot run on the CPU."""
+    cannot run on the CPU. Its parts are left empty; `_layers` adds them."""
     if hasattr(block, "l0_h2r_weight"):  # with a projection
         return None
     # the parameters of the reverse direction have names that begin with r; a layer in one direction has none
@@ -110,7 +110,8 @@ def _recurrent(kind: str, path: str, block: Any) -> Layer | None:
 
 
 def _conv(path: str, block: Any) -> Layer:
-    """Returns the description of the layer at `path`, a convolution or a transposed convolution."""
+    """Returns the description of the layer at `path`, a convolution or a transposed convolution. Its parts are left
+    empty; `_layers` adds them."""
     kwargs = options(block)
     settings: dict[str, object] = {
         "stride": tuple(kwargs["stride"]),

@@ -85,6 +85,7 @@ class PaddleCalls(Calls):
                 @wraps(original)
                 def compute(*args: Any, **kwargs: Any) -> Any:
                     """Returns the result of the operator, which `run` calls."""
+                    # reports the gradients of the arguments that are parameters or inputs
                     hooks.follow_leaves((args, kwargs), leaf)
                     return run(
                         name, (args, kwargs), lambda: original(*args, **kwargs), hooks.follow

@@ -171,7 +171,8 @@ def _is_spectral_norm(hook: Any) -> bool:
 
 
 def _batch_norm(path: str, layer: Any) -> Layer:
-    """Returns the description of the layer at `path`, a batch norm, which may contain an activation."""
+    """Returns the description of the layer at `path`, a batch norm, which may contain an activation. Its parts are
+    left empty; `_layers` adds them."""
     # PyTorch's momentum is the weight of the new value, Paddle's that of the old one
     settings = {
         "eps": _epsilon(layer),
@@ -186,7 +187,7 @@ def _batch_norm(path: str, layer: Any) -> Layer:
 
 
 def _embedding(path: str, layer: Any) -> Layer:
-    """Returns the description of the layer at `path`, an embedding."""
+    """Returns the description of the layer at `path`, an embedding. Its parts are left empty; `_layers` adds them."""
     index = _padding_idx(layer)
     settings = {"padding_idx": index, "max_norm": _max_norm(layer) if _HAS_MAX_NORM else None}
     # Paddle returns zeros at padding_idx, whatever the weight has in that row
@@ -221,7 +222,8 @@ def _padding_idx(layer: Any) -> int | None:
 
 
 def _conv(path: str, layer: Any) -> Layer:
-    """Returns the description of the layer at `path`, a convolution or a transposed convolution."""
+    """Returns the description of the layer at `path`, a convolution or a transposed convolution. Its parts are left
+    empty; `_layers` adds them."""
     # the weight has two axes of channels, and then those of the window
     axes = layer.weight.ndim - 2
     settings: dict[str, object] = {

@@ -77,6 +77,7 @@ class _Operations(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in _NOT_COMPUTED:
             return func(*args, **named)
+        # reports the gradients of the arguments that are parameters or inputs
         self._hooks.follow_leaves((args, named), self._leaf)
         return self._run(name, (args, named), lambda: func(*args, **named), self._hooks.follow)
 

@@ -138,13 +138,15 @@ def _padded_row(module: Any) -> dict[str, object]:
 
 
 def _embedding(path: str, module: Any) -> Layer:
-    """Returns the description of the layer at `path`, an embedding."""
+    """Returns the description of the layer at `path`, an embedding. Its parts are left empty, which means PyTorch's
+    usual ones."""
     settings = {"padding_idx": module.padding_idx, "max_norm": module.max_norm}
     return Layer(path, "embedding", (), {**settings, **_padded_row(module)})
 
 
 def _attention(path: str, module: Any) -> Layer:
-    """Returns the description of the layer at `path`, a MultiheadAttention."""
+    """Returns the description of the layer at `path`, a MultiheadAttention. Its parts are left empty, which means
+    PyTorch's usual ones."""
     settings: dict[str, object] = {
         "num_heads": module.num_heads,
         "packed": module.in_proj_weight is not None,
@@ -188,7 +190,8 @@ def _activation(activation: Any) -> str:
 
 
 def _conv(path: str, module: Any) -> Layer:
-    """Returns the description of the layer at `path`, a convolution or a transposed convolution."""
+    """Returns the description of the layer at `path`, a convolution or a transposed convolution. Its parts are left
+    empty, which means PyTorch's usual ones."""
     padding = module.padding
     if padding == "same":
         padding = layouts.same_padding(module.kernel_size, module.stride, module.dilation)

@@ -128,6 +128,7 @@ class Lister:
         of the target. A line about an activation that only one of the two has is provisional:
         `list_rest` removes it if the outputs agree."""
         plain = self._pairing.plain
+        # the zeros of a separate padding layer count as a part of the padding of the layer after it
         ours, theirs = (
             {**layer.settings, **paddings.get(layer.path, {})}
             for layer, paddings in zip((one, other), plain.paddings, strict=True)

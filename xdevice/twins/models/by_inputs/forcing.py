@@ -413,7 +413,8 @@ def _laid_out(
     if is_image and x.ndim != output.ndim:
         return next(distances.regrouped(x, output.shape), x)
     if kind == "linear" and x.size == output.size and x.ndim != output.ndim:
-        return x.reshape(output.shape)  # with an axis for heads, or a pooled image's
+        # the output has an axis for heads, or the axes of a pooled image
+        return x.reshape(output.shape)
     # a shape that fits decides for anything but an image, whose size may differ too
     if not is_image and x.shape != output.shape:
         return next((y for y in distances.layouts(x) if y.shape == output.shape), x)

@@ -275,6 +275,7 @@ def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str
     pairs. If other tensors may correspond, the list also has the sure pairs together with the others paired in order,
     and together with the others paired by names. Raises `StateError` if `names=` pairs two tensors of different
     shapes."""
+    # a signature is the kind, which is the same for all of these, and the shape
     ours, theirs = (
         {layer.path: twin.signature(layer)[1:] for layer in twin.singles}
         for twin in (source, target)
