@@ -283,7 +283,7 @@ def tensorflow_oddities():
         tf.IndexedSlices(tf.ones((1, 2)), tf.constant([0]), tf.constant([3, 2])),
         "tf.convert_to_tensor(x)",
     )
-    yield tf.data.Dataset.range(2)._variant_tensor, "the object they refer to"
+    yield tf.data.Dataset.range(2)._variant_tensor, "the object that they refer to"
 
 
 def jax_oddities():
