@@ -419,10 +419,12 @@ class Invocation:
         """The possible results of a method call on an object that a function outside the
         project has returned. `owner.subject` is the full name of that function."""
         match owner.subject, name:
+            # it returns its arguments, wrapped
             case "accelerate.Accelerator", "prepare":
                 return self.first if len(self.values) == 1 else tuple_of(self.values)
             case _, "asnumpy":
                 return ARRAY
+            # the cell is empty unless the program calls decord's `set_bridge` (see `_foreign`)
             case "decord.VideoReader", "get_batch":
                 return self.read_cell(("bridge", "decord")) or knowledge.DECORDS_ARRAY
             # it returns one gradient for one variable, and a list for a list of variables

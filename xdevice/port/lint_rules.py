@@ -357,10 +357,10 @@ def _is_bare(call: ast.Call) -> bool:
 def _load(view: _View, call: ast.Call) -> Found:
     """Yields XD205 for `torch.load(file)` without `map_location`."""
     # the name None stands for `**options`, which may contain map_location
-    has_place = len(call.args) > 1 or any(
+    has_map_location = len(call.args) > 1 or any(
         keyword.arg in ("map_location", None) for keyword in call.keywords
     )
-    if view.full_name(call.func) == "torch.load" and not has_place:
+    if view.full_name(call.func) == "torch.load" and not has_map_location:
         yield (
             "XD205",
             'torch.load fails on a machine without the devices that the file names; use map_location="cpu"',
@@ -497,12 +497,12 @@ def _is_on_purpose(view: _View, node: ast.AST) -> bool:
     it, if it is in setup.py, which decides what to build, or if tests around it check a release or name other
     vendors."""
     path = view.module.source.path
-    places, inner = [path], node
+    names, inner = [path], node
     while inner in view.parents:
         inner = view.parents[inner]
         if isinstance(inner, ast.ClassDef):
-            places.append(inner.name)
-    is_named = any("cuda" in place.lower() for place in places) or path.endswith("setup.py")
+            names.append(inner.name)
+    is_named = any("cuda" in name.lower() for name in names) or path.endswith("setup.py")
     parents = view.parents
     return is_named or is_chosen_by_release(node, parents) or tells_vendors_apart(node, parents)
 

@@ -64,6 +64,7 @@ def _lines_to_insert(module: PythonModule, sites: list[Site], backend: str | Non
     lines = []
     # a program that imports xdevice already is taken to have chosen its backend
     if "xdevice." in written and not _has_import(module.tree, "xdevice"):
+        # without this line, `set_backend` would turn on NumPy's semantics, which the program does not use
         if backend == "mxnet" and not _sets_semantics(module.tree):
             lines += ["import os", _KEEP_MX_ND]
         lines.append("import xdevice")

@@ -123,7 +123,7 @@ def torch_device(use: Use) -> Judgement:
     # code that is not edited, devices with an index and the CPU print what they printed
     if (
         not judgement.edits
-        or _has_index(argument)
+        or _names_device_as_printed(argument)
         or (text_of(argument) or "").lower().startswith("cpu")
     ):
         return judgement
@@ -190,13 +190,13 @@ def names_no_index(node: ast.AST) -> bool:
     return text_of(node) in ("cuda", "gpu", "mps", "xpu")
 
 
-def _has_index(node: ast.AST) -> bool:
+def _names_device_as_printed(node: ast.AST) -> bool:
     """Whether an expression names a device in the form in which the framework prints it: with
     an index, or as "cpu". A string must have this form, and so must both sides of a conditional
     expression. F-strings are taken to have an index; for any other expression, the result is
     False."""
     if isinstance(node, ast.IfExp):
-        return _has_index(node.body) and _has_index(node.orelse)
+        return _names_device_as_printed(node.body) and _names_device_as_printed(node.orelse)
     text = text_of(node)
     return isinstance(node, ast.JoinedStr) or (
         text is not None and (":" in text or text.lower() == "cpu")

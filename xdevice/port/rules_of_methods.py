@@ -135,13 +135,13 @@ def _judge_move(use: Use, judgement: Judgement) -> Judgement:
     """
     moved = inferred(use.receiver)
     # only the usual reason is replaced by a more exact one below
-    is_plain = judgement.why == _A_DEVICE
+    has_usual_reason = judgement.why == _A_DEVICE
     if not _is_thrown_away(use.node, use.module.parents):
-        if is_plain and moved and all(map(_is_tensor_or_model, moved)):
+        if has_usual_reason and moved and all(map(_is_tensor_or_model, moved)):
             return replace(judgement, why="the receiver and the argument are known")
         return judgement
     if moved and all(map(_moves_in_place, moved)):
-        return replace(judgement, why=_A_MODEL) if is_plain else judgement
+        return replace(judgement, why=_A_MODEL) if has_usual_reason else judgement
     # the name of the receiver is only a hint
     name = ast.unparse(use.receiver).rpartition(".")[2].lower()
     if _MODEL_NAME.fullmatch(name) and not is_known(moved):
