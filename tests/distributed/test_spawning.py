@@ -140,7 +140,10 @@ def path_with(folder):
         (["-n", "2"], "Missing argument"),
         (["-n", "2", "--backend", "tortch", __file__], "tortch"),
         (["-n", "2", "--timeout", "0", __file__], "0.0 is not in the range"),
-        (["-n", "2", "--node-rank", "1", __file__], "the ranks of 1 nodes are 0 to 0"),
+        (
+            ["-n", "2", "--node-rank", "1", __file__],
+            "--node-rank is 1, but must be less than --nnodes, which is 1",
+        ),
         (["-n", "2", "--nnodes", "2", __file__], "--nnodes needs --port"),
         (
             ["-n", "2", "--nnodes", "2", "--port", "29400", __file__],

@@ -38,9 +38,9 @@ class Report(TypedDict):
 
     `imports` tells whether the framework can be imported, and `error` says why it cannot. `why_no_gpu` says why the
     backend has no GPU, None if it has one. `install` says how to install the backend. `lacking` has a sentence for
-    each capability that is refused because this version of the framework lacks a private name that it needs. `engines`
-    are the framework's own engines for several processes, the best one first. `launcher` describes the launcher that
-    started this process as one of several, None if none did.
+    each capability that xdevice refuses, because it needs a private name of the framework that this version lacks.
+    `engines` are the framework's own engines for several processes, the best one first. `launcher` describes the
+    launcher that started this process as one of several, None if none did.
     """
 
     backend: str
@@ -58,7 +58,8 @@ class Report(TypedDict):
 
 def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
     """Probes these backends and returns their reports, in the order of `names`. Each backend may take `timeout`
-    seconds. Shows progress on standard error: a clock for each backend or, without a terminal, a single line."""
+    seconds. Shows progress on standard error: a clock for each backend; if standard error is not a terminal, a single
+    line at the beginning."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from xdevice.cli.progress import bar
@@ -145,8 +146,8 @@ def probe_here(name: str) -> Report:
 def _report(
     name: str, error: str | None = None, installed: bool = True, version: str | None = None
 ) -> Report:
-    """A report without results, which is that of a backend that does not work for the reason `error`. For a backend
-    that works, `error` is None, and the caller fills in the results."""
+    """Returns a report without results. If the backend does not work, `error` is the reason, and the report is
+    complete. If the backend works, `error` is None, and the caller fills in the results."""
     return {
         "backend": name,
         "installed": installed,
@@ -163,8 +164,8 @@ def _report(
 
 
 def _launcher() -> str | None:
-    """The name of the launcher that started this process, with the process's rank; None if none did. If the launcher's
-    environment variables contradict each other, a text that says so."""
+    """Returns the name of the launcher that started this process, with the process's rank; None if no launcher did. If
+    the launcher's environment variables contradict each other, returns a text that says so."""
     try:
         launch = launchers.find_launch()
     except SettingError as error:

@@ -127,6 +127,7 @@ def launch(
     variables = _variables(backend, engine, timeout)
     _check_nodes(nnodes, node_rank, port)
     nodes = spawning.Nodes(nnodes, node_rank, host, port)
+    # a bool times a list: `-m` only for a module
     command = [sys.executable, *["-m"] * is_module, *program]
     sys.exit(spawning.launch(command, size, nodes, variables, max_restarts, log_dir))
 
@@ -135,7 +136,7 @@ def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
     """Raises `UsageError` if the options for several machines contradict each other, or if one is missing."""
     if node_rank >= nnodes:
         raise click.UsageError(
-            f"--node-rank is {node_rank}, but the ranks of {nnodes} nodes are 0 to {nnodes - 1}"
+            f"--node-rank is {node_rank}, but must be less than --nnodes, which is {nnodes}"
         )
     # a free port cannot be chosen here, because the other machines would not know it
     if nnodes > 1 and port is None:
@@ -153,8 +154,8 @@ def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
 def _variables(
     backend: str | None, engine: str | None, timeout: float | None
 ) -> dict[str, str]:
-    """The environment variables for all processes, from `--backend`, `--engine` and `--timeout`. An option that is
-    None sets none. Raises `UsageError` for an unknown backend or engine."""
+    """Returns the environment variables that all processes get for `--backend`, `--engine` and `--timeout`, except for
+    an option that is None. Raises `UsageError` for an unknown backend or engine."""
     try:
         name = registry.canonical(backend) if backend else None
         _require_engine(engine)

@@ -115,7 +115,7 @@ def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
 
     Each backend is imported in a separate process. The exit status is 1 if you name a BACKEND and it fails, else 0.
     """
-    # under another name, because this function is called `info`
+    # imported under another name, because this function is called `info`
     from . import info as info_module
 
     reports = info_module.probe_all(_own_names(names) or registry.names(), timeout)
@@ -360,7 +360,7 @@ def _refuse_two_tolerances(float64: bool, calibrate: bool, strictness: Strictnes
 
 
 def _refuse_missing(plan: RunPlan) -> None:
-    """Raises `UsageError` if a backend that is to run in this Python interpreter is not installed in it."""
+    """Raises `UsageError` if a backend is to run in this Python interpreter, but is not installed in it."""
     for name, python in plan.pythons.items():
         # what another interpreter lacks is not known here: its run fails, and the report says why
         if python == sys.executable and not registry.is_installed(name):
@@ -403,9 +403,9 @@ def _backends(backends: str | None) -> tuple[str, ...]:
 
 
 def _interpreters(pythons: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
-    """The path of each backend's Python interpreter: this one, or the one that an option `--python NAME=PATH` names.
-    Raises `UsageError` if one of these options (`pythons`) has another form, or names a backend that does not run or a
-    file that does not exist."""
+    """Returns the path of each backend's Python interpreter: that of an option `--python NAME=PATH` or, without one,
+    this interpreter. `pythons` has the values of these options, and `names` the backends that run. Raises `UsageError`
+    if an option has another form, or if it names a backend that does not run or a file that does not exist."""
     interpreters = dict.fromkeys(names, sys.executable)
     for option in pythons:
         name, equals, path = option.partition("=")
@@ -473,8 +473,8 @@ def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
 
 
 def _own_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The backends' own names, such as "torch", for names or aliases ("pytorch"), each once and in the given order.
-    Raises `UsageError` for an unknown name."""
+    """Returns xdevice's own names of backends, such as "torch", for names or aliases ("pytorch"): each once, in the
+    order given. Raises `UsageError` for an unknown name."""
     try:
         # a dict instead of a set, because it keeps the order
         return tuple(dict.fromkeys(registry.canonical(name) for name in names))

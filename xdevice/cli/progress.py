@@ -33,8 +33,8 @@ def bar(*columns: ProgressColumn) -> Progress:
 
 @contextmanager
 def show(backends: Sequence[str]) -> Iterator[Watcher]:
-    """Yields a `Watcher` that shows the progress of the runs with the names in `backends`. Without a terminal, it only
-    writes a line when a run ends."""
+    """Yields a `Watcher` that shows the progress of the runs with the names in `backends`. If standard error is not a
+    terminal, the `Watcher` only writes a line when a run ends."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     with bar(
@@ -68,7 +68,8 @@ class _Shown(Watcher):
             )
 
     def ends(self, ended: Ended, records: int) -> None:
-        """Replaces the line of the run by a last one: the first line of its error, or the number of recorded values."""
+        """Replaces the line of the run with a last one, which has the first line of the run's error or, without an
+        error, the number of recorded values."""
         # only the first line of an error; the report has all of it
         how = ended.error.partition("\n")[0] or f"{records} recorded"
         self._progress.remove_task(self._tasks[ended.backend])

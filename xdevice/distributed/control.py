@@ -280,7 +280,7 @@ class Line:
         self.failure: PeerError | CollectiveMismatchError | None = None
         """The error that has closed the world, which every collective raises; None as long as
         the world is open."""
-        self.lost: Callable[[], None] = lambda: None
+        self.on_lost_hub: Callable[[], None] = lambda: None
         """A function to call when the hub has ended. It is called in the thread of
         `_answer`."""
         self.liveness = Liveness()
@@ -388,7 +388,7 @@ class Line:
                 f"rank 0 has been silent for {self._timeout:g} s: "
                 "its process is stopped, or its machine cannot be reached"
             )
-            raise self.end(PeerError(text, 0, "silent"))
+            raise self.record_failure(PeerError(text, 0, "silent"))
         if not ready:
             return []
         self._last_frame = now
@@ -396,7 +396,7 @@ class Line:
         frames = list(self._vote.frames())
         for kind, text in frames:
             if kind == CLOSED:
-                error = self.end(_error(json.loads(text)))
+                error = self.record_failure(_error(json.loads(text)))
                 # this call raises the mismatch, which says more, and the next call raises
                 # `error`
                 if any(kind == MISMATCH for kind, _ in frames):
@@ -404,14 +404,14 @@ class Line:
                 raise error
         # a GO may be the last frame before the hub ends normally
         if not self._vote.is_open and not any(kind == GO for kind, _ in frames):
-            raise self.end(
+            raise self.record_failure(
                 PeerError(
                     "rank 0 has died: its process ended without reporting an error", 0, "died"
                 )
             )
         return frames
 
-    def end(
+    def record_failure(
         self, error: PeerError | CollectiveMismatchError
     ) -> PeerError | CollectiveMismatchError:
         """Stores `error`, which every later call raises, unless an error is stored already.
@@ -506,7 +506,7 @@ class Line:
                     }
                     self._pulse.send(ANSWER, json.dumps(answer))
         self._pulse.close()
-        self.lost()
+        self.on_lost_hub()
 
     def close(self) -> None:
         """Closes both connections. Rank 0 first waits until the hub has sent its last frames."""

@@ -312,7 +312,7 @@ class Calls:
             return left.rank, peer.rank, pending.call
         return None
 
-    def do_unvoted_differ(self) -> bool:
+    def unvoted_calls_differ(self) -> bool:
         """Whether the ranks' calls differ, and at least one of the calls is already in an engine, because there was no
         vote on it (`check=False`)."""
         numbers = {number for number, _ in self._unvoted}
@@ -694,7 +694,7 @@ class Hub(threading.Thread):
             self._decide_pair(caller, pending)
         # without a vote the engines are at work already, so the mismatch cannot be undone, and
         # the world must end
-        elif self._calls.do_unvoted_differ():
+        elif self._calls.unvoted_calls_differ():
             self._close_world(
                 {"calls": {peer.rank: peer.pending.call for peer in self.peers if peer.pending}}
             )

@@ -248,7 +248,8 @@ def _check_numbers(
     of `launcher`. `local_rank` and `local_size` are None if the launcher does not set them."""
     if size < 1 or rank >= size:
         raise LaunchError(
-            f"{launcher.rank} is {rank} and {launcher.size} is {size}, but ranks must be from 0 to {launcher.size} - 1"
+            f"{launcher.rank} is {rank} and {launcher.size} is {size}, but a rank must be less "
+            f"than {launcher.size}, which must be at least 1"
         )
     # the launcher does not say how many processes this machine has
     if local_size is None:

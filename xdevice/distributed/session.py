@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from .control import Line
 
-NO_WEIGHT: Final = "the weights of all ranks are 0, so the weighted mean is not defined"
+NO_WEIGHT: Final = "the weights of all ranks are 0, so there is no weighted mean; at least one weight must be above 0"
 
 _LARGE: Final = 1 << 24
 """The number of bytes above which a copy may take so long that the failure of another rank
@@ -150,7 +150,7 @@ class Session:
         self._line.liveness.engine_threads.append(self._runner)
         # from now on, the end of rank 0 is noticed even while the program waits inside a
         # framework
-        self._line.lost = self._on_lost_hub
+        self._line.on_lost_hub = self._on_lost_hub
         try:
             self._line.vote(f"processes({self.options})")
             # each rank sends the engines that it could start, and all take the first that every rank has
@@ -323,7 +323,7 @@ class Session:
         Does nothing in a world of one, or if the world has failed already."""
         if self.size > 1 and self.line.failure is None:
             self.line.fail("raised", text)
-            self.line.end(PeerError(text, self.rank, "raised"))
+            self.line.record_failure(PeerError(text, self.rank, "raised"))
 
     # checks before a collective
 
@@ -419,8 +419,8 @@ class Session:
         that came from another rank or that all ranks raise."""
         if not self._busy.acquire(blocking=False):
             raise ScopeError(
-                f"{verb} was called while another thread is in {self._verb}, so their order may differ from that on "
-                "other ranks; call the methods of a world from one thread"
+                f"{verb} was called before {self._verb} had ended, so their order may differ from that on other ranks; "
+                "call the methods of a world from one thread, one after the other"
             )
         # the error names it if another thread calls a collective meanwhile
         self._verb = verb

@@ -361,6 +361,7 @@ class _Ranks:
             if not is_first:
                 self._send_all(_KILL)
             return
+        # a rank has ended, and `number` is the rank
         self._alive.discard(number)
         self._outputs[number].close()
         # after a signal all ranks end with a failing status, which is not reported

@@ -31,7 +31,8 @@ class MxnetSamples(Samples):
     """The samples of MXNet. `xdevice.testing.contract.samples` describes each method."""
 
     def other_device(self) -> Device:
-        """Returns a second device for the tests; None if there is none."""
+        """Returns a second device for the tests: a virtual GPU if there are any, otherwise MXNet's
+        second CPU device."""
         return devices.of("gpu") if self.backend.virtual else devices.of("cpu", 1)
 
     @use_np  # type: ignore[untyped-decorator]
@@ -99,6 +100,7 @@ class MxnetSamples(Samples):
 
     def settings(self) -> Any:
         """Returns a model whose layers have settings, which the suite compares."""
+        # the suite expects these numbers, and the last two layers in a block of their own
         block = nn.HybridSequential()
         block.add(nn.Dropout(0.375), nn.MaxPool2D((3, 2), (1, 2)))
         return _built(nn.Dense(4, in_units=3, flatten=False), nn.LeakyReLU(0.25), block)

@@ -171,6 +171,7 @@ class TensorflowEngine(Engine):
 
     def _pair(self, source: int, to: int) -> int:
         """Returns the key of the group in which the rank `source` sends to the rank `to`."""
+        # another key for each pair of ranks, and for each direction
         return _ALL + 1 + source * self.size + to
 
     def _broadcast_in(self, x: Any, is_source: bool, key: int, size: int) -> Any:

@@ -165,6 +165,7 @@ class TorchEngine(Engine):
     def recv(self, like: torch.Tensor, source: int) -> torch.Tensor:
         """Writes the tensor that the rank `source` sends into `like`, and returns it."""
         buffer = self._bytes(like)
+        # False: not in steps, as in `send`
         self._wait(buffer, lambda group: group.recv([buffer], source, 0), False)
         return _write_into(like, buffer)
 

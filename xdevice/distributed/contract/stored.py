@@ -53,7 +53,8 @@ class GradientWatch:
             """Passes the variable's gradient to the function that `watch` has stored for it, if it is watched now."""
             listener, parameter = self._listeners.get(key), alive()
             if listener is not None and parameter is not None:
-                listener[1](listener[0], parameter.grad)
+                i, ready = listener
+                ready(i, parameter.grad)
 
         self._add_hook(variable, on_gradient)
         self._hooked[key] = alive

@@ -132,8 +132,8 @@ class GradientHooks:
         return result
 
     def follow_leaves(self, arguments: Any, leaf: Callable[[Any, Any], object]) -> None:
-        """Sets hooks that call `leaf(x, gradient)` with each gradient of those tensors `x` in the arguments that are
-        not the result of a computation. A tensor gets only one hook, however often it is an argument."""
+        """Sets hooks that call `leaf(x, gradient)` with each gradient of a tensor `x` in the arguments, if `x` is not
+        the result of a computation. A tensor gets only one hook, however often it is an argument."""
         for x in tensors(self._backend, arguments):
             if self._needs_gradient(x) and x.is_leaf and id(x) not in self._leaves:
                 self._leaves[id(x)] = x  # its id stays its own while it lives
@@ -208,7 +208,8 @@ class Watch:
 
     def _copy(self, x: Any) -> Any:
         """Returns a copy, on the host, of a tensor or a NumPy array, as a tensor of the framework."""
-        # a read that the program has not made must not count as one of its transfers
+        # `unseen`: this copy to the host, which the program has not asked for, must not count
+        # as one of the program's transfers
         with patching.unseen():
             if isinstance(x, numpy.ndarray):
                 # a copy, because the array belongs to the program
@@ -266,7 +267,8 @@ def recording(
     watch: Watch, *classes: type, is_compiling: Callable[[], bool] = _is_never_compiling
 ) -> Iterator[None]:
     """While the block is open, `watch` records calls of its layers in this thread or task, except those made while
-    `is_compiling()` says that a compiler traces. The layers inherit their `__call__` from one of `classes`."""
+    `is_compiling()` says that a compiler traces. `classes` are the classes from which the layers inherit their
+    `__call__`."""
     with patching.Patches() as patches:
         # patched in the class, because Python looks `__call__` up there and not in the object
         for cls in classes:
@@ -283,8 +285,8 @@ def outermost(
     cls: type, around: Around, is_compiling: Callable[[], bool] = _is_never_compiling
 ) -> Iterator[None]:
     """While the block is open, each call of a layer, in any thread, that is not made inside the call of another layer
-    is passed to `around`, which makes the call and returns its result. Layers inherit their `__call__` from `cls`;
-    calls made while `is_compiling()` is true are not passed."""
+    is passed to `around`, which makes the call and returns its result. `cls` is the class from which layers inherit
+    their `__call__`. Calls made while `is_compiling()` is true are not passed."""
     with patching.Patches() as patches:
         patches.replace(cls, "__call__", partial(_watched, is_compiling))
         _arounds.append(around)

@@ -570,9 +570,8 @@ def other(path: str, layer: object, details: str = "") -> Layer:
 
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:
-    """Whether one of these methods of a layer is defined outside the framework's package, so
-    that it is unknown what the layer computes. Also true for a layer that has none of these
-    methods."""
+    """Whether one of these methods of a layer is defined outside the framework's package, in which case it is unknown
+    what the layer computes. Also true for a layer that has none of these methods."""
     # the class whose code is run: the first of the layer's class and its bases that defines one of the methods
     owner = next(
         (cls for cls in type(layer).__mro__ if any(name in vars(cls) for name in methods)),

@@ -120,7 +120,8 @@ def _opened(path: str, name: str, value: Any) -> OpenedTensor:
     owner = registry.kind_of(type(value))
     if owner is None or not owner.backend.is_dense(value):
         raise UnsupportedError(
-            f"{name} in {path} is sparse, or made of other tensors; load the file, make it dense, and pass the dict"
+            f"{name} in {path} is sparse, or made of other tensors; load the file with its framework, and "
+            "make the tensor dense"
         )
     return OpenedTensor(
         dtype_name(value.dtype), tuple(value.shape), value.nbytes, owner.backend, value
@@ -141,7 +142,10 @@ def _of_index(path: str, files: ExitStack) -> Header:
         if any(os.path.basename(name) != name for name in file_of.values()):
             raise ValueError("it names a file in another folder")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FileFormatError(f"{path} is not an index of weights: {shown(error)}") from error
+        raise FileFormatError(
+            f'{path} is not an index of weights, expected JSON whose "weight_map" names the file of each tensor: '
+            f"{shown(error)}"
+        ) from error
     folder = os.path.dirname(path)
     # each file is opened once, for all of its names
     parts = {
@@ -150,7 +154,8 @@ def _of_index(path: str, files: ExitStack) -> Header:
     }
     entries: dict[str, FileTensor] = {}
     for file_name, header in parts.items():
-        # only the tensors for which the index names this file, which may have others, left from an earlier save
+        # only the tensors for which the index names this file: the file may have others, which
+        # an earlier save has left behind
         entries |= {
             name: entry
             for name, entry in header.entries.items()

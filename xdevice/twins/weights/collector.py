@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 @contextmanager
 def paused() -> Iterator[None]:
     """Turns off Python's garbage collector in the block, for code that makes very many objects that stay alive: the
-    collector would search all of them again and again, which takes up to half of the time. Afterwards the collector is
-    on again if it was on before."""
+    collector would search all of them again and again, which takes up to half of the time of such code. Afterwards the
+    collector is on again if it was on before."""
     # the program may have turned it off itself, and then it stays off
     was_on = gc.isenabled()
     gc.disable()

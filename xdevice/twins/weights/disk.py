@@ -131,8 +131,8 @@ def _permissions(target: str, own: str) -> int:
 
 
 def _flush(path: str, flags: int = os.O_RDWR) -> None:
-    """Waits until the content of a file or folder is on the disk. On Windows that works only for a file that is open
-    for writing, which is why that is the default of `flags`."""
+    """Waits until the content of a file or folder is on the disk. On Windows this works only for a file that is open
+    for writing, so `flags` opens it for writing by default."""
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
@@ -185,9 +185,9 @@ def _remove_leftovers(folder: str) -> None:
 
 @contextmanager
 def _lock(folder: str) -> Iterator[bool | None]:
-    """Tries to lock a folder for the block, without waiting. Yields True if this process has the lock, and False if
-    another has it. Yields None after any other error, which includes every `OSError`: the file system has no locks, the
-    folder is missing or not writable. A lock that was obtained is released at the end of the block."""
+    """Tries once, without waiting, to lock a folder for the block. Yields True if this process has the lock, and False
+    if another has it. Yields None after any other error, which includes every `OSError`: the file system has no locks,
+    the folder is missing or not writable. A lock that was obtained is released at the end of the block."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(os.path.join(folder, _LOCK), timeout=0)

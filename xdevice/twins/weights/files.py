@@ -332,7 +332,8 @@ def load_file(path: Path, device: object, backend: str | Backend | None) -> dict
             dtype, shape = entry.dtype, entry.shape
             # everything is checked before anything is read
             if dtype not in checked:
-                # in a run in float64, float32 is loaded as float64
+                # in a run in float64, float32 is loaded as float64. `loads` accepts 8-bit floats, which
+                # xdevice only moves, saves and loads
                 wanted = floats.effective(dtype)
                 require_dtype(
                     owner,
@@ -357,8 +358,8 @@ def load_file(path: Path, device: object, backend: str | Backend | None) -> dict
 
 
 def load_file_into(path: Path, into: Any) -> Any:
-    """Writes the tensors of a file into the variables of `into`, a model or a container, and returns `into`. Nothing is
-    written unless all names, shapes and dtypes fit."""
+    """Writes the tensors of a file into the variables of `into`, a model or a container, and returns `into`. Writes
+    nothing unless all names, shapes and dtypes fit."""
     path = path_text(path, "load")
     variables = _variables(into, "load into")
     # the models: at the end, the backend of each is notified of the new values, which some
@@ -465,6 +466,7 @@ def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) 
     """Raises `StateError`, `DTypeError` or `UnsupportedError` if an entry of a file cannot be written into a variable.
     `where` is the path of the file, for messages."""
     own_dtype, own_shape = _name_of(variable.value.dtype), tuple(variable.value.shape)
+    # in a run in float64, the float32 of a file is loaded as float64 (`effective`)
     if (own_dtype, own_shape) != (floats.effective(entry.dtype), entry.shape):
         raise StateError(
             f"{name} does not fit: it is {entry.dtype} of shape {entry.shape} in {where}, but {own_dtype} of "

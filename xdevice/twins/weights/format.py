@@ -62,8 +62,8 @@ class Entry(NamedTuple):
     file: FileIO
 
     def read(self, buffer: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """Reads the values into `buffer`, which has at least `nbytes` bytes, or into new memory, and returns them as an
-        array."""
+        """Reads the values into `buffer`, an array of at least `nbytes` bytes, or, without one, into new memory.
+        Returns the values as an array in that memory."""
         # frameworks take over only aligned memory without a copy
         memory = aligned(self.nbytes) if buffer is None else buffer[: self.nbytes]
         return (
@@ -85,7 +85,8 @@ class OpenedTensor:
     value: Any
 
     def read(self, buffer: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """Copies the values into `buffer`, or into new memory, and returns them as an array."""
+        """Copies the values into `buffer`, an array of at least `nbytes` bytes, or, without one, into new memory.
+        Returns the values as an array in that memory."""
         return owned(self.backend.peek(self.value), buffer)
 
 
@@ -237,7 +238,7 @@ def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> d
         for name, other in shared.items()
     ):
         raise ValueError(
-            f"{SHARED} in its metadata gives further names to tensors that the file does not have"
+            f"{SHARED} in its metadata must map names that the file lacks to names of its tensors"
         )
     return shared
 

@@ -64,8 +64,8 @@ def state_in(saved: Any, where: str) -> Found:
             f"{where} holds an object of type {type(saved).__qualname__}; expected a dict of tensors by name"
         )
     parts = {str(key): _part(value) for key, value in children}
-    # without optimizers: their moments have the names and shapes of the weights, and would count as a
-    # second state
+    # optimizers are left out: their moments have the names and shapes of the weights, and would
+    # count as a second state
     parts = {key: part for key, part in parts.items() if not _OPTIMIZER.fullmatch(key)}
     # keys that hold several tensors and nothing else, and keys that hold a tensor themselves
     states = {
@@ -122,7 +122,7 @@ def _with_collections(states: Mapping[str, dict[str, Any]], names: list[str]) ->
     state = dict(states[_PARAMS])
     taken = [_PARAMS]
     for key in _COLLECTIONS:
-        # not if both have an array of the same name, because one of the two would be lost
+        # not if both have an array of the same name: one of the two arrays would be lost
         if key in states and not state.keys() & states[key].keys():
             state |= states[key]
             taken.append(key)

@@ -111,7 +111,8 @@ def read_mxnet(path: str) -> Arrays:
         ) from error
     if len(keys) != len(arrays):
         raise FileFormatError(
-            f"{path} has {len(arrays)} arrays and {len(keys)} names: arrays without names cannot be matched"
+            f"{path} has {len(arrays)} arrays and {len(keys)} names, so the arrays cannot be told apart; "
+            "save them as a dict"
         )
     # MXNet's Module puts "arg:" before the names of learned arrays, and "aux:" before others
     return {
