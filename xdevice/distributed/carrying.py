@@ -264,8 +264,10 @@ class Carrier:
         new = {}
         # a single small tensor gains nothing from being packed
         for bucket in buckets_of(operands, small) if len(small) > 1 else ():
-            own = [operands[i] for i in bucket.indices]
-            new.update(self.write_back_all(own, run_packed(self.pack(own), bucket.dtype)))
+            bucketed = [operands[i] for i in bucket.indices]
+            new.update(
+                self.write_back_all(bucketed, run_packed(self.pack(bucketed), bucket.dtype))
+            )
         rest = (operand for operand in operands if id(operand.value) not in new)
         return new | {id(operand.value): run_one(operand) for operand in rest}
 
@@ -452,9 +454,9 @@ class Carrier:
     def pack(self, operands: list[Operand]) -> Any:
         """Returns the elements of the operands, one operand after the other, as one new vector
         of the engine's framework."""
-        own = self._native_values(operands)
+        values = self._native_values(operands)
         # the engine may pack them in one call of its framework
-        packed = None if own is None else self.engine.pack(own)
+        packed = None if values is None else self.engine.pack(values)
         if packed is not None:
             return packed
         # the operands belong to a different framework than the engine, or the engine packs nothing
@@ -465,11 +467,11 @@ class Carrier:
     def unpack(self, vector: Any, operands: list[Operand]) -> bool:
         """Writes the elements of a vector of the engine's framework into the operands, if the
         engine can do so in one call. Returns False if nothing was written."""
-        own = self._native_values(operands)
+        values = self._native_values(operands)
         return (
-            own is not None
-            and all(map(self.backend.can_write, own))
-            and self.engine.unpack(vector, own)
+            values is not None
+            and all(map(self.backend.can_write, values))
+            and self.engine.unpack(vector, values)
         )
 
     def write_back_all(self, operands: list[Operand], new: Any) -> dict[int, Any]:

@@ -54,9 +54,9 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
         and (weight is None or (op == "mean" and _is_plain(weight)))
     ):
         return x
-    own = None if weight is None else carrying.weight_of(weight)
+    own_weight = None if weight is None else carrying.weight_of(weight)
     # a sum, maximum or minimum has no weights
-    if own is not None and op != "mean":
+    if own_weight is not None and op != "mean":
         raise ArgumentError(f"a weight is allowed only with op='mean', but op is {shown(op)}")
     x = registry.as_array(x)
     operands = _sort(_summands(x))
@@ -68,16 +68,14 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     if session.size == 1:
         # refuses a weight of 0, as a larger world does. `str` stands for the text of the call,
         # which is not sent
-        session.agree(str, own)
+        session.agree(str, own_weight)
         _remember(x, op)
         return x
     carrier, unique = session.carrier, _each_once(operands)
 
     def describe_call() -> str:
         """Returns the text that describes this call, and must be the same on all ranks."""
-        return (
-            f"all_reduce {op}{' weighted' if own is not None else ''}: {signatures(operands)}"
-        )
+        return f"all_reduce {op}{' weighted' if own_weight is not None else ''}: {signatures(operands)}"
 
     # called after the vote, which sets `total`
     def job() -> dict[int, Any]:
@@ -89,7 +87,7 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
         )
 
     with session.exclusive("all_reduce"):
-        total = session.agree(describe_call, own)
+        total = session.agree(describe_call, own_weight)
         new = session.call("all_reduce", describe_call, job, unique)
     return _replaced(x, operands, new)
 
@@ -186,9 +184,11 @@ def _exchange_lengths(
     """Votes on `call`, a text, and exchanges the lengths of the tensors' first axes in the
     vote. Returns, for each tensor, a list of the lengths of its first axis on all ranks; None
     for a 0-d tensor."""
-    own = [shape_of(operand)[:1] for operand in operands]
-    rows = [json.loads(text) for text in session.vote(call, json.dumps(own))]
-    return [[row[i][0] for row in rows] if own[i] else None for i in range(len(operands))]
+    own_lengths = [shape_of(operand)[:1] for operand in operands]
+    rows = [json.loads(text) for text in session.vote(call, json.dumps(own_lengths))]
+    return [
+        [row[i][0] for row in rows] if own_lengths[i] else None for i in range(len(operands))
+    ]
 
 
 def reduce_scatter(session: Session, x: Any, op: str) -> Any:

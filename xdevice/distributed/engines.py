@@ -114,12 +114,13 @@ def require_gpu_each(engine: str, gpus: list[str]) -> None:
     for rank, text in enumerate(gpus):
         device, uuid = json.loads(text)
         # GPUs without a UUID cannot be told apart, so they are not refused
-        first = ranks.setdefault(uuid, rank) if uuid else rank
-        if first != rank:
+        first_rank = ranks.setdefault(uuid, rank) if uuid else rank
+        if first_rank != rank:
             raise LaunchError(
-                f"ranks {first} and {rank} are both on the GPU {uuid}, which rank {rank} calls {device}, but {engine} "
-                "takes only one process for each: start one for each GPU, give each its own XDEVICE_LOCAL_RANK or "
-                "CUDA_VISIBLE_DEVICES, or choose engine='torch:gloo', which copies through the host"
+                f"ranks {first_rank} and {rank} are both on the GPU {uuid}, which rank {rank} calls {device}, but "
+                f"{engine} takes only one process for each: start one for each GPU, give each its own "
+                "XDEVICE_LOCAL_RANK or CUDA_VISIBLE_DEVICES, or choose engine='torch:gloo', which copies through the "
+                "host"
             )
 
 

@@ -51,7 +51,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
     """Does the work of `World.average_gradients`: checks the arguments, votes on them, sends
     the gradients in buckets, and writes the means."""
     # before the vote, because a wrong weight must change nothing on any rank
-    own = None if weight is None else weight_of(weight)
+    own_weight = None if weight is None else weight_of(weight)
     backend = backend_of_model(model_or_gradients)
     rows = (
         _gradients_in_container(model_or_gradients)
@@ -70,7 +70,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
     # a world of one has nothing to average, but refuses a weight of 0 as a larger world does.
     # `str` stands for the text of the call, which is not sent
     if session.size == 1:
-        session.agree(str, own)
+        session.agree(str, own_weight)
         return model_or_gradients
     carrier = session.carrier
 
@@ -86,7 +86,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         weights = (
             "" if backend is None else _first_weights(session, backend, model_or_gradients)
         )
-        return f"average_gradients{_weight_text(own)}: {text}{nones}{weights}"
+        return f"average_gradients{_weight_text(own_weight)}: {text}{nones}{weights}"
 
     # called after the vote, which sets `total`
     def job() -> dict[int, Any]:
@@ -104,7 +104,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
 
     # from here on the other ranks take part, so an error closes the world on all of them
     with session.exclusive("average_gradients"):
-        total = session.agree(describe_call, own)
+        total = session.agree(describe_call, own_weight)
         if backend is not None:
             session.plans[model_or_gradients][_COMPARED] = True
         means = session.call("all_reduce", describe_call, job, operands)
@@ -261,7 +261,7 @@ def _require_written(gradients: list[Operand], means: dict[int, Any], instead: s
 def averaging(session: Session, model: Any, weight: float | None) -> Iterator[None]:
     """Does the work of `World.averaging`, a block: votes, has the framework report each
     gradient of the backward pass, and sends each bucket when it is full."""
-    own = None if weight is None else weight_of(weight)
+    own_weight = None if weight is None else weight_of(weight)
     backend = backend_of_model(model)
     if backend is None:
         raise NotATensorError(
@@ -278,13 +278,13 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
     def describe_call() -> str:
         """Returns the text that describes this call, and must be the same on all ranks."""
         weights = _first_weights(session, backend, model)
-        return f"averaging{_weight_text(own)}: {plan.text}{weights}"
+        return f"averaging{_weight_text(own_weight)}: {plan.text}{weights}"
 
     # an error that every rank raises: it is raised after the block of `exclusive`, in which it
     # would close the world
     refused: Exception | None = None
     with session.exclusive("averaging"):
-        total = session.agree(describe_call, own)
+        total = session.agree(describe_call, own_weight)
         session.plans[model][_COMPARED] = True
         sending = _Sending(session, plan, parameters, total)
         with session.inside("averaging(), whose gradients are being sent"):
@@ -300,7 +300,9 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
                 raise
             finally:
                 end()
-        refused = _end(session, backend, model, sending, describe_call, _weight_text(own))
+        refused = _end(
+            session, backend, model, sending, describe_call, _weight_text(own_weight)
+        )
     if refused is not None:
         raise refused
 

@@ -93,14 +93,14 @@ def split_range(
     # one index less
     start = rank * longest if pad else rank * (count // size) + min(rank, count % size)
     stop = start + (longest if pad or rank < longer else longest - 1)
-    own = np.arange(start, stop, dtype=np.int64)
+    indices = np.arange(start, stop, dtype=np.int64)
     if pad and count:
         # the padding repeats the first indices
-        own %= count
+        indices %= count
     return (
-        own
+        indices
         if seed is None
-        else np.random.Generator(np.random.Philox(seed)).permutation(count)[own]
+        else np.random.Generator(np.random.Philox(seed)).permutation(count)[indices]
     )
 
 

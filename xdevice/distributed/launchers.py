@@ -279,13 +279,13 @@ def _starter(*names: str) -> int:
     that runs the program has the same variables. If the system does not show environments,
     returns the parent's id."""
     # PMI_FD is a connection that MPICH opens for each process
-    own = [_environment_entry("self", name) for name in (*names, "PMI_FD")]
+    own_entries = [_environment_entry("self", name) for name in (*names, "PMI_FD")]
     pid = os.getppid()
     while (
         # process 1 is the ancestor of every process, and does not distinguish runs
         pid > 1
-        and any(own)
-        and [_environment_entry(pid, name) for name in (*names, "PMI_FD")] == own
+        and any(own_entries)
+        and [_environment_entry(pid, name) for name in (*names, "PMI_FD")] == own_entries
     ):
         pid = _parent_of(pid)
     return pid

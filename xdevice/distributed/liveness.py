@@ -88,10 +88,11 @@ class Liveness:
         self._recent = [
             earlier for earlier in self._recent if reading.when - earlier.when < _SPAN_SECONDS
         ] or [last]
-        first = self._recent[0]
+        oldest = self._recent[0]
         self._recent.append(reading)
         return (
-            reading.others - first.others > BUSY * max(_SPAN_SECONDS, reading.when - first.when)
+            reading.others - oldest.others
+            > BUSY * max(_SPAN_SECONDS, reading.when - oldest.when)
             or self._waits_for_disk()
         )
 

@@ -77,13 +77,13 @@ def processes(
     if _current is None:
         return World(options)
     # a nested block: arguments that are left out are those of the outer block
-    around = _current.options
+    outer = _current.options
     arguments = (engine, timeout, join_timeout, check)
     if any(
-        value is not None and value != own for value, own in zip(arguments, around, strict=True)
+        value is not None and value != own for value, own in zip(arguments, outer, strict=True)
     ):
         raise ArgumentError(
-            f"this call is already inside a block of processes with {around}; leave that block first"
+            f"this call is already inside a block of processes with {outer}; leave that block first"
         )
     return _current
 

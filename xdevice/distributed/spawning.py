@@ -151,12 +151,17 @@ def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) ->
     """Returns the environment variables of one rank, under the names of xdevice and of torch. `local` is the rank's
     number on this machine, which has `size` ranks, and `ports` are xdevice's port and torch's port."""
     rank, total = nodes.rank * size + local, nodes.machines * size
-    own = {"RANK": rank, "LOCAL_RANK": local, "SIZE": total, "LOCAL_SIZE": size}
-    torch = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": total, "LOCAL_WORLD_SIZE": size}
+    of_xdevice = {"RANK": rank, "LOCAL_RANK": local, "SIZE": total, "LOCAL_SIZE": size}
+    of_torch = {
+        "RANK": rank,
+        "LOCAL_RANK": local,
+        "WORLD_SIZE": total,
+        "LOCAL_WORLD_SIZE": size,
+    }
     return {
         **_default_variables(size),
-        **{f"XDEVICE_{name}": str(value) for name, value in own.items()},
-        **{name: str(value) for name, value in torch.items()},
+        **{f"XDEVICE_{name}": str(value) for name, value in of_xdevice.items()},
+        **{name: str(value) for name, value in of_torch.items()},
         "XDEVICE_ADDRESS": address(nodes.host, ports[0]),
         "MASTER_ADDR": nodes.host,
         "MASTER_PORT": str(ports[1]),
@@ -404,14 +409,14 @@ class _Ranks:
             for rank, status in self._failed.items()
         ]
         # a PeerError only repeats another rank's failure
-        own = [
+        own_failures = [
             failure
             for failure in failures
             if not any(_REPEATED in line for line in failure.last_lines)
         ]
         # if the rank that failed first is on another machine, all ranks of this machine have a
         # PeerError
-        return (own or failures)[0]
+        return (own_failures or failures)[0]
 
 
 def _send(leader: int, number: int) -> bool:

@@ -93,11 +93,11 @@ class JaxEngine(Engine):
         super().__init__(f"jax:{name}", group)
         self._exchange = group.exchange
         self._is_first = _initialize(group)
-        own = backend.to_native(group.device)
+        own_device = backend.to_native(group.device)
         # a mesh needs the devices on which the ranks compute, and only a rank itself knows
         # which device that is
-        numbers = group.exchange(str(own.id))
-        everywhere = {native.id: native for native in jax.devices(own.platform)}
+        numbers = group.exchange(str(own_device.id))
+        everywhere = {native.id: native for native in jax.devices(own_device.platform)}
         self._natives = tuple(everywhere[int(number)] for number in numbers)
         # JAX connects the ranks in their first collective: here, so that the program's first call
         # does not have to wait for it

@@ -39,10 +39,12 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
     returned functions leave it as it is. Raises `LaunchError` if the program has made a default
     group with other ranks, or not on every rank."""
     is_initialized = dist.is_initialized()
-    own = f"rank {dist.get_rank()} of {dist.get_world_size()}" if is_initialized else "none"
+    own_rank = (
+        f"rank {dist.get_rank()} of {dist.get_world_size()}" if is_initialized else "none"
+    )
     # all ranks compare all answers, so that they raise together: a rank that went on would wait
     # for the others
-    answers = group.exchange(own)
+    answers = group.exchange(own_rank)
     expected = [f"rank {rank} of {group.size}" for rank in range(group.size)]
     is_cuda = native.type == "cuda"
     # FSDP and DTensor put tensors on the current GPU, and NCCL takes those on `native` only

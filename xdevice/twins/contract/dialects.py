@@ -43,15 +43,15 @@ a parameter that the framework lacks."""
 
 
 def refused(
-    own: Sequence[Part], why: str, only: Container[str] | None = None
+    own_parts: Sequence[Part], why: str, only: Container[str] | None = None
 ) -> tuple[Part, ...]:
-    """Returns the parts `own`, with some marked as not convertible for the reason `why`: those whose first PyTorch
+    """Returns `own_parts`, with some marked as not convertible for the reason `why`: those whose first PyTorch
     parameter is in `only`, or all parts if `only` is None."""
     return tuple(
         part._replace(rule=layouts.refused(part.rule, why))
         if only is None or part.of[0] in only
         else part
-        for part in own
+        for part in own_parts
     )
 
 
@@ -105,9 +105,9 @@ def _cells(
         number, _, reverse = suffix[1:].partition("_")
         # the second pattern, of index 1, is that of the direction backward
         path = of_both[bool(reverse)] if settings.get("bidirectional") else of_one_direction
-        for name, own in names.items():
+        for name, own_name in names.items():
             rule = rules.get(name, layouts.SAME)
-            yield Part(f"{path.format(number)}.{own}", (f"{name}_{suffix}",), rule)
+            yield Part(f"{path.format(number)}.{own_name}", (f"{name}_{suffix}",), rule)
 
 
 # Gluon
@@ -132,14 +132,14 @@ def mxnet(kind: str, settings: Settings) -> tuple[Part, ...]:
         # Gluon still saves these layers under the names of an older format, in which they consisted of cells
         paths = "_unfused.{}", "_unfused.{}.l_cell", "_unfused.{}.r_cell"
         return tuple(_cells(settings, paths, _MXNET_CELL))
-    own = layouts.parts(kind, settings, _MXNET)
+    own_parts = layouts.parts(kind, settings, _MXNET)
     if kind == layouts.ATTENTION:
-        return refused(own, "Gluon has no attention layer; build one from Dense layers")
+        return refused(own_parts, "Gluon has no attention layer; build one from Dense layers")
     # Gluon's group norm has a gamma for each group, and does not have the number of channels
     groups = settings.get("num_groups")
     if kind != "group_norm" or not isinstance(groups, int):
-        return own
-    return tuple(part._replace(rule=layouts.per_group(groups)) for part in own)
+        return own_parts
+    return tuple(part._replace(rule=layouts.per_group(groups)) for part in own_parts)
 
 
 # Keras
@@ -168,10 +168,12 @@ def tensorflow(kind: str, settings: Settings) -> tuple[Part, ...]:
         return _keras_layer(kind, settings)
     if kind == layouts.ATTENTION:
         return keras_attention(settings)
-    own = layouts.parts(kind, settings, _KERAS, _KERNELS)
+    own_parts = layouts.parts(kind, settings, _KERAS, _KERNELS)
     if kind == "conv_transpose" and settings.get("groups", 1) != 1:
-        return refused(own, "a Keras ConvTranspose has no groups; use one layer for each group")
-    return own
+        return refused(
+            own_parts, "a Keras ConvTranspose has no groups; use one layer for each group"
+        )
+    return own_parts
 
 
 def keras_attention(settings: Settings) -> tuple[Part, ...]:
@@ -180,13 +182,13 @@ def keras_attention(settings: Settings) -> tuple[Part, ...]:
     # 0 if the number of heads is not known; `str` is for type checkers only, which know a
     # setting as an `object`. The size of a head follows from the weight, so it is -1, any size
     heads = int(str(settings.get("num_heads", 0)))
-    own = projections(heads, -1, "attention_output")
+    own_parts = projections(heads, -1, "attention_output")
     if heads:
-        return own
+        return own_parts
     why = "the number of heads is not known; pass a model as like="
     return tuple(
         part if part.rule is layouts.SAME else part._replace(rule=layouts.unfit(part.rule, why))
-        for part in own
+        for part in own_parts
     )
 
 
@@ -196,30 +198,32 @@ def projections(heads: int, size: int, output: str) -> tuple[Part, ...]:
     one of the two if values are converted from PyTorch. `output` is the name of the last projection."""
     # the axes of the heads come last in the kernels of queries, keys and values, and first in that of the output
     head_axes = (heads, size)
-    own = []
+    own_parts = []
     for short, name in _PROJECTIONS.items():
         weight = layouts.kernel((-1,), head_axes)
-        own.append(Part(f"{name}.kernel", (f"{short}_proj.weight",), weight))
-        own.append(Part(f"{name}.bias", (f"{short}_proj.bias",), layouts.shaped(head_axes)))
+        own_parts.append(Part(f"{name}.kernel", (f"{short}_proj.weight",), weight))
+        own_parts.append(
+            Part(f"{name}.bias", (f"{short}_proj.bias",), layouts.shaped(head_axes))
+        )
     weight = layouts.kernel(head_axes, (-1,))
-    own.append(Part(f"{output}.kernel", ("out_proj.weight",), weight))
-    own.append(Part(f"{output}.bias", ("out_proj.bias",), layouts.SAME))
-    return tuple(own)
+    own_parts.append(Part(f"{output}.kernel", ("out_proj.weight",), weight))
+    own_parts.append(Part(f"{output}.bias", ("out_proj.bias",), layouts.SAME))
+    return tuple(own_parts)
 
 
 def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
     """Returns the parts of a recurrent Keras layer, which always has one layer in one
     direction. With settings of any other recurrent layer, the values of the parts are
     refused."""
-    own = keras_cell(kind, "l0")
+    own_parts = keras_cell(kind, "l0")
     if settings.get("projection"):
-        return refused(own, "Keras has no LSTM with a projection")
+        return refused(own_parts, "Keras has no LSTM with a projection")
     if settings.get("layers", 1) != 1 or settings.get("bidirectional"):
         return refused(
-            own,
+            own_parts,
             "a Keras RNN, LSTM or GRU has one layer in one direction; pass a model with several layers as like=",
         )
-    return own
+    return own_parts
 
 
 def _keras_file(kind: str, settings: Settings) -> tuple[Part, ...]:

@@ -157,8 +157,8 @@ def settings(kind: str, **stated: object) -> dict[str, object]:
     `COMMON`. Numbers of any library, and tensors with one number, become floats, or bools if
     the default is a bool. Raises `ValueError` if a stated setting does not exist, or if a
     setting without a default is not stated."""
-    every = default_settings(kind)
-    unknown = stated.keys() - every.keys()
+    all_settings = default_settings(kind)
+    unknown = stated.keys() - all_settings.keys()
     missing = [
         name for name, value in KINDS[kind].items() if value is None and name not in stated
     ]
@@ -167,7 +167,9 @@ def settings(kind: str, **stated: object) -> dict[str, object]:
         raise ValueError(
             f"{kind} also needs the settings {missing}, and has no settings named {sorted(unknown)}"
         )
-    return every | {name: _as_python(value, every[name]) for name, value in stated.items()}
+    return all_settings | {
+        name: _as_python(value, all_settings[name]) for name, value in stated.items()
+    }
 
 
 def _as_python(value: Any, default: object) -> object:

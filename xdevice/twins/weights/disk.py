@@ -150,20 +150,20 @@ def _own_folder(folder: str) -> Iterator[str]:
     # tried again if another process has removed the new folder, as a leftover, before it was
     # locked
     while True:
-        own = tempfile.mkdtemp(_SUFFIX, _PREFIX, folder)
-        probe = os.path.join(own, _PROBE)
+        new_folder = tempfile.mkdtemp(_SUFFIX, _PREFIX, folder)
+        probe = os.path.join(new_folder, _PROBE)
         try:
             with suppress(FileNotFoundError):  # another process has just removed the folder
                 os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, 0o666))
-            with _lock(own) as is_ours:
+            with _lock(new_folder) as is_ours:
                 # two checks, because before the lock another process may have taken the folder for a leftover: it still
                 # holds the lock to remove it (False), or has removed it, and the probe is gone. None, from a file
                 # system without locks, is good enough
                 if is_ours is not False and os.path.exists(probe):
-                    yield own
+                    yield new_folder
                     return
         finally:
-            shutil.rmtree(own, ignore_errors=True)
+            shutil.rmtree(new_folder, ignore_errors=True)
 
 
 def _remove_leftovers(folder: str) -> None:

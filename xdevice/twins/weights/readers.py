@@ -229,9 +229,9 @@ def _decoded(text: Any) -> str:
 def _of_layers(group: Any, path: str) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     """Yields the name and the values of each variable in a group of an HDF5 file of Keras 3. `path` is the path of the
     layer that the group stands for, with which the names begin."""
-    own = group.get("vars")
-    if own is not None:
-        yield from _of_layer(own, group.name.rpartition("/")[2], path)
+    variables = group.get("vars")
+    if variables is not None:
+        yield from _of_layer(variables, group.name.rpartition("/")[2], path)
     for name in sorted((name for name in group if name != "vars"), key=_by_number):
         child = group[name]
         # a group without `vars` is a list of layers, whose name is no part of their paths
@@ -246,8 +246,8 @@ def _name_of(group: Any, name: str) -> str:
     """The part of a path for the layer that a group stands for; `name` is the name of the group in the file."""
     # HDF5 keeps the layer's own name with the group. Keras's paths name the three below by the attribute of the outer
     # layer that holds them, which is the group's name
-    own = _decoded(group["vars"].attrs.get("name", name))
-    return name if name in ("cell", "forward_layer", "backward_layer") else own
+    layer_name = _decoded(group["vars"].attrs.get("name", name))
+    return name if name in ("cell", "forward_layer", "backward_layer") else layer_name
 
 
 def _of_layer(
@@ -258,13 +258,13 @@ def _of_layer(
     layer's group in the file."""
     # by number, because as texts "10" would come before "2"
     keys = sorted(variables, key=int)
-    own = _decoded(variables.attrs.get("name", name))
+    layer_name = _decoded(variables.attrs.get("name", name))
     # Keras adds numbers to the names of a class from its second layer on: dense, dense_1
     class_name = re.sub(r"_\d+$", "", name)
     names = next(
         (
             _CLASSES[word]
-            for word in (class_name, re.sub(r"_\d+$", "", own))
+            for word in (class_name, re.sub(r"_\d+$", "", layer_name))
             if word in _CLASSES
         ),
         (),
