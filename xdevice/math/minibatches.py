@@ -99,10 +99,10 @@ class Batches:
         yielded."""
         if not self._sizes:
             return
-        # `split` takes lengths that add up to the whole; the rest are the rows that `drop_last`
-        # leaves out
-        rest = self._length - sum(self._sizes)
-        lengths = [*self._sizes, *[rest] * bool(rest)]
+        # `split` takes lengths that add up to the whole; `dropped` is the number of rows that
+        # `drop_last` leaves out
+        dropped = self._length - sum(self._sizes)
+        lengths = [*self._sizes, *[dropped] * bool(dropped)]
         parts = [operand.backend.split(operand.value, lengths) for operand in self._operands]
         for i in range(len(self._sizes)):
             yield rebuilt(self._arrays, self._operands, [part[i] for part in parts])

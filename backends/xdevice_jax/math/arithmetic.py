@@ -51,8 +51,8 @@ def constant(array: np.ndarray[Any, Any], like: Array) -> Array:
     if isinstance(like, jax.core.Tracer):
         return jnp.asarray(array)
     # committed to that device, so that JAX raises if it is combined with arrays on another
-    places = like.sharding.device_set
-    return jax.device_put(array, *places) if len(places) == 1 else jnp.asarray(array)
+    devices = like.sharding.device_set
+    return jax.device_put(array, *devices) if len(devices) == 1 else jnp.asarray(array)
 
 
 def full_like(x: Array, value: complex, name: str) -> Array:

@@ -35,21 +35,23 @@ class JaxGradients(Gradients):
         """Calls `call` with inputs that have the values of `leaves`. Returns the loss, the gradient of the loss for
         each leaf, and the list that `call` returns besides the loss. All gradients are None if the loss depends on no
         leaf. `nested` is ignored, because JAX notices an outer gradient itself."""
-        depends = False
+        depends_on_inputs = False
 
         def traced(inputs: list[Any]) -> tuple[Any, list[Any]]:
             """Calls `call`, and notes whether its loss depends on the inputs."""
-            nonlocal depends
+            nonlocal depends_on_inputs
             loss, rest = call(inputs)
             # a loss that does not depend on these inputs (a plain array, or a tracer of an
             # outer gradient only) is the caller's mistake: JAX would return zeros, which hides
             # it
-            depends = isinstance(loss, jax.core.Tracer) and _trace(loss) is _trace(inputs[0])
+            depends_on_inputs = isinstance(loss, jax.core.Tracer) and _trace(loss) is _trace(
+                inputs[0]
+            )
             return loss, rest
 
         (loss, rest), gradients = jax.value_and_grad(traced, has_aux=True)(leaves)
         # the contract: all gradients are None if the loss depends on no leaf
-        if not depends:
+        if not depends_on_inputs:
             return loss, [None] * len(leaves), rest
         return loss, [_on_device_of(x, g) for x, g in zip(leaves, gradients, strict=True)], rest
 

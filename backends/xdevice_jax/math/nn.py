@@ -46,8 +46,8 @@ def guards(indices: Array, kind: str) -> bool:
 def cross_entropies(logits: Array, labels: Array) -> Array:
     """Returns the cross-entropy of each row of logits with its label, the index of a class."""
     # with mode="fill", JAX gives NaN for a label that is not a class
-    places = _negative_out_of_range(labels, logits.shape[1])[:, None]
-    return -jnp.take_along_axis(jax.nn.log_softmax(logits), places, 1, mode="fill")[:, 0]
+    columns = _negative_out_of_range(labels, logits.shape[1])[:, None]
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), columns, 1, mode="fill")[:, 0]
 
 
 # `partial`, because type checkers take a plain `@jax.jit` for an untyped decorator
@@ -122,8 +122,8 @@ def _pooled(
     """Combines the numbers of each window with `reduce`, beginning with `start`, which also
     fills the padding. Images have the shape (N, C, H, W)."""
     # no padding along the batch and the channels
-    around = [(0, 0), (0, 0), *_both_sides(padding)]
-    return lax.reduce_window(x, start, reduce, (1, 1, *size), (1, 1, *stride), around)
+    padding_of_axes = [(0, 0), (0, 0), *_both_sides(padding)]
+    return lax.reduce_window(x, start, reduce, (1, 1, *size), (1, 1, *stride), padding_of_axes)
 
 
 # `partial`, because type checkers take a plain `@jax.jit` for an untyped decorator

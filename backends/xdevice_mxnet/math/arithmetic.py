@@ -3,11 +3,10 @@ results.
 
 Facts about MXNet that the code depends on:
 - NumPy's semantics are a setting of each thread. Without them, arrays without dimensions (0-d) or without elements do
-  not exist, and differentiating a loss that was recorded with them crashes the process. So the first call of a kernel
-  in a thread switches them on permanently, or raises an error.
-- For some operations MXNet has no kernel or a wrong one, and NumPy computes them on the host.
-  Their gradient is 0, or they have none, or it is refused. MXNet's own gradient of `eigh` and
-  `eigvalsh` is 0 (no upstream issue known).
+  not exist, and the process crashes when it differentiates a loss that was recorded with NumPy's semantics. So the
+  first call of a kernel in a thread switches them on permanently, or raises an error.
+- NumPy computes on the host the operations for which MXNet has no kernel or a wrong one. The gradient of such an
+  operation is 0, missing or refused. MXNet's own gradient of `eigh` and `eigvalsh` is 0 (no upstream issue known).
 - `abs`, `square`, `pow` and `mod` compute integers as floats (no upstream issue known).
 - `where` with a number in place of an array passes the gradient to the elements that were not
   taken (https://github.com/apache/mxnet/issues/17893), so it gets arrays.
@@ -80,6 +79,7 @@ def _of_arrays_or_number(name: str) -> Callable[..., Any]:
     # MXNet has two operators for it: `_npi_add` for two arrays, and `_npi_add_scalar` for an
     # array and a number
     own = getattr(_np, name)
+    # `own` is called if an argument is not an mx.np array, such as an mx.nd array
     of_number = operator("npi", name, "scalar", own=lambda x, scalar: own(x, scalar))
 
     # called for arguments that the operator of two arrays does not take

@@ -167,15 +167,15 @@ def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     """Returns for each query in `q` the mean of the values `v`, weighted by how well the query
     matches the keys `k`. `mask` is None, or a bool tensor that is True for each key that a
     query may see; with `causal`, a query sees no later key."""
-    shape, least_float = (*q.shape[:-1], k.shape[-2]), float(finfo(q.dtype).min)
+    scores_shape, least_float = (*q.shape[:-1], k.shape[-2]), float(finfo(q.dtype).min)
     size = q.shape[-1]
     # `batch_dot` takes arrays of three dimensions, so the axes of the stack become one
     q, k, values = (arithmetic.reshape(part, (-1, *part.shape[-2:])) for part in (q, k, v))
     scores = arithmetic.reshape(
-        arithmetic.divide(_batch_product(q, k, transpose_b=True), size**0.5), shape
+        arithmetic.divide(_batch_product(q, k, transpose_b=True), size**0.5), scores_shape
     )
     # a new array object, which shares the memory: threads must not share one, as `sums.py` says
-    causal_mask = _causal_mask(*shape[-2:], q.ctx).detach() if causal else None
+    causal_mask = _causal_mask(*scores_shape[-2:], q.ctx).detach() if causal else None
     visible = (
         causal_mask
         if mask is None
@@ -191,8 +191,8 @@ def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     # weight; the result has to be zeros. Without a mask, each causal query has at least one key
     if mask is not None:
         weights = _where(visible, weights, _np.zeros_like(weights))
-    result = _batch_product(arithmetic.reshape(weights, (-1, *shape[-2:])), values)
-    return arithmetic.reshape(result, (*shape[:-1], v.shape[-1]))
+    result = _batch_product(arithmetic.reshape(weights, (-1, *scores_shape[-2:])), values)
+    return arithmetic.reshape(result, (*scores_shape[:-1], v.shape[-1]))
 
 
 def dropout(x: Any, mask: Any, keep: float) -> Any:

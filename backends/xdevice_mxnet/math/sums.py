@@ -46,9 +46,9 @@ def total(x: Any, shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:
     if len(shape) == 2 and axes == (0,):
         return _dot(_ones(shape[0], dtype, device), x)
     # moves the summed axes to the end, unless they are there already
-    left = [axis for axis in range(len(shape)) if axis not in axes]
-    if left and left[-1] > axes[0]:
-        x = _transpose(x, axes=(*left, *axes))
+    kept_axes = [axis for axis in range(len(shape)) if axis not in axes]
+    if kept_axes and kept_axes[-1] > axes[0]:
+        x = _transpose(x, axes=(*kept_axes, *axes))
     # the last axis first, because `dot` sums over it
     for axis in reversed(axes):
         x = _dot(x, _ones(shape[axis], dtype, device))

@@ -50,8 +50,8 @@ def settled(x: Any) -> Array:
 
 
 def _array(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a function that never warns. The kernel does not silence warnings,
-    which would take 2 us."""
+    """Makes a kernel from a function that never warns. The kernel returns an array even if the function returns a
+    scalar. It does not silence warnings, which would take 2 us."""
 
     def kernel(*operands: Array) -> Array:
         return np.asarray(function(*operands))
@@ -60,8 +60,8 @@ def _array(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _silent(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a function that may warn, for example of infinity or NaN. The kernel
-    does not warn."""
+    """Makes a kernel from a function that may warn, for example of infinity or NaN. The kernel does not warn, and
+    returns an array even if the function returns a scalar."""
 
     def kernel(*operands: Any) -> Array:
         with np.errstate(all="ignore"):

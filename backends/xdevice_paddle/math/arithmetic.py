@@ -137,9 +137,9 @@ def _divided_safely(function: Callable[..., Any], x1: Any, x2: Any) -> Any:
     if paddle.is_floating_point(x1):
         return function(x1, x2)
     # both divisors are replaced by 1; for -1 the numerator changes its sign instead
-    by_zero, by_minus_one, one = x2 == 0, x2 == -1, paddle.ones_like(x2)
+    by_zero, by_minus_one, ones = x2 == 0, x2 == -1, paddle.ones_like(x2)
     x1 = paddle.where(by_minus_one, paddle.neg(x1), x1)
-    result = function(x1, paddle.where(paddle.logical_or(by_zero, by_minus_one), one, x2))
+    result = function(x1, paddle.where(paddle.logical_or(by_zero, by_minus_one), ones, x2))
     return paddle.where(by_zero, paddle.zeros_like(result), result)
 
 
@@ -160,7 +160,7 @@ def _int64_power(x: Any, exponent: Any) -> Any:
     )
     result = paddle.ones_like(x)
     # exponents have six bits, because they are at most 63 now. If the lowest bit of
-    # `remaining_exponent` is 1, the result is multiplied with `x`; then `x` is squared and the
+    # `remaining_exponent` is 1, the result is multiplied by `x`; then `x` is squared and the
     # bit removed
     for _ in range(6):
         result = paddle.where(
@@ -206,17 +206,17 @@ cumulative_sum = paddle.cumsum
 def searchsorted(x1: Any, x2: Any, side: str) -> Any:
     """Returns the indices at which the values of `x2` would be inserted into the sorted vector
     `x1`: before equal elements if `side` is "left", after them if it is "right"."""
-    places = paddle.searchsorted(x1, x2, right=side == "right")
+    positions = paddle.searchsorted(x1, x2, right=side == "right")
     if not x1.is_floating_point():
-        return places
+        return positions
     # Paddle puts each infinity at the end, -inf too (no upstream issue known). So the place of
     # an infinity is found by counting the elements of `x1` before it: side "left" is before its
     # equals, "right" after them
     is_before = x1 < math.inf if side == "left" else x1 == -math.inf
-    count = paddle.sum(is_before.astype(places.dtype))
-    zero, length = paddle.zeros_like(places), paddle.full_like(places, x1.shape[0])
+    count = paddle.sum(is_before.astype(positions.dtype))
+    zero, length = paddle.zeros_like(positions), paddle.full_like(positions, x1.shape[0])
     low, high = (zero, count) if side == "left" else (count, length)
-    return paddle.where(x2 == -math.inf, low, paddle.where(x2 == math.inf, high, places))
+    return paddle.where(x2 == -math.inf, low, paddle.where(x2 == math.inf, high, positions))
 
 
 def sliced(x: Any, axis: int, start: int, stop: int) -> Any:
@@ -322,9 +322,9 @@ class _Solve(paddle.autograd.PyLayer):  # type: ignore[misc]
         """Returns the gradients of x1 and x2, and None in place of a gradient that is not
         needed."""
         x1, result = ctx.saved_tensor()
-        of_x2 = solve(_adjoint(x1), gradient)
-        of_x1 = None if ctx.are_constant[0] else -product(of_x2, _adjoint(result))
-        return of_x1, None if ctx.are_constant[1] else of_x2
+        x2_gradient = solve(_adjoint(x1), gradient)
+        x1_gradient = None if ctx.are_constant[0] else -product(x2_gradient, _adjoint(result))
+        return x1_gradient, None if ctx.are_constant[1] else x2_gradient
 
 
 def _adjoint(x: Any) -> Any:

@@ -67,11 +67,11 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
             return paddle.mean(losses)
     # the loss for the most probable class of each row, which is never near the bound, plus the
     # distance from the logit of that class to the logit of the label
-    top = paddle.argmax(logits, 1, keepdim=True)
-    difference = paddle.index_sample(logits, top) - paddle.index_sample(
+    top_class = paddle.argmax(logits, 1, keepdim=True)
+    difference = paddle.index_sample(logits, top_class) - paddle.index_sample(
         logits, paddle.unsqueeze(labels, 1)
     )
-    return functional.cross_entropy(logits, top) + paddle.mean(difference)
+    return functional.cross_entropy(logits, top_class) + paddle.mean(difference)
 
 
 def _bounded_losses(logits: Any, column: Any) -> Any:
@@ -146,7 +146,7 @@ def adam(
         # `no_power` is 0, in place of the power of the first beta, because the rate below
         # contains the correction for the first mean
         power, no_power = paddle.exp(steps * log(betas[1])), steps * 0.0
-        # the kernel multiplies the rate with `sqrt(1 - power)`, which has lost half of its
+        # the kernel multiplies the rate by `sqrt(1 - power)`, which has lost half of its
         # digits; the rate corrects it. It also computes 1 - beta in float32, which is off by
         # 1e-5 for the mean of the squares; scaling the gradients corrects that
         scale = sqrt((1 - betas[1]) / (1 - float(float32(betas[1]))))
@@ -177,6 +177,7 @@ def adam(
 def _may_be_at_the_bound(losses: Any) -> bool:
     """Whether Paddle's kernel may have cut off one of these losses at its bound of 64. If so,
     the losses have to be computed by exact operations, which take three times as long."""
+    # True for NaN, too; 63 leaves a margin below the bound
     return not _read_number(paddle.max(losses.detach())) < 63
 
 

@@ -177,15 +177,15 @@ def floor_divide(x1: Any, x2: Any) -> Any:
     `floordiv`."""
     if not x1.dtype.is_floating:
         return tf.math.floordiv(x1, x2)
-    rounded, rest = x1 / x2, tf.truncatemod(x1, x2)
+    quotient, rest = x1 / x2, tf.truncatemod(x1, x2)
     # `truncatemod` cuts the quotient off towards 0; if it is negative and not exact, its floor
     # is one less
     is_one_less = (rest != 0) & ((rest < 0) != (x2 < 0))
-    times = (x1 - rest) / x2 - tf.cast(is_one_less, x1.dtype)
-    # `rounded * 0` has the sign of the quotient
-    times = tf.where(times == 0, rounded * 0, tf.round(times))
+    floored = (x1 - rest) / x2 - tf.cast(is_one_less, x1.dtype)
+    # `quotient * 0` has the sign of the quotient
+    floored = tf.where(floored == 0, quotient * 0, tf.round(floored))
     # the function is constant between its steps, so its gradient is 0
-    return tf.stop_gradient(tf.where(x2 == 0, rounded, times))
+    return tf.stop_gradient(tf.where(x2 == 0, quotient, floored))
 
 
 @_placed
@@ -216,10 +216,10 @@ def argsort(x: Any, axis: int, descending: bool) -> Any:
     keys = _exchanged_with_last(_sortable_integers(x), axis)
     # `top_k` sorts in descending order, and puts the first of equal values first. For the
     # ascending order it sorts the complements (`invert`), whose order is the reverse
-    places = tf.math.top_k(
+    indices = tf.math.top_k(
         keys if descending else tf.bitwise.invert(keys), tf.shape(keys)[-1]
     ).indices
-    return _exchanged_with_last(places, axis)
+    return _exchanged_with_last(indices, axis)
 
 
 def _sortable_integers(x: Any) -> Any:
@@ -230,17 +230,17 @@ def _sortable_integers(x: Any) -> Any:
     # float16 and bfloat16, whose values all exist in float32
     if x.dtype.size < 4:
         x = tf.cast(x, tf.float32)
-    whole = tf.int32 if x.dtype.size == 4 else tf.int64
+    integer_dtype = tf.int32 if x.dtype.size == 4 else tf.int64
     # one bit pattern for all NaNs, and for both zeros
     is_nan = tf.math.is_nan(x)
     x = tf.where(x == 0, tf.zeros((), x.dtype), x)
     x = tf.where(is_nan, tf.constant(math.nan, x.dtype), x)
     # the bits of positive floats, read as integers, have the order of the floats; those of
     # negative floats have the reverse order, which inverting all bits but the sign
-    # (`whole.max`) turns around
-    bits = tf.bitcast(x, whole)
-    keys = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, whole.max), bits)
-    return tf.where(is_nan, whole.max, keys)
+    # (`integer_dtype.max`) turns around
+    bits = tf.bitcast(x, integer_dtype)
+    keys = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, integer_dtype.max), bits)
+    return tf.where(is_nan, integer_dtype.max, keys)
 
 
 def _exchanged_with_last(x: Any, axis: int) -> Any:
@@ -356,6 +356,8 @@ def _transform(
         x = x[..., :length]
         missing = length - x.shape[-1]
         x = tf.pad(x, [*[(0, 0)] * (len(x.shape) - 1), (0, missing)])
+        # `rfft` and `irfft` get the number of real elements, which for `irfft` does not follow
+        # from the length of the input
         result = (
             function(x)
             if function not in (tf.signal.rfft, tf.signal.irfft)

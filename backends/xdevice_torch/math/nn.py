@@ -61,16 +61,16 @@ def ends(indices: Tensor) -> list[int]:
 
 def guards(indices: Tensor, kind: str) -> bool:
     """Whether the kernels themselves refuse indices out of range on a device of the kind `kind`, so that the core need
-    not read `indices` first. True on the CPU and on the devices that `_raising` lists, but False while something
-    traces or transforms the call."""
+    not read `indices` first. True on the CPU and on the types of devices that `_device_types_that_raise` returns, but
+    False while something traces or transforms the call."""
     if type(indices) is not torch.Tensor:  # such as the symbols of torch.export
         return False
-    if kind != "cpu" and indices.device.type not in _raising():
+    if kind != "cpu" and indices.device.type not in _device_types_that_raise():
         return False
     return not _is_dynamo_compiling() and _transformation() is None
 
 
-def _raising() -> tuple[str, ...]:
+def _device_types_that_raise() -> tuple[str, ...]:
     """Returns the types of the devices, other than the CPU, whose kernels raise for indices out
     of range. A virtual GPU raises at once. CUDA has an assertion, which the host notices when
     it next waits; that is too late in blocking mode. ROCm's builds leave assertions out unless
@@ -199,7 +199,7 @@ def adam(
     means after a step of Adam, computed by PyTorch's fused kernel; NotImplemented if this
     kernel cannot be used, so that the core computes the step by its own formula."""
     params, grads, *means = zip(*rows, strict=True)
-    # the fused kernel does not keep the type of a subclass, and it was tried only on the CPU
+    # the fused kernel does not keep the type of a subclass, and it was tested only on the CPU
     # and on CUDA
     if type(params[0]) not in (torch.Tensor, torch.nn.Parameter, Symbol) or not (
         step.is_cpu or step.is_cuda

@@ -92,12 +92,15 @@ def binary_cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
     """Returns the loss of each element for `xdevice.nn.binary_cross_entropy_with_logits`.
     `logits` and `labels` are floats of one shape."""
     xp = array_namespace(logits)
-    # max(x, 0) - x * y + log(1 + exp(-|x|)), which does not overflow. `where` in place of `abs`
-    # and `maximum`, whose gradients at 0 differ from the gradient of the loss there
+    # max(x, 0) - x * y + log(1 + exp(-|x|)), which does not overflow; `negative_abs` is -|x|,
+    # and `positive_part` is max(x, 0). `where` in place of `abs` and `maximum`, whose gradients
+    # at 0 differ from the gradient of the loss there
     is_positive = xp.greater(logits, 0.0)
-    small = xp.where(is_positive, xp.negative(logits), logits)
-    above = xp.where(is_positive, logits, 0.0)
-    return xp.add(xp.subtract(above, xp.multiply(logits, labels)), xp.log1p(xp.exp(small)))
+    negative_abs = xp.where(is_positive, xp.negative(logits), logits)
+    positive_part = xp.where(is_positive, logits, 0.0)
+    return xp.add(
+        xp.subtract(positive_part, xp.multiply(logits, labels)), xp.log1p(xp.exp(negative_abs))
+    )
 
 
 def cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
@@ -105,10 +108,10 @@ def cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
     classes), and `labels` has a class for each row."""
     xp = array_namespace(logits)
     # in each row the logarithm of the probability of the label
-    chosen = xp.take_along_axis(
+    log_probabilities = xp.take_along_axis(
         nn.log_softmax(logits, 1), xp.expand_dims(labels, axis=1), axis=1
     )
-    return xp.negative(xp.squeeze(chosen, axis=1))
+    return xp.negative(xp.squeeze(log_probabilities, axis=1))
 
 
 def embedding(nn: Any, indices: Any, table: Any) -> Any:
@@ -125,8 +128,8 @@ def gelu(nn: Any, x: Any, approximate: bool) -> Any:
     xp = array_namespace(x)
     # x / 2 * (1 + erf(x / sqrt(2)))
     if not approximate:
-        part = xp.add(1.0, nn.erf(xp.multiply(x, sqrt(0.5))))
-        return xp.multiply(0.5, xp.multiply(x, part))
+        factor = xp.add(1.0, nn.erf(xp.multiply(x, sqrt(0.5))))
+        return xp.multiply(0.5, xp.multiply(x, factor))
     # Hendrycks and Gimpel, 2016, https://arxiv.org/abs/1606.08415
     inner = xp.add(x, xp.multiply(0.044715, xp.multiply(x, xp.multiply(x, x))))
     # 0.5 * (1 + tanh(z)) is sigmoid(2 * z)

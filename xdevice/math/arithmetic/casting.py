@@ -29,13 +29,13 @@ def astype(
 def can_cast(checks: Checks, from_: Any, to: Any, /) -> bool:
     """Whether `from_`, a dtype or a tensor, may be cast to the dtype `to`: whether the two
     promote to `to`."""
-    return dtypes.can_cast(_name(checks, from_), dtype_name(to))
+    return dtypes.can_cast(_name(checks, from_, "can_cast"), dtype_name(to))
 
 
 def finfo(checks: Checks, type: Any, /) -> dtypes.FInfo:
     """Returns the limits of a dtype of floats or complex numbers; `type` is a dtype, or a
     tensor that has it. Raises `DTypeError` for another dtype."""
-    name = _name(checks, type)
+    name = _name(checks, type, "finfo")
     if dtypes.kind_of(name) not in "fc":
         raise DTypeError(
             f"finfo expects a floating-point or complex dtype, not {name}; for integers, use iinfo"
@@ -47,7 +47,7 @@ def finfo(checks: Checks, type: Any, /) -> dtypes.FInfo:
 def iinfo(checks: Checks, type: Any, /) -> dtypes.IInfo:
     """Returns the limits of a dtype of integers; `type` is a dtype, or a tensor that has it.
     Raises `DTypeError` for another dtype."""
-    name = _name(checks, type)
+    name = _name(checks, type, "iinfo")
     if dtypes.kind_of(name) not in "iu":
         raise DTypeError(f"iinfo expects an integer dtype, not {name}; for floats, use finfo")
     return dtypes.integer_limits(name, checks.kernels.dtype(name))
@@ -68,14 +68,17 @@ def result_type(checks: Checks, *arrays_and_dtypes: Any) -> Any:
     all are numbers, or if there is no common dtype."""
     # only the kinds of Python numbers count, and only next to a tensor or a dtype
     numbers = [x for x in arrays_and_dtypes if type(x) in NUMBERS]
-    names = [_name(checks, x) for x in arrays_and_dtypes if type(x) not in NUMBERS]
+    names = [
+        _name(checks, x, "result_type") for x in arrays_and_dtypes if type(x) not in NUMBERS
+    ]
     if not names:
         raise DTypeError("result_type needs at least one tensor or dtype among its arguments")
     return checks.kernels.dtype(checks.common_dtype(names, numbers))
 
 
-def _name(checks: Checks, x: Any) -> str:
-    """Returns the name of a dtype, or of the dtype of a tensor."""
+def _name(checks: Checks, x: Any, function: str) -> str:
+    """Returns the name of a dtype, or of the dtype of a tensor. Raises `ArgumentError` for a tensor of another
+    backend; `function` is the name in the error."""
     if registry.kind_of(type(registry.as_array(x))) is not None:
-        return checks.dtype_of(checks.tensor(x, "this function"))
+        return checks.dtype_of(checks.tensor(x, function))
     return dtype_name(x)

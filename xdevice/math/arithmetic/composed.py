@@ -23,10 +23,10 @@ def _cross_product(checks: Checks, x1: Any, x2: Any, axis: int) -> Any:
     multiply, subtract = checks.kernels.multiply, checks.kernels.subtract
     a, b = (checks.kernels.unstack(x, axis) for x in (x1, x2))
 
-    def part(i: int, j: int) -> Any:
+    def component(i: int, j: int) -> Any:
         return subtract(multiply(a[i], b[j]), multiply(a[j], b[i]))
 
-    return checks.kernels.stack([part(1, 2), part(2, 0), part(0, 1)], axis)
+    return checks.kernels.stack([component(1, 2), component(2, 0), component(0, 1)], axis)
 
 
 def diagonal(checks: Checks, x: Any, k: int) -> Any:
@@ -63,22 +63,25 @@ def hypot(checks: Checks, x1: Any, x2: Any) -> Any:
 
 def logaddexp(checks: Checks, x1: Any, x2: Any) -> Any:
     """Returns log(exp(x1) + exp(x2)) for each element, without overflow."""
-    # the adapter's own kernels, for the reason given in `hypot`
+    # the adapter's own kernels, without the wrappers of `WIDER`, as in `hypot`: these are
+    # floats, and no adapter here has a float dtype in `WIDER`
     own, name = checks.backend.namespace(), checks.dtype_of(x1)
     half, zero = own.number(0.5, name, x1), own.number(0.0, name, x1)
     are_equal = own.equal(x1, x2)
     large, small = own.maximum(x1, x2), own.minimum(x1, x2)
     # the result is large + log(1 + exp(small - large)). For equal numbers the difference is
     # computed from zeros, because a difference of two infinities would make the gradients NaN
-    apart = own.subtract(own.where(are_equal, zero, small), own.where(are_equal, zero, large))
+    difference = own.subtract(
+        own.where(are_equal, zero, small), own.where(are_equal, zero, large)
+    )
     # in place of `maximum` for equal numbers, so that both get half of the gradient
     mean = own.add(own.multiply(x1, half), own.multiply(x2, half))
-    return own.add(own.where(are_equal, mean, large), own.log1p(own.exp(apart)))
+    return own.add(own.where(are_equal, mean, large), own.log1p(own.exp(difference)))
 
 
 def nonzero(checks: Checks, x: Any) -> tuple[Any, ...]:
-    """Returns a tuple with a vector of indices for each axis: the places of the elements that
-    are not 0. `x` is a tensor with values and at least one axis."""
+    """Returns a tuple with a vector for each axis: the indices along that axis of the elements that are not 0. `x` is
+    a tensor with values and at least one axis."""
     import numpy as np
 
     # the shapes of the results depend on values, so the host finds the indices
@@ -97,8 +100,8 @@ def _root_of_squares(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bo
     """Returns the root of the sum of the squared absolute values along the axes."""
     kernels = checks.kernels
     # for real numbers without `abs`, whose gradient at 0 is not defined
-    size = kernels.abs(x) if checks.dtype_of(x).startswith("complex") else x
-    return kernels.sqrt(kernels.sum(kernels.square(size), axes, keepdims))
+    magnitudes = kernels.abs(x) if checks.dtype_of(x).startswith("complex") else x
+    return kernels.sqrt(kernels.sum(kernels.square(magnitudes), axes, keepdims))
 
 
 def repeat(checks: Checks, x: Any, times: int, axis: int) -> Any:

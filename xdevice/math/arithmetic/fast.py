@@ -23,8 +23,8 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
 
 def _matmul(checks: Checks) -> Callable[..., Any]:
     """Returns the standard's `matmul`."""
-    # the kernel for each dtype that has come up; it is written without a lock, as in
-    # `elementwise`
+    # the kernel for each dtype that the function was called with. The dict is written without a
+    # lock, because all threads write the same kernel
     kernels: dict[Any, Callable[[Any, Any], Any]] = {}
 
     def matmul(x1: Any, x2: Any, /) -> Any:
@@ -81,15 +81,15 @@ def _product(checks: Checks, x1: Any, x2: Any) -> Any:
     result = kernels.matmul(x1, x2)
     ndim = len(result.shape)
     # the axes that were added to vectors above; `vectors` has bools, which count as 0 or 1
-    gone = (ndim - 2,) * vectors[0] + (ndim - 1,) * vectors[1]
-    return kernels.squeeze(result, gone) if gone else result
+    added_axes = (ndim - 2,) * vectors[0] + (ndim - 1,) * vectors[1]
+    return kernels.squeeze(result, added_axes) if added_axes else result
 
 
 def _sum(checks: Checks) -> Callable[..., Any]:
     """Returns the standard's `sum`, with a faster way for the sum of all elements of a tensor
     of floats."""
-    # the kernel for each float dtype that has come up; sums of floats have the dtype of the
-    # tensor
+    # the kernel for each float dtype that the function was called with; sums of floats have the
+    # dtype of the tensor
     kernels: dict[Any, Callable[..., Any]] = {}
 
     def sum(
@@ -102,8 +102,10 @@ def _sum(checks: Checks) -> Callable[..., Any]:
         **misspelled: NoReturn,
     ) -> Any:
         # the fast way: all elements of a plain tensor, in its own dtype
-        is_whole = axis is None and dtype is None and not keepdims and checks.is_plain(x)
-        kernel = kernels.get(x.dtype) if is_whole and not misspelled else None
+        sums_all_elements = (
+            axis is None and dtype is None and not keepdims and checks.is_plain(x)
+        )
+        kernel = kernels.get(x.dtype) if sums_all_elements and not misspelled else None
         if kernel is not None:
             try:
                 return kernel(x, None, False)
@@ -111,7 +113,7 @@ def _sum(checks: Checks) -> Callable[..., Any]:
                 checks.raise_if_misfit("sum", x)
                 raise
         total = reducing.sum(checks, x, axis=axis, dtype=dtype, keepdims=keepdims, **misspelled)
-        if is_whole and dtypes.kind_of(checks.dtype_of(x)) == "f":
+        if sums_all_elements and dtypes.kind_of(checks.dtype_of(x)) == "f":
             kernels[x.dtype] = checks.kernel("sum", x.dtype)
         return total
 

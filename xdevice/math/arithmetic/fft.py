@@ -199,9 +199,11 @@ def _axis_by_axis(
     """Returns a transform along several axes (with the arguments of `_transformed`), computed along one axis after the
     other. The last axis, which has a transform of its own, comes first, because `rfft` takes real numbers; but it
     comes last for `irfft`, which returns real numbers."""
-    last, others = _STEPS[function]
-    *steps, (_, length, axis) = [(others, *pair) for pair in zip(lengths, axes, strict=True)]
-    steps.insert(len(steps) if last == "irfft" else 0, (last, length, axis))
+    along_last, along_others = _STEPS[function]
+    *steps, (_, length, axis) = [
+        (along_others, *pair) for pair in zip(lengths, axes, strict=True)
+    ]
+    steps.insert(len(steps) if along_last == "irfft" else 0, (along_last, length, axis))
     for step, n, axis in steps:
         x = _transformed(checks, x, step, (n,), (axis,), norm)
     return x

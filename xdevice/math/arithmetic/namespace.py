@@ -175,7 +175,7 @@ def array_namespace(*xs: Any) -> Any:
     # the usual call: one tensor of a known type, whose backend may be used in this process
     # (`refusal` is None)
     if len(xs) == 1:
-        cached = _seen.get(type(xs[0]))
+        cached = _by_type.get(type(xs[0]))
         if cached is not None and cached.backend.refusal is None:
             if cached.enter is not None:
                 cached.enter()
@@ -204,7 +204,7 @@ def checks_of(x: Any, function: str) -> Checks:
     """Returns the checks of the backend that the tensor `x` belongs to, after preparing this
     thread for its kernels. Raises `NotATensorError` if `x` is not a tensor; `function` is the
     name in the error."""
-    functions = _seen.get(type(x))
+    functions = _by_type.get(type(x))
     if functions is None or functions.backend.refusal is not None:
         functions = _lookup.find(x, function)
     if functions.enter is not None:
@@ -221,5 +221,5 @@ class _ArrayFunctions(Functions):
 
 
 _lookup: Final = Lookup(_ArrayFunctions)
-_seen: Final = _lookup.by_type
+_by_type: Final = _lookup.by_type
 """The `_ArrayFunctions` for each type of tensor that a function was called with."""

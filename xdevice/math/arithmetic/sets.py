@@ -46,7 +46,7 @@ def unique_all(checks: Checks, x: Any, /) -> UniqueAllResult:
     flattened `x`, for each element of `x` its index among the distinct ones, and how often each
     distinct element occurs."""
     return UniqueAllResult(
-        *_unique(checks, "unique_all", x, has_places=True, has_inverse=True, has_counts=True)
+        *_unique(checks, "unique_all", x, has_indices=True, has_inverse=True, has_counts=True)
     )
 
 
@@ -70,12 +70,12 @@ def _unique(
     checks: Checks,
     function: str,
     x: Any,
-    has_places: bool = False,
+    has_indices: bool = False,
     has_inverse: bool = False,
     has_counts: bool = False,
 ) -> list[Any]:
     """Returns a list with the distinct elements, then the index of the first occurrence of each
-    (if `has_places`), the index of each element of `x` in the distinct ones (if `has_inverse`),
+    (if `has_indices`), the index of each element of `x` in the distinct ones (if `has_inverse`),
     and the number of occurrences (if `has_counts`). Raises `UnsupportedError` for a symbol;
     `function` is the name in the error."""
     import numpy as np
@@ -86,7 +86,7 @@ def _unique(
     values = checks.backend.peek(x)
     # whether the distinct elements are taken from `x` by their indices, because gradients do
     # not flow through values from the host
-    takes_elements = has_places or checks.has_gradients
+    takes_elements = has_indices or checks.has_gradients
     wanted: Any = {
         "return_index": takes_elements,
         "return_inverse": has_inverse,
@@ -103,4 +103,4 @@ def _unique(
         return [checks.constant(elements, x), *tensors]
     # -1 cannot be computed from a shape without elements
     elements = kernels.take(kernels.reshape(x, (-1,) if values.size else (0,)), tensors[0], 0)
-    return [elements, *tensors[0 if has_places else 1 :]]
+    return [elements, *tensors[0 if has_indices else 1 :]]

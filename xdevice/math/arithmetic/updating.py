@@ -86,10 +86,10 @@ class Rows:
     """The parameters in a container, in its order. Each is in a row with the tensors at the same path in other
     containers of the same structure, such as its gradient.
 
-    `name` is the name of the container in errors, `walk` the walked container, and `others` are
-    the other containers by their names. Raises `ContainerError` if a row is not complete,
-    `DeviceMismatchError` if a row is not on one device, `NotATensorError` if a leaf is not a
-    tensor, and `ArgumentError` for tensors of several backends."""
+    `name` is the name of the container in errors, `walk` is the result of `trees.flatten` for it, and `others` are the
+    other containers by their names. Raises `ContainerError` if a row is not complete, `DeviceMismatchError` if a row
+    is not on one device, `NotATensorError` if a leaf is not a tensor, and `ArgumentError` for tensors of several
+    backends."""
 
     def __init__(self, name: str, walk: Walked, **others: Any) -> None:
         self.walk, self._name = walk, name
@@ -115,14 +115,13 @@ class Rows:
 
     @property
     def tree(self) -> Tree:
-        """The walked container, as a `Tree`, which can name the path to a parameter."""
+        """The container as a `Tree`, which can name the path to a parameter."""
         return Tree(None, walk=self.walk)
 
     def _column(self, name: str, walk: Walked) -> list[Any]:
-        """Returns the leaves of another walked container (`walk`, called `name` in errors) in
-        the order of the parameters. Raises `ContainerError` if the two containers differ in
-        structure, `ArgumentError` if they are of two backends, and the errors of
-        `parameters`."""
+        """Returns the leaves of another container in the order of the parameters. `walk` is the result of
+        `trees.flatten` for the container, and `name` is its name in errors. Raises `ContainerError` if the two
+        containers differ in structure, `ArgumentError` if they are of two backends, and the errors of `parameters`."""
         backend, leaves = parameters(walk, name)
         if backend is not self._backend:
             raise two_backends(self._name, self._backend, name, backend)
@@ -137,8 +136,8 @@ class Rows:
     def _paired(self, name: str, other: Tree, leaves: list[Any]) -> list[Any]:
         """Returns the leaves of `other` in the order of the parameters, paired by their paths.
         Raises `ContainerError` if a parameter or one of the leaves has no partner."""
-        paths, others = self.tree.paths(), other.paths()
-        by_path = dict(zip(others, leaves, strict=True))
+        paths, other_paths = self.tree.paths(), other.paths()
+        by_path = dict(zip(other_paths, leaves, strict=True))
         for i, path in enumerate(paths):
             if path not in by_path:
                 raise ContainerError(
@@ -146,8 +145,8 @@ class Rows:
                     "structure"
                 )
         # each parameter has a partner, so if `other` has more leaves, one of them has none
-        if len(others) > len(paths):
-            i = next(i for i, path in enumerate(others) if path not in paths)
+        if len(other_paths) > len(paths):
+            i = next(i for i, path in enumerate(other_paths) if path not in paths)
             raise ContainerError(
                 f"{name}{other.path(i)} has no parameter: {self._name} and {name} differ in structure"
             )
@@ -159,15 +158,15 @@ class Rows:
         # symbols have no device, and their types are not in `probes`
         if not registry.probes.keys() >= {*map(type, self.leaves), *map(type, leaves)}:
             return
-        devices, others = (
+        devices, other_devices = (
             list(map(self._backend.device_of, each)) for each in (self.leaves, leaves)
         )
-        i = next((i for i, device in enumerate(devices) if device != others[i]), None)
+        i = next((i for i, device in enumerate(devices) if device != other_devices[i]), None)
         if i is None:
             return
         raise DeviceMismatchError(
-            f"{self._name}{self.tree.path(i)} is on {devices[i]}, but its {_item_word(name)} is on {others[i]}; "
-            "move one of them with xdevice.to_device"
+            f"{self._name}{self.tree.path(i)} is on {devices[i]}, but its {_item_word(name)} is on "
+            f"{other_devices[i]}; move one of them with xdevice.to_device"
         )
 
     def applied(self, rule: Callable[..., Any], writes: bool = False) -> list[Any]:
