@@ -833,8 +833,8 @@ class _Layers(Functions):
         name = dtype_name(x.dtype)
         if name not in _INDICES:
             raise DTypeError(
-                f"{function} takes classes as int32 or int64, not {name}; cast them with xp.astype(x, xp.int64), or "
-                "turn probabilities into classes with xp.argmax(x, axis=1)"
+                f"{function} takes labels or indices of dtype int32 or int64, not {name}; cast them with "
+                "xp.astype(x, xp.int64), or turn probabilities into labels with xp.argmax(x, axis=1)"
             )
         return x
 

@@ -33,7 +33,7 @@ ONE_DEVICE = True
 TAKES_MASKS = True
 RESHAPE_IS_VIEW = True  # arrays cannot be changed, so a copy and a view look the same
 
-# making
+# creating arrays
 
 dtype = host_dtype
 
@@ -78,7 +78,7 @@ def fused(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda tensors, *settings: program(tensors, settings)
 
 
-# of each element
+# elementwise functions
 
 # compiled once more, so that the gradient is one program, too: JAX inlines its own functions,
 # and then each step of their gradients is a program of its own
@@ -103,7 +103,7 @@ def floor_divide(x1: Array, x2: Array) -> Array:
     return jnp.where((x2 == 0) & (x1 != 0), x1 / x2, quotient)
 
 
-# of many elements
+# reductions, sorting and indexing
 
 
 def _reducing(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -178,14 +178,14 @@ def _mode(indices: Array, fast: str) -> str:
     return "fill" if isinstance(indices, jax.core.Tracer) else fast
 
 
-# of shapes
+# shapes and products
 
 concat = jnp.concatenate
 
 
 def diagonal(x: Array, k: int) -> Array:
-    """Returns the diagonals of the matrices in the last two axes: those `k` places above the
-    main diagonals, or below them if `k` is negative."""
+    """Returns the diagonals of the matrices in the last two axes. `k` is 0 for the main diagonals, positive for those
+    above them, and negative for those below."""
     return jnp.diagonal(x, k, -2, -1)
 
 

@@ -168,7 +168,7 @@ def _is_float(x: Any) -> bool:
     return bool(np.dtype(x.dtype).kind == "f")
 
 
-# making
+# creating arrays
 
 dtype = host_dtype
 
@@ -207,7 +207,7 @@ def number(value: complex, name: str, like: Any) -> Any:
         return constant(np.asarray(value).astype(host_dtype(name)), like)
 
 
-# of each element
+# elementwise functions
 
 # MXNet's operators that are right as they are
 _OWN = named(
@@ -322,7 +322,7 @@ def _empty_like(shape: tuple[int, ...], like: Any) -> Any:
     return constant(np.zeros(shape, host_dtype(dtype_name(like.dtype))), like)
 
 
-# of many elements
+# reductions, sorting and indexing
 
 
 def _reducing(function: Callable[..., Any], if_empty: Any) -> Callable[..., Any]:
@@ -435,7 +435,7 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     return _np.take(x.reshape((-1,)), constant(flat, x), 0, mode="clip")
 
 
-# of shapes
+# shapes and products
 
 
 @_rearranging
@@ -510,7 +510,7 @@ def unstack(x: Any, axis: int) -> list[Any]:
 
 view = reshape
 
-# the extension
+# the extension `linalg`
 
 
 @_with_numpy_semantics

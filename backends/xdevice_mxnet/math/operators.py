@@ -45,11 +45,11 @@ def operator(
             if type(x) is not _Array:
                 return fallback(*arrays, **settings)
         # MXNet makes the result, and sets the number and the addresses of the outputs
-        count, outputs, number, types = len(arrays), _Handles(), c_int(), _Types()
-        handles = (_Handle * count)(*[x.handle for x in arrays])
+        input_count, outputs, output_count, types = len(arrays), _Handles(), c_int(), _Types()
+        handles = (_Handle * input_count)(*[x.handle for x in arrays])
         texts = _encoded_settings(tuple(settings), tuple(map(str, settings.values())))
         _check(library.MXImperativeInvokeEx(
-            handle, c_int(count), handles, byref(number), byref(outputs), *texts, byref(types)
+            handle, c_int(input_count), handles, byref(output_count), byref(outputs), *texts, byref(types)
         ))  # fmt: skip
         return _Array(_Handle(outputs[0]))
 
@@ -60,8 +60,12 @@ def operator(
 def _encoded_settings(names: tuple[str, ...], values: tuple[str, ...]) -> tuple[Any, ...]:
     """Returns the settings as the C library takes them: their number, their names and their
     values as texts."""
-    many = ctypes.c_char_p * len(names)
-    return c_int(len(names)), many(*map(str.encode, names)), many(*map(str.encode, values))
+    string_array = ctypes.c_char_p * len(names)
+    return (
+        c_int(len(names)),
+        string_array(*map(str.encode, names)),
+        string_array(*map(str.encode, values)),
+    )
 
 
 def gradients(loss: Any, inputs: list[Any]) -> list[Any]:

@@ -70,7 +70,7 @@ def _silent(function: Callable[..., Any]) -> Callable[..., Any]:
     return kernel
 
 
-# making
+# creating arrays
 
 dtype = host_dtype
 
@@ -106,7 +106,7 @@ def number(value: complex, name: str, like: Array) -> Array:
         return np.asarray(value).astype(host_dtype(name))
 
 
-# of each element
+# elementwise functions
 
 add = np.add
 multiply = np.multiply
@@ -143,7 +143,7 @@ def sign(x: Array) -> Array:
     return np.asarray(np.where(x == 0, 0, result), x.dtype)
 
 
-# of many elements
+# reductions, sorting and indexing
 
 
 def _reducing(function: Callable[..., Any]) -> Callable[..., Array]:
@@ -184,8 +184,7 @@ argmin = _array(np.argmin)
 
 
 def cumulative_prod(x: Array, axis: int) -> Array:
-    """Returns, for each place along an axis, the product of the elements up to and including
-    that place."""
+    """Returns, for each position along an axis, the product of the elements up to and including that position."""
     with np.errstate(all="ignore"):
         # by default NumPy widens small integers, which the core does itself where the standard
         # requires it
@@ -193,8 +192,7 @@ def cumulative_prod(x: Array, axis: int) -> Array:
 
 
 def cumulative_sum(x: Array, axis: int) -> Array:
-    """Returns, for each place along an axis, the sum of the elements up to and including that
-    place."""
+    """Returns, for each position along an axis, the sum of the elements up to and including that position."""
     # the dtype as in `cumulative_prod`
     return np.cumsum(x, axis=axis, dtype=x.dtype)
 
@@ -249,15 +247,15 @@ def einsum(subscripts: str, *tensors: Array) -> Array:
         return np.asarray(np.einsum(subscripts, *tensors, optimize=True))
 
 
-# of shapes
+# shapes and products
 
 broadcast_to = np.broadcast_to
 concat = np.concatenate
 
 
 def diagonal(x: Array, k: int) -> Array:
-    """Returns the diagonals of the matrices in the last two axes: those `k` places above the
-    main diagonals, or below them if `k` is negative."""
+    """Returns the diagonals of the matrices in the last two axes. `k` is 0 for the main diagonals, positive for those
+    above them, and negative for those below."""
     return np.diagonal(x, k, -2, -1)
 
 
@@ -293,7 +291,7 @@ def view(x: Array, shape: tuple[int, ...]) -> Array:
     return result
 
 
-# the extensions
+# the extensions `linalg` and `fft`
 
 
 def _arrays(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -51,7 +51,7 @@ WIDER = dict.fromkeys(OF_NUMBERS, dict.fromkeys(("uint8", "int8", "int16"), "int
 
 _full = private.get("paddle._C_ops.full")
 
-# making
+# creating arrays
 
 
 def dtype(name: str) -> Any:
@@ -101,7 +101,7 @@ def number(value: complex, name: str, like: Any) -> Any:
     return _full([], value, dtype(name), place)  # to_tensor takes ten times as long
 
 
-# of each element
+# elementwise functions
 
 greater = paddle.greater_than
 less = paddle.less_than
@@ -177,7 +177,7 @@ def sqrt(x: Any) -> Any:
     return paddle.cast(paddle.sqrt(paddle.cast(x, "float64")), "float32")
 
 
-# of many elements
+# reductions, sorting and indexing
 
 max = paddle.amax
 min = paddle.amin
@@ -209,9 +209,9 @@ def searchsorted(x1: Any, x2: Any, side: str) -> Any:
     positions = paddle.searchsorted(x1, x2, right=side == "right")
     if not x1.is_floating_point():
         return positions
-    # Paddle puts each infinity at the end, -inf too (no upstream issue known). So the place of
-    # an infinity is found by counting the elements of `x1` before it: side "left" is before its
-    # equals, "right" after them
+    # Paddle puts each infinity at the end, -inf too (no upstream issue known). So the position
+    # of an infinity is found by counting the elements of `x1` before it: side "left" is before
+    # its equals, "right" after them
     is_before = x1 < math.inf if side == "left" else x1 == -math.inf
     count = paddle.sum(is_before.astype(positions.dtype))
     zero, length = paddle.zeros_like(positions), paddle.full_like(positions, x1.shape[0])
@@ -246,7 +246,7 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     return paddle.take_along_axis(x, indices, axis, broadcast=False)
 
 
-# of shapes
+# shapes and products
 
 
 expand_dims = paddle.unsqueeze
@@ -288,7 +288,7 @@ permute_dims = paddle.transpose
 unstack = paddle.unbind
 view = reshape
 
-# the extensions
+# the extension `linalg`
 
 
 def solve(x1: Any, x2: Any) -> Any:

@@ -51,7 +51,7 @@ WIDER = {
 }
 RESHAPE_IS_VIEW = True  # tensors cannot be changed, so a copy and a view look the same
 
-# making
+# creating arrays
 
 
 def dtype(name: str) -> Any:
@@ -103,7 +103,7 @@ def _on_device_of(like: Any, make: Callable[..., Any], *arguments: Any) -> Any:
     return _placed(lambda x: make(*arguments))(like)
 
 
-# of each element
+# elementwise functions
 
 # functions of `tf.math` that are kernels once they are placed; a keyword gives TensorFlow's
 # name for a function
@@ -203,7 +203,7 @@ def trunc(x: Any) -> Any:
     return tf.where(x < 0, tf.math.ceil(x), tf.math.floor(x))
 
 
-# of many elements
+# reductions, sorting and indexing
 
 argmax = _placed(tf.argmax)
 argmin = _placed(tf.argmin)
@@ -281,7 +281,7 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
 @_placed
 def put(x: Any, indices: Any, values: Any) -> Any:
     """Returns a copy of `x` in which `values[i]` replaces the row `x[indices[i]]`."""
-    # TensorFlow takes a row of coordinates for each place, here of one coordinate
+    # TensorFlow takes a vector of coordinates for each index, here of one coordinate
     return tf.tensor_scatter_nd_update(x, tf.expand_dims(indices, 1), values)
 
 
@@ -302,7 +302,7 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     )
 
 
-# of shapes
+# shapes and products
 
 
 def concat(tensors: Sequence[Any], axis: int) -> Any:
@@ -319,7 +319,7 @@ def stack(tensors: Sequence[Any], axis: int) -> Any:
 unstack = _placed(lambda x, axis: tf.unstack(x, axis=axis))
 view = _placed(tf.reshape)
 
-# the extensions
+# the extensions `linalg` and `fft`
 
 
 @_placed

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 def _device_scope(x: Any) -> AbstractContextManager[Any]:
     """Returns a context manager that makes operations run on the device of `x`. For a traced
     tensor, which has no device, it changes nothing."""
-    place = getattr(x, "backing_device", None)
+    device = getattr(x, "backing_device", None)
     # the operations of a traced function run on the device of the whole function
-    return nullcontext() if place is None else tf.device(place)
+    return nullcontext() if device is None else tf.device(device)
 
 
 def _input(x: Any) -> Any:

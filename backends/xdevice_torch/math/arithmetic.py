@@ -50,7 +50,7 @@ WIDER = dict.fromkeys(
     _UNSIGNED,
 )  # fmt: skip
 
-# making
+# creating arrays
 
 
 def dtype(name: str) -> torch.dtype:
@@ -87,7 +87,7 @@ def number(value: complex, name: str, like: Tensor) -> Tensor:
     return torch.full((), value, dtype=dtype(name), device=like.device)
 
 
-# elementwise
+# elementwise functions
 
 bitwise_invert = torch.bitwise_not
 clip = torch.clamp
@@ -112,7 +112,7 @@ def sign(x: Tensor) -> Tensor:
     return torch.where(torch.isnan(x), x, signs) if x.is_floating_point() else signs
 
 
-# of many elements
+# reductions, sorting and indexing
 
 
 def prod(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
@@ -187,12 +187,12 @@ def norm(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
     return torch.linalg.vector_norm(x, 2, axes, keepdims)  # type: ignore[no-any-return]
 
 
-# of shapes
+# shapes and products
 
 
 def diagonal(x: Tensor, k: int) -> Tensor:
-    """Returns the diagonals of the matrices in the last two axes: those `k` places above the
-    main diagonals, or below them if `k` is negative."""
+    """Returns the diagonals of the matrices in the last two axes. `k` is 0 for the main diagonals, positive for those
+    above them, and negative for those below."""
     return torch.diagonal(x, k, -2, -1)
 
 

@@ -509,12 +509,12 @@ def test_what_is_refused_by_name(xp, name):
         ),
         (
             xdevice.errors.DTypeError,
-            "classes as int32 or int64, not float32",
+            "indices of dtype int32 or int64, not float32",
             lambda: nn.cross_entropy(floats, floats),
         ),
         (
             xdevice.errors.DTypeError,
-            "classes as int32 or int64, not bool",
+            "indices of dtype int32 or int64, not bool",
             lambda: nn.one_hot(xp.asarray([True]), 2),
         ),
         (

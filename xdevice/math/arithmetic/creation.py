@@ -41,7 +41,7 @@ def asarray(
     another one. Raises `SharingError` if `copy=False` and a copy is needed, and `DTypeError`
     for a dtype that the backend does not have."""
     # data such as lists, or a tensor of another framework: always copied
-    if not _is_mine(checks, obj):
+    if not _is_of_this_backend(checks, obj):
         if copy is False:
             raise SharingError(
                 "asarray(copy=False) takes only tensors of this backend; omit copy=False to copy anything else"
@@ -60,7 +60,7 @@ def asarray(
     return checks.kernels.copy(result) if copy and result is x else result
 
 
-def _is_mine(checks: Checks, x: Any) -> bool:
+def _is_of_this_backend(checks: Checks, x: Any) -> bool:
     """Whether `x` is a tensor, symbol or variable of the backend of this namespace."""
     owned = registry.kind_of(type(registry.as_array(x)))
     return owned is not None and owned.backend is checks.backend
@@ -140,16 +140,16 @@ def _dtype_for(checks: Checks, dtype: Any, default: str, device: object) -> str:
 def _full(checks: Checks, shape: Shape, value: Any, name: str, device: object) -> Any:
     """Returns a tensor of the shape with one value, of dtype `name`; `device` is the caller's
     argument."""
-    place = _device_for(checks, name, device)
-    return checks.backend.full(creation.shape_of((shape,), name), value, place, name)
+    target_device = _device_for(checks, name, device)
+    return checks.backend.full(creation.shape_of((shape,), name), value, target_device, name)
 
 
 def _device_for(checks: Checks, dtype: str, device: object) -> Device:
     """Returns the device of a new tensor: the argument `device`, or if that is None that of the
     `with device:` block. Raises `DTypeError` if tensors on the device cannot have the dtype."""
-    place = creation.place_for(checks.backend, device)
-    require_dtype(checks.backend, dtype, "the dtype", "use another dtype", place=place)
-    return place
+    target_device = creation.place_for(checks.backend, device)
+    require_dtype(checks.backend, dtype, "the dtype", "use another dtype", place=target_device)
+    return target_device
 
 
 # tensors of the shape of another one
@@ -279,8 +279,8 @@ def eye(
 
 def _tensor_of(checks: Checks, values: np.ndarray[Any, Any], name: str, device: object) -> Any:
     """Returns NumPy's values as a tensor of dtype `name`; `device` is the caller's argument."""
-    place = _device_for(checks, name, device)
-    return checks.backend.from_numpy(values.astype(host_dtype(name), copy=False), place)
+    target_device = _device_for(checks, name, device)
+    return checks.backend.from_numpy(values.astype(host_dtype(name), copy=False), target_device)
 
 
 # tensors made from other tensors

@@ -53,13 +53,13 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
     """Returns the elementwise functions of a namespace, by name."""
     kernels = checks.kernels
     table = {name: _unary(checks, name, kinds) for name, kinds in UNARY.items()}
-    # integers are whole already, so they are copied
+    # integers are rounded already, so they are copied
     for name in ROUNDING:
         table[name] = _unary(
             checks, name, REAL, special_kinds=INTEGER, special_kernel=kernels.copy
         )
     for name, value in TESTING.items():
-        # all integers have the same answer, so no kernel is called for them
+        # the result is the same for all integers, so it is not computed
         table[name] = _unary(
             checks,
             name,

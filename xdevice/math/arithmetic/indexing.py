@@ -129,14 +129,15 @@ def _values_like(checks: Checks, x: Any, values: Any, function: str) -> Any:
     if type(values) in NUMBERS:
         if dtypes.with_number(name, values) != name:
             raise DTypeError(
-                f"{function}: {shown(values)} does not fit in a tensor of dtype {name}; cast the tensor first"
+                f"{function}: {shown(values)} does not fit in a tensor of dtype {name}; cast the tensor first, "
+                "with xp.astype"
             )
         return checks.number(values, name, x)
     values = checks.tensor(values, function)
     if not dtypes.can_cast(checks.dtype_of(values), name):
         raise DTypeError(
-            f"{function}: values of dtype {checks.dtype_of(values)} do not fit in a tensor of dtype {name}; cast one "
-            f"of them"
+            f"{function}: values of dtype {checks.dtype_of(values)} do not fit in a tensor of dtype {name}; cast them "
+            f"with xp.astype(values, xp.{name})"
         )
     checks.require_one_device(function, x, values)
     return checks.cast(values, name)

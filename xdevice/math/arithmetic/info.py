@@ -39,7 +39,7 @@ class Info:
     def devices(self) -> tuple[Device, ...]:
         """Returns the devices of the backend that hold values."""
         # the device "meta" holds no values
-        return tuple(place for place in self._backend.devices() if place.kind != "meta")
+        return tuple(device for device in self._backend.devices() if device.kind != "meta")
 
     def default_device(self) -> Device:
         """Returns the device of new tensors: that of the `with device:` block, or `cpu:0`."""
@@ -48,7 +48,7 @@ class Info:
     def default_dtypes(self, *, device: object = None) -> dict[str, Any]:
         """Returns a dict with the default dtype for each kind of the standard, such as
         "integral", without the kinds that `device` lacks; None means the default device."""
-        place = creation.place_for(self._backend, device)
+        target_device = creation.place_for(self._backend, device)
         defaults = {
             "real floating": "float32",
             "complex floating": "complex64",
@@ -60,7 +60,7 @@ class Info:
         # without 64-bit
         names = {
             kind: self._checks.supported_dtype(
-                creation.default_dtype_on(self._backend, place, name)
+                creation.default_dtype_on(self._backend, target_device, name)
             )
             for kind, name in defaults.items()
             # `supported_dtype` would raise an error for a dtype that the framework never has,
@@ -93,8 +93,8 @@ class Info:
 
     def _names_on(self, device: object) -> list[str]:
         """Returns the names of the standard's dtypes that a device of this backend has now."""
-        place = creation.place_for(self._backend, device)
-        lacks = self._backend.lacks(place)
+        target_device = creation.place_for(self._backend, device)
+        lacks = self._backend.lacks(target_device)
         return [
             name
             for name in STANDARD

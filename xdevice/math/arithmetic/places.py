@@ -252,8 +252,8 @@ def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
     # a search in a sorted vector: comparing each element with each would need memory for the
     # product of both sizes
     ordered = sort(checks, kernels.reshape(x2, (-1,)))
-    # each element is compared with the element at its place in the sorted vector, or with the
-    # last one
+    # each element is compared with the element at its position in the sorted vector, or with
+    # the last one
     positions = searchsorted(checks, ordered, x1)
     positions = kernels.minimum(
         positions,
@@ -292,10 +292,9 @@ def searchsorted(
 
 
 def _insertion_points(checks: Checks, x1: Any, x2: Any, side: str) -> Any:
-    """Returns `searchsorted` of two vectors, with NaN after all numbers, as in `sort`. The
-    frameworks treat NaN differently, so the kernel gets infinity in place of each NaN, and its
-    results are corrected: the place of a NaN is after all numbers (side "left") or at the end,
-    and no number is placed after a NaN."""
+    """Returns `searchsorted` of two vectors, with NaN after all numbers, as in `sort`. The frameworks treat NaN
+    differently, so the kernel gets infinity in place of each NaN, and its results are corrected: the position of a NaN
+    is after all numbers (side "left") or at the end, and no number is placed after a NaN."""
     kernels = checks.kernels
     name = checks.dtype_of(x1)
     if dtypes.kind_of(name) != "f":

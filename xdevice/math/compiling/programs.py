@@ -560,12 +560,12 @@ def _extra_parts(node: Any) -> dict[str, Any]:
     list, the factory of a defaultdict, the `maxlen` of a deque. `node` is the container's node; see `_Node` in
     `containers/trees.py`."""
     x, _, _, children, _ = node
-    walked = {*map(id, children)}
+    item_ids = {*map(id, children)}
     kind = type(x).__qualname__
     extras = {
         f"{kind}.{name}": value
         for name, value in attributes(x).items()
-        if id(value) not in walked
+        if id(value) not in item_ids
     }
     # a defaultdict has the first one, a deque the second
     for name in ("default_factory", "maxlen"):
