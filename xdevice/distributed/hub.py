@@ -199,7 +199,7 @@ class Pending(NamedTuple):
 
 
 class Peer:
-    """The state of one rank, as the hub knows it: its two connections, its pending call, and its signs of life."""
+    """The hub's record of one rank: its two connections, its pending call, and its signs of life."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -207,8 +207,8 @@ class Peer:
         self.pulse: Conn | None = None
         self.pending: Pending | None = None
         self.still_since: float | None = None
-        """The time since which nothing has moved in this rank, or in its engine during a slow
-        call of the engine; None while no other rank waits for this rank."""
+        """The time since which this rank has made no progress (during a slow call of the engine: since which its
+        engine has made none); None while no other rank waits for this rank."""
         self.answered_at = 0.0
         """The time of the rank's last answer to a question of the hub; before that, the time of
         the first question."""

@@ -404,8 +404,7 @@ class Session:
 
     @contextmanager
     def inside(self, what: str) -> Iterator[None]:
-        """A block in which no collective can be called. `what` names the block in the error for
-        such a call."""
+        """A block in which no collective can be called. If one is called, the error names the block by `what`."""
         self._within = what
         try:
             yield

@@ -667,7 +667,7 @@ def present_layer(
     """Returns the layer at `path` with those of `parts` that a model has: those whose full names are among `names`,
     the names of the model's variables. Returns None if the model has none of the parts, or lacks a weight of a
     recurrent layer."""
-    # names in a layer become names in the model
+    # the names of the parts in their layer become names in the model
     prefixed = tuple(part._replace(name=join(path, part.name)) for part in parts)
     present = tuple(part for part in prefixed if part.name in names)
     # a norm on only some of the weights, for example, replaces these by other variables: then the parameters are
