@@ -59,6 +59,10 @@ FOR_GOOD: Final = (
     Private("virtual GPUs", "paddle.Tensor", CHECKED),
     # the checks of `_C_ops` on virtual GPUs, for methods that Paddle 3 added
     Private("virtual GPUs", "paddle.Tensor", NEWER_CHECKED, "newer"),
+    # refuses dtypes that a virtual GPU lacks, and counts memory: this function calls no `_C_ops`
+    Private("virtual GPUs", "paddle", ("to_tensor",)),
+    # the same for two methods
+    Private("virtual GPUs", "paddle.Tensor", ("to", "_copy_to")),
     # keeps the tracer of bytecode from rewriting xdevice's own functions;
     # `paddle.jit.ignore_module` reaches only the tracer of source code
     Private("compile", "paddle.jit.sot.opcode_translator.skip_files", ("skip_file_names",), "newer"),

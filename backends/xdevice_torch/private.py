@@ -21,7 +21,7 @@ IN_BLOCKS: Final = (
     Private("layers' calls", "torch.nn.Module", ("__call__",)),
     # reports reads and moves. A TorchFunctionMode works in one thread only, even if another
     # thread runs with a copy of the context, and it makes torch.compile compile functions again
-    Private("transfers", "torch.Tensor", (*READS, "to", "cpu", "cuda", "xpu")),
+    Private("transfers", "torch.Tensor", (*READS, "to", "copy_", "cpu", "cuda", "xpu")),
     # reports `x.vgpu()`, which moves a tensor to a virtual GPU as `x.cuda()` moves it to a CUDA
     # device
     Private("transfers", "torch.Tensor", ("vgpu",), "virtual GPUs"),
