@@ -182,6 +182,13 @@ def test_a_minimum_leaves_newer_words_out_and_says_so():
     assert newest.needed_torch(newest.sources[0]) == version("2.10") > version("2.9")
 
 
+def test_a_word_that_is_not_written_needs_no_release():
+    text = "import torch\ndef f(d):\n    with torch.cuda.device(d):\n        pass\n"
+    left = examined(text, goal=Goal("accelerator"))
+    assert [(site.verdict, site.since) for site in left.sites] == [("open", "2.8")]
+    assert left.needed_torch(left.sources[0]) is None
+
+
 @pytest.mark.parametrize("target", ["xdevice", "accelerator"])
 def test_what_stays_is_what_the_table_says(target):
     for name, row in ROWS.items():

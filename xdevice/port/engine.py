@@ -87,7 +87,7 @@ class Examined:
             (
                 version(site.since)
                 for site in self.sites_of(source)
-                if site.since and site.after
+                if site.since and site.verdict == "rewritten"
             ),
             default=None,
         )
