@@ -46,8 +46,8 @@ def variables(trainer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def named(index: int, state: Any, updates: int) -> Iterator[tuple[str, Any]]:
-    """Yields the name and the array of each part of the state for the parameter `index`, which
-    has taken `updates` steps. The count comes last, as an array."""
+    """Yields the name and the array of each part of the optimizer's state for the parameter `index`, which has been
+    updated `updates` times. This count comes last, as an array."""
     yield from ((f"{index}.{part}", array) for part, array in enumerate(arrays(state)))
     yield f"{index}.{UPDATES}", mx.nd.full((1,), updates, ctx=mx.cpu(), dtype="int64")
 

@@ -73,10 +73,12 @@ class PaddleMemory(Primitives):
 
     def reset_peak(self, device: Device) -> None:
         """Resets the peak of a device's allocated memory. Raises `UnsupportedError` in Paddle
-        2.6, which cannot, and for an accelerator whose memory `memory` does not report."""
+        2.6, which cannot, and for accelerators other than GPUs, whose memory Paddle does not
+        count."""
         if _IS_2 or (device.kind == "gpu" and not self._is_counted()):
             super().reset_peak(device)  # raises `UnsupportedError`
         elif device.kind != "gpu":
+            # the CPU, whose memory is counted as a whole
             _reset_peak(_KIND, 0)
         elif virtual_devices.registered():
             paddle.device.reset_max_memory_allocated(virtual_devices.name_of(device))

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 class Blocking(Primitives):
-    """The capability of waiting after each operation, which changes no result. Blocks of `blocking()` may overlap; the
-    mode ends with the last of them."""
+    """The capability of waiting after each operation, which changes no result. `with blocking():` blocks may overlap;
+    the mode ends when the last of them exits."""
 
     needs: ClassVar[tuple[str, ...]] = ("blocking",)
 

@@ -909,8 +909,9 @@ _layers_by_type: Final = _lookup.by_type
 
 
 def _layers_of(x: Any, function: str) -> _Layers:
-    """Returns the `_Layers` of the backend that the tensor `x` belongs to, and prepares this thread for its kernels,
-    which MXNet needs. Raises `NotATensorError` if `x` is not a tensor; `function` is the name in the error."""
+    """Returns the `_Layers` of the backend that the tensor `x` belongs to. Also prepares this thread to run the
+    backend's kernels, as MXNet requires. Raises `NotATensorError` if `x` is not a tensor; `function` is the name in
+    the error."""
     layers = _layers_by_type.get(type(x))
     # the type is new, or the backend cannot be used here any more, as in a forked process;
     # `find` raises then

@@ -468,6 +468,7 @@ def _end_all() -> None:
     running = tuple(_running)
     # all are told to stop before the first wait, so that they end at the same time
     for producer in running:
+        # its generator may be closed later still, and then does not wait for the thread again
         producer.is_awaited = True
         producer.tell_to_stop()
     for producer in running:

@@ -409,9 +409,9 @@ def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str
 
 
 def _copied_on_host(source: Backend, x: Any, target: Backend, dtype: str) -> Any:
-    """Returns a copy of `x`, a tensor of `source` on the host, as a tensor of the target. NumPy
-    allocates the memory of the copy, because NumPy requests huge pages from 4 MB on: with
-    ordinary pages, the first use of the memory takes longer than the copy."""
+    """Returns a copy of `x`, a tensor of `source` on the host, as a tensor of the target. NumPy allocates the memory
+    for the copy, because it requests huge pages for 4 MB or more: with ordinary pages, the first use of the memory
+    takes longer than the copy."""
     host = registry.load("numpy")
     return target.from_buffer(host.compact(_host_view(source, x, host, dtype)))
 

@@ -225,6 +225,8 @@ class MxnetOptimizers(Optimizers):
                 for index, parameter in enumerate(trainers.parameters(optimizer))
                 if parameter.grad_req != "null"
             )
+        # MXNet's name of each setting, for messages; the kind of clipping has no name in MXNet, so
+        # its entry says how to set it
         arguments = (
             _NAMES[kind]
             | _COMMON_NAMES

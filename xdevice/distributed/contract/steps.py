@@ -29,8 +29,8 @@ class Steps(Primitives):
         return lambda: None
 
     def times_written(self, x: Any) -> int | None:
-        """Returns how often a tensor has been written in place since it was made; None if the
-        framework does not count writes."""
+        """Returns how many times a tensor has been written in place since it was created, or None if the framework
+        does not count writes."""
         return None
 
     def hyperparameters(self, optimizer: Any) -> str:

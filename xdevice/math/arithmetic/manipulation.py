@@ -477,12 +477,12 @@ def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 
 
 def _sizes(shape: Any, function: str) -> tuple[int, ...]:
-    """Returns the argument `shape`, an int or a sequence, as a tuple of ints of 0 or more.
-    Raises `ShapeError` for anything else."""
+    """Returns the argument `shape`, an int or a sequence, as a tuple of non-negative ints. Raises `ShapeError` for
+    anything else."""
     lengths = _ints(shape, function)
     if min(lengths, default=0) < 0:
         raise ShapeError(
-            f"{function} expects an int or a sequence of ints of 0 or more, not {shown(shape)}"
+            f"{function} expects a non-negative int or a sequence of non-negative ints, not {shown(shape)}"
         )
     return lengths
 

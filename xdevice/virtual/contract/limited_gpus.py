@@ -28,7 +28,8 @@ class LimitedGpus(Primitives):
     """Counts the memory, if the framework itself does not."""
 
     def take_characters(self, characters: tuple[Character, ...]) -> None:
-        """Keeps the characters, one for each virtual GPU, and applies their limits."""
+        """Stores the character of each virtual GPU, that is, the dtypes and the memory that it has, and applies these
+        limits."""
         self.characters = characters
         # second, because the adapter's `limit` reads the characters
         self.limit()
