@@ -152,8 +152,11 @@ def processes(xd: Any) -> Any:
 
 def traced(xd: Any) -> Any:
     """The other tracer of Paddle, which follows calls by their bytecode."""
+    x = paddle.to_tensor([-1.0, 2.0])
+    # raises a refusal of the backend, which Paddle's tracer would turn into an UnboundLocalError
+    xd.device_of(x)
     step = paddle.jit.to_static(lambda x: xd.nn.relu(x) * 2, full_graph=False)
-    return [xd.to_numpy(step(paddle.to_tensor([-1.0, 2.0]))).tolist() for _ in range(3)]
+    return [xd.to_numpy(step(x)).tolist() for _ in range(3)]
 
 
 def linear() -> Any:

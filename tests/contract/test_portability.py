@@ -74,7 +74,7 @@ assert list(xdevice.prefetch([x], "cpu")) and xdevice.parallel.run(lambda: 1) ==
 assert xdevice.backend().samples() is not None
 """
 TEST = "def test_it(xd):\n    assert xd.name\n"
-SCRIPT = "import xdevice\nxdevice.record('x', xdevice.ones(2))\n"
+SCRIPT = "import xdevice\nxdevice.parity.log('x', xdevice.ones(2))\n"
 SLOW = "import time\ntime.sleep(600)\n"
 
 

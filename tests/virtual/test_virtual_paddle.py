@@ -296,7 +296,7 @@ pathlib.Path.read_text = lambda self, *args, **how: read(self, *args, **how).rep
         (
             "RUNTIME_MINOR_VERSION 1",
             "RUNTIME_MINOR_VERSION 2",
-            "version (0, 2, 1), not (0, 1, 1)",
+            "expected version (0, 1, 1) of its device interface, got (0, 2, 1)",
         ),
         ("*device_memory_allocate)", "*device_memory_take)", "'device_memory_allocate'"),
     ],
