@@ -287,8 +287,7 @@ def _require_parameters(trainer: Any, native: Any) -> None:
 
 
 def _move_state_after(trainer: Any) -> None:
-    """Moves the state of a Trainer after its parameters, to the devices on which these are
-    now."""
+    """Moves the state of a Trainer to the devices that its parameters are on now."""
     contexts = [list(parameter.list_ctx()) for parameter in trainers.parameters(trainer)]
     # a Trainer has one list of contexts for all its parameters. While only some of several nets
     # have moved, it keeps its list

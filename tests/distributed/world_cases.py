@@ -280,7 +280,9 @@ def tensors_of_torch() -> None:
         one = torch.arange(4.0)[:1].as_strided((1,), (2,))
         assert world.all_gather(one).tolist() == [0, 0]
         for mapped in (torch.func.grad, torch.vmap):
-            with pytest.raises(xdevice.errors.UnsupportedError, match="replaces a tensor while"):
+            with pytest.raises(
+                xdevice.errors.UnsupportedError, match="replaces a tensor while"
+            ):
                 mapped(lambda x: world.all_reduce(x.sum()))(torch.ones(2))
         with torch.inference_mode():
             assert world.all_reduce(torch.ones(2), "mean").tolist() == [1, 1]

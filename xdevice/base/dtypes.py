@@ -69,8 +69,8 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 def register_names(names: Mapping[Any, str]) -> None:
-    """Registers the names of a framework's own dtype objects: `names` has the name of each
-    object. Called once for each backend, when it is loaded."""
+    """Registers the names of a framework's own dtype objects: `names` maps each object
+    to its name. Called once for each backend, when it is loaded."""
     for dtype, name in names.items():
         _framework_names.setdefault(type(dtype), {})[dtype] = name
 

@@ -279,7 +279,8 @@ def _load(name: str) -> Backend:
     if not _is_imported(module) and name in entry_points():
         from importlib import import_module
 
-        # tells the import hook that xdevice is loading it
+        # tells xdevice's import hook, which waits for frameworks that the program imports, that
+        # this import is xdevice's own
         frameworks.wanted.add(name)
         try:
             import_module(module)

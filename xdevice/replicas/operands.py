@@ -147,8 +147,9 @@ def require_built(operands: Iterable[Operand]) -> None:
 
 
 def read(operand: Operand) -> Any:
-    """Returns the tensor of an operand; if the operand is a variable, the tensor from which its
-    values can be read."""
+    """Returns the tensor of an operand. If the operand is a variable of a framework, such as a
+    `tf.Variable`, returns the tensor from which its values can be read."""
+    # a variable has the kind "model", as models have
     return (
         operand.backend.tensor_of(operand.value) if operand.kind == "model" else operand.value
     )

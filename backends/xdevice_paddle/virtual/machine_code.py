@@ -78,13 +78,14 @@ class Page:
     def call(self, name: str, *passed: Argument | int, is_status: bool = False) -> int:
         """Makes a function that calls the function `name` of the C library, and returns the new function's address.
 
-        `passed` has the arguments for the function of the C library, at most six: constants, and, in ascending order,
-        arguments of the new function. If `is_status`, the new function returns the result of the C library's function;
-        otherwise it returns 0.
+        `passed` has the arguments for the function of the C library, at most six: constants, and arguments of the new
+        function, in ascending order and each at its own position or at an earlier one. If `is_status`, the new
+        function returns the result of the C library's function; otherwise it returns 0.
         """
         places = list(zip(_REGISTERS, passed, strict=False))
         # before the constants, which would overwrite registers with arguments that are still
-        # needed; in ascending order because each argument moves to an earlier register
+        # needed. In ascending order: each argument stays or moves to an earlier register, whose own
+        # argument has moved before
         moved = [
             _move(register, _REGISTERS[x.number])
             for register, x in places

@@ -656,7 +656,7 @@ def test_what_is_refused_by_name(xp, name):
         ),
         (
             xdevice.errors.ArgumentError,
-            "eps must be a small number",
+            "eps must be at least 0 and less than 1",
             lambda: nn.layer_norm(floats, eps=-1),
         ),
         (

@@ -1262,7 +1262,7 @@ def test_what_is_said_is_held_against_the_shapes(name, kind, shapes, message):
     }
     with pytest.raises(
         xdevice.errors.StateError,
-        match=f"'x' has the kind {kind} in kinds=, which is impossible.*{message}",
+        match=f"kinds= gives 'x' the kind {kind}, which does not fit.*{message}",
     ):
         xdevice.models.convert_state(state, "paddle", kinds={"x": kind})
 

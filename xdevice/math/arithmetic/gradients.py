@@ -200,9 +200,9 @@ def _value_and_gradients(
     aux_trees: list[Tree] = []
 
     def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
-        """Returns the loss of `f` with `inputs` in place of the parameters, and the leaves of
-        `aux`. The contract promises that the adapter calls it once, so `aux_trees` has one
-        item."""
+        """Calls `f` with `inputs` in place of the parameters. Returns the loss, and the leaves of
+        `aux`. The contract promises that the adapter calls this function once, so `aux_trees` has
+        one item."""
         loss = f(trees.rebuild(walk, inputs), *args, **kwargs)
         if has_aux:
             loss, aux = _loss_and_aux(loss)

@@ -568,7 +568,7 @@ def check_shapes(layer: Layer, variables: Variables) -> None:
             f"{part.name} {tuple(variables[part.name].shape)}" for part in layer.parts
         )
         raise StateError(
-            f"{shown(layer.path)} has the kind {layer.kind} in kinds=, which is impossible with {came}: {wrong}"
+            f"kinds= gives {shown(layer.path)} the kind {layer.kind}, which does not fit {came}: {wrong}"
         )
 
 
