@@ -63,7 +63,7 @@ def test_nothing_is_made_of_it(xd, lack, place, tmp_path):
         xdevice.zeros(2, device=place, dtype="float16")
     lack("float64")
     with pytest.raises(
-        xdevice.errors.DTypeError, match=r"is float64, which .*; use float32, or stay"
+        xdevice.errors.DTypeError, match=r"is float64, which .*; use float32, or keep it on"
     ):
         xdevice.zeros(2, device=place, dtype="float64")
 
