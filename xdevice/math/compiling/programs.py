@@ -289,11 +289,13 @@ def _leaf_reader(node: Any) -> Callable[[Any, list[Any]], bool]:
     parts = [_leaf_reader(inner[i]) if i in inner else None for i in range(length)]
 
     def read(x: Any, leaves: list[Any]) -> bool:
+        # of any type, for type checkers, which narrow that of `x`
+        children: Any = x
         # a dict with the same keys in another order counts as different, because leaves are
         # read in order
         if type(x) is not cls or (len(x) != length if cls is not dict else [*x] != names):
             return True
-        for child, read_child in zip(x if cls is not dict else x.values(), parts):  # noqa: B905  # of one length
+        for child, read_child in zip(children if cls is not dict else children.values(), parts):  # noqa: B905  # of one length
             if read_child is None:
                 leaves.append(child)
             elif read_child(child, leaves):
