@@ -52,8 +52,7 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
     | torch | each in its own thread and on its own streams | yes |
     | tensorflow | each in its own thread | no: differentiate inside the task |
     | mxnet | one after another in the caller's thread; its engine runs the work side by side | yes |
-    | paddle | each in its own thread, on the caller's streams, one `paddle.grad` at a time; virtual GPUs: as mxnet |
-    yes |
+    | paddle | each in its own thread, `paddle.grad` in turn, on the caller's streams; virtual GPUs: as mxnet | yes |
     | jax | each in its own thread | no: differentiate inside the task |
     | numpy | each in its own thread | NumPy has no gradients |
 

@@ -63,7 +63,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
         ContainerError: for a batch with an object whose tensors would stay behind, as with `to_device`.
         UnsupportedError: for a batch with a model or a variable that is not on the device; for a second loop over an
             iterable that can be started only once, such as a generator.
-        Any error of the source, in place of the batch. Paddle and tf.data change it (docs/reference/async.md).
+        Any error of the source, in place of the batch; Paddle and tf.data change the error: docs/reference/async.md.
 
     Costs about 50 us a batch in addition to the copy, in the thread.
 
