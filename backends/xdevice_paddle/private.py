@@ -61,8 +61,8 @@ FOR_GOOD: Final = (
     Private("virtual GPUs", "paddle.Tensor", NEWER_CHECKED, "newer"),
     # refuses dtypes that a virtual GPU lacks, and counts memory: this function calls no `_C_ops`
     Private("virtual GPUs", "paddle", ("to_tensor",)),
-    # the same for two methods
-    Private("virtual GPUs", "paddle.Tensor", ("to", "_copy_to")),
+    # the same for the method by which `to`, `cpu` and `cuda` move a tensor
+    Private("virtual GPUs", "paddle.Tensor", ("_copy_to",)),
     # keeps the tracer of bytecode from rewriting xdevice's own functions;
     # `paddle.jit.ignore_module` reaches only the tracer of source code
     Private("compile", "paddle.jit.sot.opcode_translator.skip_files", ("skip_file_names",), "newer"),

@@ -54,8 +54,6 @@ FOR_GOOD: Final = (
 """Attributes that are replaced until the process ends."""
 
 PRIVATE: Final = (
-    # reports each operation with its values; `tf.debugging` only writes them to files
-    Private("operations", "tensorflow.python.framework.op_callbacks", ("add_op_callback", "remove_op_callback")),
     # ends deterministic mode, and tells whether it is on: the public `enable_op_determinism`
     # cannot be undone; no upstream issue known
     Private(
@@ -74,9 +72,11 @@ PRIVATE: Final = (
     Private("waiting, transfers, blocking and several processes", "tensorflow.python.eager.context", ("context",)),
     # whether the runtime has started. Without it TensorFlow counts as started
     Private("waiting", "tensorflow.python.eager.context.Context", ("_initialized",)),
-    # reports each operation of a thread; blocking mode needs it on GPUs only
+    # reports each operation of a thread with its values, which `tf.debugging` only writes to
+    # files; blocking mode needs it on GPUs only
     Private(
-        "transfers and blocking", "tensorflow.python.framework.op_callbacks", ("add_op_callback", "remove_op_callback"),
+        "blocking, operations and transfers", "tensorflow.python.framework.op_callbacks",
+        ("add_op_callback", "remove_op_callback"),
     ),
     # removes the callback of one thread while other threads still have theirs
     Private("transfers and blocking", "tensorflow.python.eager.context.Context", ("remove_op_callback",)),

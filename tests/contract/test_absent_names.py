@@ -21,7 +21,7 @@ from xdevice.contract import private
 from xdevice.contract.private import CAPABILITIES, CORE, Names, Private, spelled, words
 
 SCRIPT = Path(__file__).with_name("absent_names.py")
-MOST = 402  # with those that show operations, and those that virtual GPUs replace to refuse and to count memory
+MOST = 400  # with those that show operations, and those that virtual GPUs replace to refuse and to count memory
 MOST_OF_CORE = 40
 
 

@@ -37,6 +37,12 @@ REPLACED_BY_ITS_OWN = {
     "torch.cuda.max_memory_allocated",
 }
 """Replaced by a class or function of PyTorch in another module, and not by one of xdevice."""
+KEPT_BY_DYNAMO = {
+    ("torch._dynamo.device_interface", "current_device"),
+    ("torch._dynamo.variables.ctx_manager", "_exchange_fn"),
+    ("torch._dynamo.variables.ctx_manager", "_maybe_exchange_fn"),
+}
+"""Attributes of classes of torch._dynamo, which is imported meanwhile and keeps the functions that it finds."""
 OF_PYTHON = {"_replace", "_asdict", "_make", "_fields", "_obj", "_getframe", "_fields_"}
 OF_CTYPES = {"_name"}
 
@@ -183,7 +189,9 @@ def compare(name):
     backend = xdevice.backend(name)
     if name == "torch":
         backend.framework.vgpu.set_device(1)
+    before = {path: found(path) for path in REPLACED_BY_ITS_OWN if path.startswith(f"{name}.")}
     backend.take_for_cuda(xdevice.gpu(1))
+    assert [path for path, value in before.items() if found(path) is value] == []
     with ExitStack() as stack:
         stack.enter_context(backend.watch(lambda transfer: None))
         stack.enter_context(backend.blocking())
@@ -225,7 +233,8 @@ def require_replaced(things, rows):
             is_row(row, owner, replaced) and replaced == name for owner, replaced in things
         )
     ]
-    assert not set(left) - REPLACED_BY_ITS_OWN, left
+    listed = {f"{row.owner}.{name}" for row in rows for name in row.names}
+    assert set(left) == REPLACED_BY_ITS_OWN & listed, left
 
 
 def is_row(row, owner, name):
@@ -259,13 +268,8 @@ def replaced(backend):
         (owner, name)
         for owner in owners.values()
         for name, value in list(vars(owner).items())
-        # torch._dynamo, imported meanwhile, keeps the functions that it finds in torch.cuda
-        if is_ours(value) and not home_module(owner).startswith("torch._dynamo")
+        if is_ours(value) and (getattr(owner, "__module__", ""), name) not in KEPT_BY_DYNAMO
     ]
-
-
-def home_module(owner):
-    return getattr(owner, "__module__", None) or getattr(owner, "__name__", "")
 
 
 def home(value):

@@ -11,7 +11,7 @@ the devices of operands: the kernel of one real GPU accesses the memory of the o
 operands would silently be copied to the host |
 | methods of `paddle.Tensor` written in C++ (`CHECKED` in private.py) | `_checked` | Paddle's Python calls them \
 without going through `_C_ops` |
-| `to_tensor`, `Tensor.to`, `_copy_to`, if the GPUs have limits | `_checking` | they make tensors without `_C_ops` |
+| `to_tensor`, `Tensor._copy_to`, if the GPUs have limits | `_checking` | they make tensors without `_C_ops` |
 
 Paddle copies results back to the GPU, except those without elements, so `_checked` moves these
 by `_move_empty`. Operands on the CPU are allowed, because Paddle copies them to the GPU, real or
@@ -118,7 +118,6 @@ def check_results(check: Callable[[Any, int], None]) -> None:
     for owner, name in (
         (paddle, "to_tensor"),
         (paddle.Tensor, "_copy_to"),
-        (paddle.Tensor, "to"),
     ):
         setattr(owner, name, _checking(getattr(owner, name)))
 
