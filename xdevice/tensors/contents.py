@@ -1,13 +1,13 @@
-"""Moves, copies and locates the contents of a container, for the verbs. Everything is checked before anything moves;
-models move before the tensors next to them.
+"""Moves, copies and locates the contents of a container, for verbs such as `to_device`. Everything is checked before
+anything moves. Models move before the tensors in the same container.
 
-If a container holds tensors that can be on other devices, then the string tensors in it, and the arrays of frameworks
-that have only host memory, such as NumPy's, are data like Python's numbers: they stay on the host, and their device is
-not compared. In a container without such tensors, they count as tensors.
+String tensors, and the arrays of frameworks that have only host memory, such as NumPy's, can only be on the host. If a
+container also holds tensors that can be on other devices, these host-only values are treated as data, like Python's
+numbers: they stay on the host, and their device is not compared. In any other container, they are treated as tensors.
 
-A container is moved in one of two ways. If it holds only tensors, numbers and strings, the types of its leaves suffice
-to move it. Otherwise, each leaf is classified first (`_Sorted`), which takes longer: for an OrderedDict of 100 tensors
-that are on the device already, 0.18 ms instead of 0.02 ms.
+A container is moved in one of two ways. If it holds only tensors, numbers and strings, the types of its leaves are all
+that a move has to look at. Otherwise, each leaf is classified first (`_Sorted`), which takes longer: for an OrderedDict
+of 100 tensors that are on the device already, 0.18 ms instead of 0.02 ms.
 """
 
 from __future__ import annotations
@@ -43,25 +43,27 @@ if TYPE_CHECKING:
     """A function of `leaves` that moves or copies one tensor or model: `move`, `start_move` or
     `copy`."""
     Undo = list[Callable[[BaseException], None]]
-    """Functions that take the error of a later step, and undo a move in place or add a note about it to the error."""
+    """Functions that are called with the error of a later step. Each undoes a move in place, or adds a note about this
+    move to the error."""
     _Away = dict[Backend, list[Any]]
-    """The tensors that are not on the target device yet and have to move, by their backends."""
+    """The tensors that have to move, by backend: those that are not on the target device yet,
+    or all tensors if they are copied."""
     _Owned = tuple[int, Any, Backend, str]
     """A leaf that belongs to a backend: its index among the leaves, its value, its backend and
-    its kind. A plain tuple, because one is made for each tensor, and making a NamedTuple takes
-    1 us instead of 0.1 us."""
+    its kind. It is a plain tuple because one is created for each tensor, and creating a
+    NamedTuple takes 1 us instead of 0.1 us."""
 
 _movable = registry.movable
 
 
 def transfer(x: Any, requested: Device, transfer_one: TransferOne, verb: str) -> Any:
     """Returns what `to_device` or `copy_to` returns for `x`. `requested` is the device as the caller named it, perhaps
-    by its hardware (`cuda:1`). `transfer_one` is the function of `leaves` that moves or copies one tensor or model,
-    and `verb`, "move" or "copy", is the word for that in errors."""
+    by its hardware (`cuda:1`). `transfer_one` is the function of `leaves` that moves or copies one tensor or model.
+    Errors name the operation by `verb`, "move" or "copy"."""
     # the most frequent cases come first: one tensor, a batch, one model, any other container
     try:
         owner = _movable.get(type(x))
-    # the metaclass makes the type unhashable
+    # the type is unhashable because of its metaclass
     except TypeError:
         owner = None
     if owner is not None:
@@ -70,8 +72,8 @@ def transfer(x: Any, requested: Device, transfer_one: TransferOne, verb: str) ->
             refuse_lacking(x, target, (owner,))
         return transfer_one(owner, "tensor", x, target)
     batch = flatten_batch(x)
-    # not a container: `walks` has None for a leaf, and no entry for a type that was not looked
-    # up yet
+    # `x` may be a leaf: `walks` contains None for the type of a leaf, and no entry for a type
+    # that has not been looked up yet
     if batch is None and trees.walks.get(id(type(x))) is None:
         array = registry.as_array(x)
         owned = registry.kind_of(type(array))
@@ -93,7 +95,7 @@ def transfer(x: Any, requested: Device, transfer_one: TransferOne, verb: str) ->
         if batch is not None
         else None
     )
-    # models, objects of unknown types, or tensors that cannot leave the host
+    # there are models, objects of unknown types, or tensors that cannot leave the host
     if batch is None or away is None:
         return _Sorted(x, walk).transfer(requested, target, transfer_one, verb)
     # everything is there already: returns the same object, which tells the program that nothing
@@ -113,7 +115,7 @@ def check_copies(x: Any, places: Iterable[Device]) -> None:
     """Raises the error that `copy_to` would raise if `x` cannot be copied to one of the devices
     `places`. Copies nothing."""
     content = _Sorted(x)
-    # `is_copy` is True: a copy is made of the tensors that are on the device already, too
+    # True for `is_copy`: tensors that are on the device already are copied, too
     for requested in places:
         content.check(requested, devices.plain(requested), True)
 
@@ -138,12 +140,12 @@ def device_set(x: Any) -> set[Device] | None:
 
 
 def places(x: Any, name: str) -> Iterator[Location]:
-    """Yields a `Location` with the device of every tensor, and of every variable of a model, in a container. Data that
-    stays on the host is left out: arrays that can only be on the host, if the container also has tensors that can be
-    on other devices. Errors call the container `name`. Raises `UnsupportedError` for a symbol."""
+    """Yields a `Location` for every tensor in a container, and for every variable of the models in it. If the container
+    has tensors that can be on other devices than the host, the values that can only be on the host are left out. Errors
+    call the container `name`. Raises `UnsupportedError` for a symbol."""
     content = _Sorted(x)
     for i, value, backend, kind in content.owned:
-        # data stays on the host when the container moves, so its device does not count
+        # data stays on the host when the container moves, so its device is ignored
         if id(value) not in content.data:
             yield from leaves.places(
                 backend, kind, value, partial(_name, name, content.tree, i)
@@ -158,8 +160,8 @@ def places(x: Any, name: str) -> Iterator[Location]:
                 place,
                 "" if stranger.moves else hint,
             )
-        # the tensors of models in it that their frameworks do not list; an object that moves
-        # itself moves them
+        # models in the object may hold tensors that their frameworks do not list; an object
+        # that moves itself also moves these tensors
         for part in stranger.parts if not stranger.moves else ():
             if part.kind == "model":
                 for inner, place in WholeModel(part.backend, part.value).unlisted_places():
@@ -171,8 +173,9 @@ def places(x: Any, name: str) -> Iterator[Location]:
 
 
 def _name(name: str, tree: Tree, i: int, inner: str = "") -> str:
-    """Returns what errors call the tensor at the path `inner` in leaf `i` of `tree`, a
-    container that they call `name`: "batch['x'][1]"."""
+    """Returns the name of a tensor for errors, such as "batch['x'][1]". The tensor is at the
+    path `inner` within the leaf with the index `i` of `tree`, a container that errors call
+    `name`."""
     return name + tree.path(i) + inner
 
 
@@ -189,16 +192,16 @@ def owned(x: Any) -> Iterator[tuple[Backend, str, Any]]:
 
 
 def _only_tensors(walk: Walked) -> Batch | None:
-    """Returns the tensors in a container that was walked, if its other leaves are only numbers,
-    strings and None. Returns None if there are other leaves, or if the walked object was not a
-    container."""
+    """Returns the tensors of a walked container as a `Batch`, if each of its other leaves is a
+    number, a string or None. Returns None if it has leaves of other types, or if the walked
+    object is not a container."""
     root, leaves, kinds = walk
     if root is None:
         return None
     try:
         backends = {cls: _movable[cls] for number, cls in kinds.items() if number not in PLAIN}
-    # KeyError for models, symbols, host-only arrays and unknown types; or a type cannot be
-    # hashed
+    # `_movable` lacks models, symbols, host-only arrays and unknown types; or a type is
+    # unhashable
     except Exception:
         return None
     return (
@@ -210,7 +213,7 @@ def _only_tensors(walk: Walked) -> Batch | None:
 
 
 def _of_type(cls: type, tensors: list[Any]) -> list[Any]:
-    """Returns the tensors that have exactly this type."""
+    """Returns the tensors whose type is exactly `cls`."""
     return [x for x in tensors if type(x) is cls]
 
 
@@ -225,13 +228,14 @@ class _Sorted:
         self.owned: list[_Owned] = []
         self.strangers: list[tuple[int, Stranger]] = tree.strangers
         self._kept: list[Any] = []
-        """The parts of models. They are kept alive, because they are looked up by their `id`s
-        even after a move has replaced them in their models."""
+        """The parts that models had before they moved. This list keeps the parts alive, because
+        they are looked up by their `id`s even after the move has replaced them in their
+        models."""
         for i, value in enumerate(tree.leaves):
             owned = tree.owners[id(type(value))]
             if owned is not None:
                 self.owned.append((i, value, owned.backend, owned.kind))
-        # NumPy arrays of Python objects are tensors for their backend, but containers here
+        # for its backend, a NumPy array of Python objects is a tensor; here it is a container
         if any(backend.is_host_only for _, _, backend, _ in self.owned):
             self._reclassify_object_arrays()
         data = {
@@ -244,17 +248,17 @@ class _Sorted:
             id(value) in data for _, value, _, _ in self.owned
         )
         self.data = set() if is_alone else data
-        """The `id`s of values that count as data, such as NumPy arrays and tensors of strings:
-        they can only be on the host, and stay there while the tensors of the container move.
-        Empty if the container has no tensors that can be on other devices."""
+        """The `id`s of the values that are treated as data, such as NumPy arrays and tensors of
+        strings. These values can only be on the host, and stay there while the tensors of the
+        container move. Empty if the container has no tensors that can be on other devices."""
 
     def transfer(
         self, requested: Device, target: Device, transfer_one: TransferOne, verb: str
     ) -> Any:
         """Returns the container with its leaves moved or copied: models first, then tensors, then objects that move
         themselves. If a leaf raises an error, models that have moved in place are moved back. `target` is the device
-        `requested` under its plain name, `gpu:1` for `cuda:1`. `transfer_one` moves or copies one tensor or model, and
-        `verb`, "move" or "copy", is the word for that in errors."""
+        `requested` under its plain name, `gpu:1` for `cuda:1`. `transfer_one` moves or copies one tensor or model.
+        Errors name the operation by `verb`, "move" or "copy"."""
         self._require_container(verb)
         is_copy = transfer_one is leaves.copy
         away = self.check(requested, target, is_copy)
@@ -272,8 +276,8 @@ class _Sorted:
             raise
 
     def _reclassify_object_arrays(self) -> None:
-        """Lists each array of Python objects under `strangers` instead of `owned` if it holds tensors that can be on
-        other devices than the host."""
+        """Finds the arrays of Python objects that hold tensors which can be on other devices than the host, and
+        transfers these arrays from `owned` to `strangers`."""
         for leaf in tuple(self.owned):
             i, value, backend, _ = leaf
             # `container_way` is None for an array of numbers
@@ -313,10 +317,10 @@ class _Sorted:
         return models
 
     def check(self, requested: Device, target: Device, is_copy: bool) -> _Away:
-        """Returns the tensors that have to move to `requested`; all of them if `is_copy`. `target` is the same device
+        """Returns the tensors that have to move to `requested`: all tensors if `is_copy`. `target` is the same device
         under its plain name. Both are needed: a backend refuses `cuda:1` if its GPUs are of another kind, but tensors
-        report `gpu:1` as their device. Raises an error if a leaf cannot be on the device, if tensors in an object of
-        an unknown type would stay behind, or if the container cannot be rebuilt or copied."""
+        report `gpu:1` as their device. Raises an error if a leaf cannot be on the device, if tensors in an object of an
+        unknown type would stay behind, or if the container cannot be rebuilt or copied."""
         tree = self.tree
         tensors = [
             (value, backend)
@@ -325,11 +329,11 @@ class _Sorted:
         ]
         backends = {type(value): backend for value, backend in tensors}
         batch: Batch = [value for value, _ in tensors], backends, {}
-        # tensors that can only be on the host were left out above, so none may be bound to it.
-        # `or {}` is for type checkers: without `may_be_bound`, the result is never None
+        # tensors that can only be on the host were left out above, so no tensor here is bound
+        # to it. `or {}` is for type checkers: with may_be_bound=False, the result is never None
         away = _locate(self.x, batch, requested, target, is_copy, may_be_bound=False) or {}
         for _, value, backend, kind in self.owned:
-            # tensors were looked at above, and data stays on the host
+            # tensors were checked above, and data stays on the host
             if kind == "tensor" or id(value) in self.data:
                 continue
             _require(backend, requested, self.x, value)
@@ -338,16 +342,16 @@ class _Sorted:
                 list(backend.model_devices(value))
         # objects of unknown types that hold tensors
         for i, stranger in self.strangers:
-            # by its type's own method, or by a function that was registered for the type
+            # the object is moved by a method of its type, or by a function that was registered
+            # for the type
             if stranger.moves:
                 _require(stranger, requested, self.x, stranger.x)
             elif is_copy:
                 raise stranger.refusal(tree.path(i) or "it", target, is_copy)
-            # a move leaves an object that is on the device alone, whatever its type
+            # an object that is on the device already does not have to move, whatever its type
             elif not stranger.is_on(target):
-                # models in it that are also in the container move in place, so only the rest
-                # would stay behind
-                # `leaf[1]` is the model itself
+                # models in this object that are also elsewhere in the container move in place,
+                # so only the rest would stay behind. `leaf[1]` is the model itself
                 moving = {
                     id(part) for leaf in self._models for part in (leaf[1], *_parts(leaf))
                 }
@@ -359,20 +363,20 @@ class _Sorted:
         if is_copy:
             self._refuse_shared()
             tree.refuse_shared()
-        # models move in place, before the container is rebuilt: so it must be known before that
-        # it can be rebuilt
+        # models move in place before the container is rebuilt, so a container that cannot be
+        # rebuilt must be refused before they move
         elif away and self._models:
             tree.check_rebuilding({id(x) for tensors in away.values() for x in tensors})
         return away
 
     def _refuse_shared(self) -> None:
-        """Raises `UnsupportedError` if two models share a part. They are copied one after the
-        other, so their copies would not share it."""
+        """Raises `UnsupportedError` if two models share a part. The models are copied one after
+        the other, so the copies would not share the part."""
         # the index of the model to which each part belongs
         owners: dict[int, int] = {}
         for leaf in self._models if len(self._models) > 1 else ():
             i, model, _, _ = leaf
-            # the model is part of an earlier one, with which it is copied
+            # this model is part of an earlier one, and is copied together with it
             if id(model) in owners:
                 continue
             parts = _parts(leaf)
@@ -390,11 +394,11 @@ class _Sorted:
     def _move_before_tensors(
         self, target: Device, transfer_one: TransferOne, undo: Undo
     ) -> dict[int, Any]:
-        """Moves or copies to the device `target`, by the function `transfer_one`, all leaves in `owned` that must come
-        before the tensors: models, then symbolic tensors, and data, which goes to the host. Returns the results, by
-        the `id`s of the old leaves. Because models come first, a parameter that is also in the container outside its
-        model stays the parameter of the new model. For each model that is moved in place, adds to `undo` a function
-        that moves it back."""
+        """Moves or copies, with the function `transfer_one`, all leaves in `owned` that must come before the tensors:
+        first models, then symbolic tensors and data. Data goes to the host, the others to the device `target`. Returns
+        the results, by the `id`s of the old leaves. Because models come first, a parameter that is also in the
+        container outside its model stays the parameter of the new model. For each model that is moved in place, a
+        function that moves the model back is added to `undo`."""
         done: dict[int, Any] = {}
         others = (leaf for leaf in self.owned if leaf[3] != "model")
         for _, value, backend, kind in (*self._models, *others):
@@ -410,8 +414,8 @@ class _Sorted:
             if transfer_one is not leaves.copy and whole.is_all_on(place):
                 done[id(value)] = value
                 continue
-            # listed before the move, which may replace them; needed only if the container has
-            # other leaves
+            # the parts are listed before the move, which may replace them; they are needed only
+            # if the container has other leaves
             parts = whole.parts() if len(self.owned) > 1 else []
             self._kept += parts
             if transfer_one is leaves.copy:
@@ -426,9 +430,9 @@ class _Sorted:
     def _move_strangers(
         self, target: Device, is_copy: bool, done: dict[int, Any], undo: Undo
     ) -> None:
-        """Moves (copies, if `is_copy`) the `strangers` that can move themselves to the device `target`, and puts the
-        results into `done`, by the `id`s of the old objects. A move in place is not undone. Instead, the function that
-        is added to `undo` notes in the error where the object is now."""
+        """Moves the `strangers` that can move themselves to the device `target`, or copies them if `is_copy`. Adds the
+        results to `done`, by the `id`s of the old objects. If a later step fails, a move in place is not undone.
+        Instead, a function that is added to `undo` notes in the error where the object is now."""
         for _, stranger in self.strangers:
             # an object that the container holds twice moves once
             if stranger.moves and id(stranger.x) not in done:
@@ -441,8 +445,8 @@ class _Sorted:
 
 
 def _may_be_bound(backend: Backend) -> bool:
-    """Whether a backend has tensors that cannot leave the host. Few backends have, and for the
-    others a call for each tensor would take a tenth of the time of a move."""
+    """Whether a backend has tensors that cannot leave the host. Few backends do. For the
+    others, calling `is_host_bound` for each tensor would take a tenth of the time of a move."""
     return type(backend).is_host_bound is not Backend.is_host_bound
 
 
@@ -463,25 +467,26 @@ def _locate(
     is_copy: bool,
     may_be_bound: bool = True,
 ) -> _Away | None:
-    """Returns the tensors of `batch` that have to move, in a dict by backend: those that are not on `target`, or all
-    of them if `is_copy`. `batch` has the tensors in the container `x`, which only errors need. `target` is the device
-    `requested` under its plain name, `gpu:1` for `cuda:1`. With `may_be_bound`, returns None if one of these tensors
-    cannot leave the host. Raises `DeviceNotFoundError` if the backend of a tensor lacks `requested`."""
+    """Returns the tensors of `batch` that have to move, in a dict by backend: those that are not on `target`, or all of
+    them if `is_copy`. `batch` contains the tensors of the container `x`; `x` itself is only used for errors. `target`
+    is the device `requested` under its plain name, `gpu:1` for `cuda:1`. With `may_be_bound`, returns None if one of
+    these tensors cannot leave the host. Raises `DeviceNotFoundError` if the backend of a tensor lacks `requested`."""
     tensors, backends, _ = batch
     away: _Away = {}
     for cls, backend in backends.items():
         candidates = tensors if len(backends) == 1 else _of_type(cls, tensors)
-        # named by the error if the device is missing
+        # the error names this tensor if the device is missing
         leaf = candidates[0]
-        # a copy is made of every tensor, wherever it is
+        # every tensor is copied, wherever it is
         if not is_copy:
             try:
                 current_devices: set[Any] = backend.devices_of(cls, candidates)
             except UnsupportedError:
-                # a tensor is on several devices, or on an unknown one: these values lead to a
-                # check of each tensor below
+                # a tensor is on several devices, or on an unknown one: with this set, the code
+                # below checks each tensor
                 current_devices = {target, None}
-            # some of the tensors are on the device already; if not all are, each is checked
+            # at least one tensor is on the device already; unless all are, each tensor is
+            # checked
             if target in current_devices:
                 # nothing moves, and a plain name such as `gpu:1` needs no check
                 if len(current_devices) == 1 and target is requested:
@@ -512,7 +517,8 @@ def _require(owner: Backend | Stranger, requested: Device, x: Any, leaf: Any) ->
     try:
         owner.require(requested)
     except DeviceNotFoundError as error:
-        # `x` is walked again only for an error, because the paths take longer than the move
+        # `x` is walked again only for an error, because computing the paths takes longer than
+        # the move
         tree = Tree(x, keep_movers=True, once=True)
         path = tree.path(next(i for i, value in enumerate(tree.leaves) if value is leaf))
         raise DeviceNotFoundError(
@@ -527,29 +533,29 @@ def _move(
     done: dict[int, Any],
     old: Sequence[Any] = (),
 ) -> list[Any]:
-    """Moves or copies each tensor of `away` to the device `target`, once, by the function `transfer_one`, and puts the
-    new tensor into `done`, by the `id` of the old one. Tensors that are in `done` already are left out. Returns the
-    leaves `old`, with the old tensors replaced by the new ones."""
+    """Moves or copies each tensor of `away` to the device `target` with the function `transfer_one`, and adds the new
+    tensor to `done`, by the `id` of the old one. A tensor that occurs several times moves once. Tensors that are in
+    `done` already are skipped. Returns the leaves `old`, with the old tensors replaced by the new ones."""
     for backend, tensors in away.items():
         unmoved = tensors
         # a tensor in two places moves once, and is one tensor afterwards
         if done or len(set(map(id, tensors))) < len(tensors):
             unmoved = list({id(x): x for x in tensors if id(x) not in done}.values())
-            # all of them are parts of models that have moved
+            # all these tensors are parts of models that have moved
             if not unmoved:
                 continue
         if transfer_one is not leaves.move:
             moved = [transfer_one(backend, "tensor", x, target) for x in unmoved]
         else:
             moved = backend.move_all(unmoved, target)
-            # a framework, or a user's class, has returned a tensor itself: `require_new` raises the
+            # a framework, or a user's class, has returned the old tensor instead of a new one: `require_new` raises the
             # error
             if any(map(is_, moved, unmoved)):
                 moved = [
                     leaves.require_new(backend, x, new, "moving")
                     for x, new in zip(unmoved, moved, strict=True)
                 ]
-        # all leaves have moved: looking them up in `done` would take a tenth longer
+        # all leaves have moved: looking each of them up in `done` would take 10 % longer
         if unmoved is old:
             return moved
         done.update(zip(map(id, unmoved), moved, strict=True))
@@ -557,10 +563,10 @@ def _move(
 
 
 def _pair(backend: Backend, old: list[Any], twin: Any, done: dict[int, Any]) -> None:
-    """Puts the parts of `twin`, the moved or copied model, into `done`, so they replace the parts of the original
-    model (`old`) wherever those are in the container. If a part has a replacement already, because another model
-    shares the part, `twin` gets that replacement instead of its own part. Does nothing if `twin` has a different
-    number of parts."""
+    """Adds the parts of `twin`, the moved or copied model, to `done`, so that they replace the corresponding parts of
+    the original model, which are listed in `old`, everywhere in the container. If an old part has a replacement
+    already, because another model shares the part, this replacement is put into `twin`, too. Does nothing if `twin` has
+    a different number of parts."""
     new = WholeModel(backend, twin).parts()
     # the new model has a different structure, so its parts cannot be paired with the old ones
     if len(old) != len(new):

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
     Location = tuple[Callable[[], str], Device, str]
-    """A function that returns the name of a tensor for an error, the tensor's device, and a hint for the error."""
+    """A tuple for an error about a tensor: a function that returns the tensor's name, the tensor's device, and a
+    hint."""
 
 
 _names: dict[tuple[str, Any], str] = {}
 """A cache of dtype names, by the backend's name and the framework's dtype, because `dtype_name`
-takes 1 us, which is more than sharing a tensor takes."""
+takes 1 us, which is longer than sharing a tensor takes."""
 
 
 def dtype_of(backend: Backend, x: Any) -> str:
@@ -80,7 +81,7 @@ def copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
 
 def leaf(backend: Backend, x: Any, target: Device) -> Any:
     """Returns a copy of a tensor on the device `target`. The copy is a leaf of the framework's graph: gradients can be
-    taken with respect to it."""
+    computed with respect to it."""
     return _with_own_attributes(x, backend.leaf(x, target))
 
 
@@ -93,16 +94,16 @@ def _may_have_attributes(cls: type) -> bool:
 
 
 def _with_own_attributes(x: Any, new: Any) -> Any:
-    """Returns `new`, a copy of the tensor `x`. If the class of `x` is not the framework's own, first replaces those
-    attributes of `new` that it shares with `x` by copies."""
+    """Returns `new`, a copy of the tensor `x`. If the class of `x` is not one of the framework's own, attributes that
+    `new` shares with `x` are first replaced by copies."""
     if _may_have_attributes(type(x)):
         strangers.separate(x, new)
     return new
 
 
 def require_new(backend: Backend, x: Any, new: Any, verb: str) -> Any:
-    """Returns `new`, the result of moving or copying `x`. Raises `UnsupportedError` if `new` is `x` itself, which a
-    method of a user's class may have returned. `verb`, such as "moving", begins the error."""
+    """Returns `new`, the result of moving or copying `x`. Raises `UnsupportedError` if `new` is `x` itself, because a
+    method of a user's class may return its own object. The error begins with `verb`, such as "moving"."""
     if new is x:
         raise backend.unsupported(
             f"{verb} an object of type {type(x).__qualname__}, because its class returns the same object",
@@ -112,9 +113,8 @@ def require_new(backend: Backend, x: Any, new: Any, verb: str) -> Any:
 
 
 def places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iterator[Location]:
-    """Yields a `Location` for a tensor, or for each variable of a model: a function that returns what errors call it,
-    its device, and a hint for the error about two devices. `name` returns what errors call `x`. Raises
-    `UnsupportedError` for a symbol."""
+    """Yields a `Location` for a tensor, or for each variable of a model. Its hint is for the error about tensors on two
+    devices. `name` returns the name of `x` in errors. Raises `UnsupportedError` for a symbol."""
     if kind == "tensor":
         operators = operators_compute_elsewhere(backend)
         yield name, backend.device_of(x), operators and f"use xdevice.to_device{operators}"

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def refuse_non_container(x: object, verb: str) -> None:
-    """Raises `NotATensorError` if `x`, which is neither a tensor nor a model, is not a
-    container and holds no tensors. `verb` names the attempted call in the error, such as
-    "compare"."""
+    """Raises `NotATensorError` if `x` is not a container and holds no tensors. The caller has
+    checked that `x` is neither a tensor nor a model. `verb` names the attempted call in the
+    error, such as "compare"."""
     from xdevice.containers import trees
 
     if not trees.is_container(x) and trees.stranger(x) is None:
@@ -34,8 +34,8 @@ def refuse_non_container(x: object, verb: str) -> None:
 
 
 def traced(backend: Backend, name: str) -> UnsupportedError:
-    """Returns the error for a symbol, which takes a tensor's place while a function is traced.
-    Only `to_device` and `copy_to` accept symbols. `name` is what the error calls the symbol."""
+    """Returns the error for a symbol, which stands for a tensor while a function is traced.
+    Only `to_device` and `copy_to` accept symbols. The error calls the symbol `name`."""
     return UnsupportedError(
         f"{name} is a symbol while {backend.name} traces a function, so it has no values and no device yet; do this "
         "outside the traced function. Inside it, only to_device and copy_to accept symbols"
@@ -43,8 +43,9 @@ def traced(backend: Backend, name: str) -> UnsupportedError:
 
 
 def operators_compute_elsewhere(backend: Backend) -> str:
-    """Returns the end of an error for tensors on two devices, if an operator of the framework
-    may have made one of them on another device than its operands; "" for other frameworks."""
+    """Returns the end of an error about tensors on two devices. It explains that an operator of
+    the framework may have created one of the tensors on another device than that of its
+    operands. Returns "" for frameworks whose operators compute where their operands are."""
     if backend.computes_on == "operands":
         return ""
     return (
@@ -69,9 +70,9 @@ def require_dtype(
     Args:
         what: the subject of the error: "the tensor".
         instead: the advice at the end of the error: "cast it first".
-        place: the device of the tensors, which may lack a dtype that the framework has.
-        loads: whether 8-bit floats are accepted, which xdevice only moves, saves and loads.
-        may_narrow: whether a dtype is accepted that the framework narrows. The adapter then
+        place: the device of the tensors. It may lack a dtype that the framework has.
+        loads: whether 8-bit floats are accepted. xdevice can only move, save and load them.
+        may_narrow: whether to accept a dtype that the framework narrows. The adapter then
             refuses values that do not fit.
     """
     if dtype in backend.dtypes:
@@ -94,12 +95,13 @@ def require_dtype(
 
 
 def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str = "") -> None:
-    """Raises `DTypeError` for the first tensor in `x`, or variable of a model in it, whose dtype `place` lacks.
+    """Raises `DTypeError` if the device `place` lacks the dtype of a tensor in `x`, or of a variable of a model in `x`.
+    The error names the first such tensor or variable.
 
     Args:
         backends: the backends of all tensors and models in `x`. If the device lacks none of
             their dtypes, `x` is not walked.
-        name: what the error calls `x`; may be empty.
+        name: the name of `x` in the error; may be empty.
     """
     if place is CPU or not any(backend.lacks(place) for backend in backends):
         return
@@ -108,7 +110,7 @@ def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str
     tree = Tree(x, keep_movers=True, once=True)
     for i in range(len(tree.leaves)):
         for path, value, backend, kind in _parts_of_leaf(tree, i):
-            # what this tensor's backend lacks; another backend may have the dtype on the same
+            # only this tensor's backend matters: another backend may have the dtype on the same
             # device
             lacks = backend.lacks(place)
             for inner, part in _variables(backend, value) if kind == "model" else [("", value)]:
@@ -118,7 +120,7 @@ def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str
                         f"{name}{tree.path(i)}{path}.{inner}".strip(".")
                         or f"the {type(value).__qualname__}"
                     )
-                    # `{{!r}}` becomes `{!r}`, which `_lacking_dtype` replaces by the narrower dtype
+                    # the f-string turns `{{!r}}` into `{!r}`, where `_lacking_dtype` inserts the narrower dtype
                     advice = f"write xdevice.tensor(x, device={str(place)!r}, dtype={{!r}})"
                     raise _lacking_dtype(
                         backend,
@@ -131,8 +133,8 @@ def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str
 
 def _parts_of_leaf(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]]:
     """Returns the tensors, symbols and models in the leaf with the index `i`: the leaf itself,
-    or those that an object of an unknown type holds; none for any other leaf. Each comes with
-    its path within the leaf, its backend and its kind."""
+    or the contents of an object of an unknown type. Returns nothing for any other leaf. Each
+    item is a path within the leaf, the value, its backend and its kind."""
     leaf = tree.leaves[i]
     owned = registry.kind_of(type(leaf))
     if owned is not None:
@@ -147,16 +149,17 @@ def _variables(backend: Backend, model: Any) -> Iterator[tuple[str, Any]]:
     # a model whose variables cannot be listed may still be moved
     with suppress(NotBuiltError, UnsupportedError):
         yield from backend.variables(model)
-    # these include variables that are not saved, such as PyTorch buffers with persistent=False
+    # the parts include variables that are not saved, such as PyTorch buffers with
+    # persistent=False
     yield from (("", part) for part in backend.model_parts(model))
 
 
 def _dtype_of_part(x: Any) -> str | None:
-    """Returns the name of the dtype of a part of a model; None if the part has no dtype, or one
-    that xdevice does not know."""
+    """Returns the name of the dtype of a part of a model. Returns None if the part has no
+    dtype, or a dtype that xdevice does not know."""
     try:
         return dtype_name(x.dtype)
-    # submodels have no dtype; random keys, strings and quantized numbers have others
+    # submodels have no dtype; random keys, strings and quantized numbers have unknown ones
     except (AttributeError, DTypeError):
         return None
 
@@ -165,9 +168,10 @@ def _lacking_dtype(
     backend: Backend, dtype: str, place: Device, what: str, write: str
 ) -> DTypeError:
     """Returns the error for a dtype that a device cannot hold. `what` is the subject of the
-    error, such as "the tensor". `write` is advice on how to get a narrower dtype, whose name
-    replaces the `{}` in it."""
-    # named in the error, so that its reader learns which kind of GPU lacks the dtype
+    error, such as "the tensor". `write` is advice on how to get a narrower dtype; the name of
+    that dtype replaces the `{}` in `write`."""
+    # the error names the hardware, because its reader must learn which kind of GPU lacks the
+    # dtype
     hardware = ("virtual",) if backend.virtual else sorted(backend.hardware())
     words = f" ({'/'.join(hardware)})" if place.kind == "gpu" else ""
     other = NARROWER.get(dtype)
@@ -180,8 +184,8 @@ def _lacking_dtype(
 
 
 def lack_of_memory(backend: Backend, variable: Any) -> str | None:
-    """Returns the reason, for an error, why values cannot be written into a variable: it is on
-    the meta device. Returns None if they can be written."""
+    """Returns the part of an error that says why values cannot be written into a variable: the
+    variable is on the meta device. Returns None if values can be written."""
     if backend.device_of(variable).kind != "meta":
         return None
     return 'is on the meta device and has no memory; allocate it first with model.to_empty(device="cpu")'

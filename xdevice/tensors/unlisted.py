@@ -1,15 +1,15 @@
 """The parts of a model that its framework does not list: tensors and layers in plain attributes, and in the lists,
 dicts and other containers there.
 
-PyTorch, Paddle and Gluon move the variables and submodels that they list, and leave the rest: a
-layer in a Python list stays behind, and if a buffer is replaced by a moved one, a second
-reference still refers to the old tensor. TensorFlow lists and moves everything. Here one rule
-holds for all frameworks: everything that a model holds moves with it, is copied with it, and
-counts when the model's device is determined.
+PyTorch, Paddle and Gluon move the variables and submodels that they list, and leave everything
+else where it is: a layer in a Python list stays behind, and if a move replaces a buffer, a
+second reference to the buffer still refers to the old tensor. TensorFlow lists and moves
+everything. This module applies one rule to all frameworks: everything that a model holds is
+moved and copied with it, and is taken into account when the model's device is determined.
 
-Objects of unknown types, such as a trainer to which a model refers, are not searched. If an
-attribute of a model is another model that contains the first one, such as its parent, the first
-model does not hold that other model.
+Objects of unknown types, such as a trainer to which a model refers, are not searched. A model
+may also have an attribute that refers to a model which contains it, such as its parent. That
+outer model is not regarded as a part of the inner one.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ class _Attribute(NamedTuple):
 
 
 class _Holding(NamedTuple):
-    """The attributes of one model, and of its submodels, that hold tensors or models. `tree` is
-    the list of their values, walked as a container."""
+    """Those attributes of one model, and of its submodels, that hold tensors or models. `tree`
+    is a container: the list of the values of these attributes."""
 
     attributes: list[_Attribute]
     tree: Tree
 
     def named(self) -> Iterator[tuple[str, Any]]:
-        """Yields the name (the path from the model) and the value of each leaf in the
-        attributes."""
+        """Yields the name and the value of each leaf in the attributes. The name is the path
+        from the model to the leaf."""
         for keys, value in zip(self.tree.paths(), self.tree.leaves, strict=True):
             # the first key is the index of the attribute in the list
             yield self.attributes[keys[0]].name + trees.path_text(keys[1:]), value
 
     def owned(self) -> Iterator[tuple[str, Any, Owned]]:
-        """Yields the name and value of each tensor, symbol and model, with its backend and
-        kind."""
+        """Yields the name and value of each tensor, symbol and model in the attributes, with
+        its backend and kind."""
         for name, value in self.named():
             owned = registry.kind_of(type(value))
             if owned is not None:
@@ -79,18 +79,18 @@ class WholeModel:
         self._backend = backend
         self._model = model
         self.models: list[tuple[str, Backend, Any]] = [("", backend, model)]
-        """The model itself, named "", and those that were found in attributes; each with its
-        name and backend."""
+        """The model itself, with the name "", and the models that were found in attributes,
+        each with its name and its backend."""
         self._holdings: list[_Holding] = []
-        # `_search` adds the models that it finds to the list, so these are searched too
+        # `_search` adds the models that it finds to this list, so the loop searches them, too
         for name, owner, inner in self.models:
             self._search(name, owner, inner)
 
     @cached_property
     def _listed(self) -> list[Any]:
-        """The parts of all models that their frameworks list. Computed only if a model holds
-        something that is not listed, which is rare: for a model of 200 layers, listing the
-        parts takes as long as finding the devices."""
+        """The parts of all models that their frameworks list. This list is computed only if a
+        model holds something that is not listed, which is rare, because listing the parts of a
+        model of 200 layers takes as long as finding its devices."""
         return list(self._backend.model_parts(self._model))
 
     @cached_property
@@ -100,16 +100,16 @@ class WholeModel:
 
     def _add(self, name: str, backend: Backend, model: Any) -> None:
         """Adds a model that was found in an attribute, and its listed parts. `name` is the path
-        to it."""
+        to the model."""
         self.models.append((name, backend, model))
         parts = list(backend.model_parts(model))
         self._listed.extend(parts)
         self._listed_ids.update(map(id, (model, *parts)))
 
     def _search(self, name: str, backend: Backend, model: Any) -> None:
-        """Adds a `_Holding` for the attributes of a model, if these hold tensors or models.
-        Models in them are added to `models`, unless they are known already or contain the whole
-        model. `name` is the path to the model."""
+        """Adds a `_Holding` for those attributes of a model that hold tensors or models, if
+        there are any. Models in the attributes are added to `models`, unless they are listed
+        already or contain the whole model. `name` is the path to the model that is searched."""
         attributes = [
             _Attribute(".".join(filter(None, (name, path, key))), vars(part), key, value)
             for path, part, framework_keys in backend.attributes_of(model)
@@ -155,8 +155,8 @@ class WholeModel:
 
     def parts(self) -> list[Any]:
         """Returns all parts of the model to which a user may have references: its variables and
-        submodels, and the tensors that no framework lists. For a copy of the model it returns
-        as many parts in the same order."""
+        submodels, and the tensors that no framework lists. A copy of the model has the same
+        number of parts, in the same order."""
         return [*self._listed, *(value for _, value, _ in self.tensors())]
 
     def places(self) -> Iterator[tuple[str, Device]]:
@@ -180,8 +180,8 @@ class WholeModel:
                 if mover is not None:
                     yield from ((name + path, place) for path, place in mover.places())
         for name, backend, model in self.models[1:]:
-            # a model that is not built has no device: its variables are made when it is first
-            # used
+            # a model that is not built has no device: its variables are created when it is
+            # first used
             with suppress(NotBuiltError):
                 yield from (
                     (f"{name}.{inner}".rstrip("."), place)
@@ -211,8 +211,7 @@ class WholeModel:
     def copy(self, target: Device) -> Any:
         """Returns a copy of the model, and of everything that it holds, on the device `target`."""
         twin = self._backend.copy_model(self._model, target)
-        # checked after the copy, because the better error for an optimizer comes from
-        # `copy_model`
+        # checked after the copy, because for an optimizer, the error from `copy_model` is better
         self._check(target)
         # `leaves.copy` raises the error if the model returns itself
         if twin is not self._model:
@@ -220,10 +219,10 @@ class WholeModel:
         return twin
 
     def _check(self, target: Device) -> None:
-        """Checks whether the model can be moved to the device `target`, without moving anything. Raises
-        `DeviceNotFoundError` if a framework lacks the device, `ContainerError` if a container with tensors to be moved
-        cannot be rebuilt, and `UnsupportedError` if the model is an optimizer and one of its parameters is on another
-        device."""
+        """Checks that the model can be moved to the device `target`, without moving anything. Raises
+        `DeviceNotFoundError` if a framework lacks the device, `ContainerError` if tensors that must move are in a
+        container that cannot be rebuilt, and `UnsupportedError` if the model is an optimizer and one of its parameters
+        is on another device."""
         backend, model = self._backend, self._model
         parameters = backend.parameters_of(model)
         misplaced = next((x for x in parameters if backend.device_of(x) is not target), None)
@@ -246,9 +245,9 @@ class WholeModel:
             holding.tree.check_rebuilding(away)
 
     def _move_unlisted(self, moved: Any, target: Device, is_copy: bool) -> None:
-        """Moves everything that the framework does not list to the device `target`, after the framework itself has
-        moved or copied the model. `moved` is the result of that: the model itself, if it was moved in place, or a new
-        model."""
+        """Moves everything that the framework does not list to the device `target`. The framework itself must have
+        moved or copied the model before. `moved` is the result of that move or copy: the model itself if it was moved
+        in place, otherwise a new model."""
         if not self._holdings:
             return
         backend = self._backend
@@ -260,8 +259,8 @@ class WholeModel:
                 owner.move_model(inner, target)
             new_parts += owner.model_parts(inner)
         old_parts = self._listed
-        # the new part for each old one, by the `id` of the old one; empty if they cannot be
-        # paired
+        # the new part for each old part, by the `id` of the old one; empty if the parts cannot
+        # be paired
         new_by_old = (
             {id(old): new for old, new in zip(old_parts, new_parts, strict=False)}
             if len(new_parts) == len(old_parts)
@@ -269,8 +268,8 @@ class WholeModel:
         )
         done: dict[int, Any] = {}
         for old, new in zip(self._holdings, other._holdings, strict=False):
-            # the leaves of the old model, which are looked up in `new_by_old`, if the new model
-            # has as many
+            # `new_by_old` is searched for the leaves of the old model; if the new model does
+            # not have the same number of leaves, for its own leaves
             old_leaves = (
                 old.tree.leaves
                 if len(old.tree.leaves) == len(new.tree.leaves)
@@ -284,15 +283,15 @@ class WholeModel:
             ]
             for attribute, value in zip(new.attributes, new.tree.rebuilt(leaves), strict=True):
                 merged = _update_in_place(attribute.value, value)
-                # directly into the `__dict__`, without the framework's `__setattr__`
+                # written directly into the `__dict__`, to bypass the framework's `__setattr__`
                 if merged is not attribute.value:
                     attribute.owner[attribute.key] = merged
 
 
 def move(backend: Backend, model: Any, target: Device) -> Any:
-    """Moves a model to the device `target` in place, with everything that it holds, and returns it, or the object that
-    the framework's own move returns instead. Does nothing if all of it is on the device already. If the move fails,
-    moves the model back."""
+    """Moves a model to the device `target` in place, with everything that it holds. Returns the model, or the object
+    that the framework's own move returns instead. Does nothing if the whole model is on the device already. If the move
+    fails, the model is moved back."""
     whole = WholeModel(backend, model)
     if whole.is_all_on(target):
         return model
@@ -308,15 +307,15 @@ def move_back(
     backend: Backend, model: Any, before: list[tuple[str, Device]], error: BaseException
 ) -> None:
     """Moves a model back after a move that failed with `error`. `before` lists the names and
-    devices of its variables before the move. If some cannot be moved back, adds a note to the
-    error that names them."""
+    devices that the model's variables had before the move. If some variables cannot be moved
+    back, a note that names them is added to the error."""
     homes = {place for _, place in before}
     try:
         whole = WholeModel(backend, model)
         # a model that was spread over several devices cannot be moved back as a whole
         if len(homes) == 1 and list(whole.places()) != before:
             whole.move(*homes)
-    # the first error matters, and is raised by the caller
+    # the caller raises the first error, which matters more than this one
     except Exception:
         pass
     name = type(model).__qualname__
@@ -337,8 +336,8 @@ def refuse(
     backend: Backend, model: Any, verb: str = "saving", only_trained: bool = False
 ) -> None:
     """Raises `UnsupportedError` for a model that holds layers or parameters which the framework
-    does not list, because `verb`, such as "saving", would miss them. With `only_trained`, a
-    layer counts only if it has trainable variables."""
+    does not list, because an operation such as "saving" (`verb`) would miss them. With
+    `only_trained`, layers without trainable variables are ignored."""
     whole = WholeModel(backend, model)
     # a state dict helps to save the model, not to train it
     instead = "" if only_trained else "; or use the model's own state dict, which leaves it out"
@@ -348,7 +347,7 @@ def refuse(
         if not only_trained or list(owner.gradients(layer))
     ]
     parameters = [(name, x) for name, x, owner in whole.tensors() if owner.is_parameter(x)]
-    # refuses the first of them, if there is any
+    # the error is about the first one, if there is any
     for name, x in (*layers, *parameters):
         raise backend.unsupported(
             f"{verb} {name}, an object of type {type(x).__qualname__} that this {type(model).__qualname__} holds in "
@@ -369,11 +368,11 @@ def _is_flat(value: Any) -> bool:
 
 def _readable(part: Any) -> dict[str, Any]:
     """Returns the `__dict__` of `part`, a model or a submodel. Raises `ContainerError` if a
-    slot of `part` holds tensors: frameworks read only the `__dict__`, so a copy by PyTorch or
-    Paddle would lack these tensors."""
+    slot of `part` holds tensors. Frameworks read only the `__dict__`, so these tensors would be
+    missing from a copy that PyTorch or Paddle makes."""
     for key in slots(type(part)):
         value = getattr(part, key, None)
-        # `{}`, because `_holds` does not use the dict that owns the attribute
+        # the dict that owns the attribute is `{}` here, because `_holds` does not use it
         if _holds(_Attribute(key, {}, key, value)):
             name = type(part).__qualname__
             raise ContainerError(
@@ -395,7 +394,8 @@ def _holds(attribute: _Attribute) -> bool:
     way = trees.way_of(value, True)
     if way is None:
         return trees.mover(value) is not None
-    # a container that must not be read (see `_ITERATED`), or that has only numbers and strings
+    # a container that must not be read (see `_ITERATED`), or that contains only numbers and
+    # strings
     if not (way is ATTRIBUTES or isinstance(value, _ITERATED)) or looks.is_plain([value]):
         return False
     try:
@@ -426,9 +426,9 @@ def _moves(owned: Owned, value: Any) -> bool:
 
 
 def _moved_leaf(value: Any, target: Device, done: dict[int, Any]) -> Any:
-    """Returns the leaf `value` on the device `target`: for a tensor that can leave the host, the moved tensor; for an
-    object that moves itself, the result of its move; any other leaf itself, because models have been moved in place
-    already. `done` has the results of earlier calls, by the `id`s of the old leaves."""
+    """Returns the leaf `value` on the device `target`. For a tensor that can leave the host, returns the moved tensor;
+    for an object that moves itself, the result of its move. Returns any other leaf unchanged: models have been moved in
+    place already. `done` contains the results of earlier calls, by the `id`s of the old leaves."""
     if id(value) not in done:
         owned, mover = registry.kind_of(type(value)), trees.mover(value)
         if mover is not None:
@@ -439,8 +439,9 @@ def _moved_leaf(value: Any, target: Device, done: dict[int, Any]) -> Any:
 
 
 def _update_in_place(old: Any, new: Any) -> Any:
-    """Returns `new`, which was rebuilt from `old`. If both are lists or dicts, instead puts the contents of `new` into
-    `old`, to which other objects may refer, and returns `old`. Does the same at every level of nesting."""
+    """Merges the value `new`, which was rebuilt from `old`, into `old`, and returns the result. If both are lists, or
+    both are dicts, the contents of `new` are written into `old`, to which other objects may refer, and `old` is
+    returned. Otherwise `new` is returned. The same applies at every level of nesting."""
     if type(old) is not type(new) or type(old) not in (list, dict):
         return new
     for key in range(len(old)) if type(old) is list else list(old):
