@@ -515,11 +515,13 @@ class TorchModels(Models):
         return [p for group in groups for p in group["params"]]
 
     def move_held(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        """Returns `x`, a tensor in an attribute of a module, on a device. If `x` is a leaf that
-        requires a gradient, the result is `x` itself, because an optimizer may refer to it;
-        otherwise it is a new tensor."""
+        """Returns `x`, a tensor in an attribute of a module, on a device. A leaf that requires a
+        gradient is moved in place and returned, because an optimizer may refer to it. Another
+        tensor is copied unless it is on the device already."""
+        if self._places[x.device] is device:
+            return x
         if not (x.requires_grad and x.is_leaf):
-            return x if self._places[x.device] is device else self.move(x, device)
+            return self.move(x, device)
         # PyTorch refuses a gradient on another device than its tensor, so it is taken off for
         # the move
         gradient, x.grad = x.grad, None

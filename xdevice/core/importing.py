@@ -96,7 +96,8 @@ class _Loader:
         here = _thread.get_ident(), self._known
         _being_handed_over.append(here)
         try:
-            if spec.name not in frameworks.GUESTS and not self._is_imported_by_another():
+            if spec.name not in frameworks.GUESTS and not self._is_brought_by_another():
+                self._wait_for_brought_frameworks()
                 self._hand_over(spec.name)
             module = import_module(spec.name)
             # after the import: the adapter may need the finished module
@@ -113,17 +114,22 @@ class _Loader:
         # Python has replaced it by the spec that has this loader
         module.__spec__ = self._spec
 
-    def _is_imported_by_another(self) -> bool:
+    def _is_brought_by_another(self) -> bool:
         """Whether a framework that is being imported imports this framework too, as TensorFlow
-        imports JAX. If another thread is importing a framework that this one will import, first
-        waits until that import is done."""
-        # making a backend now could deadlock: the other framework's thread may hold
-        # `import_lock` while it waits for this import
-        if any(self._known.name in other.brings for _, other in tuple(_being_handed_over)):
-            return True
-        while any(other.name in self._known.brings for _, other in tuple(_being_handed_over)):
+        imports JAX. Making a backend would then risk a deadlock: the other framework's thread
+        may hold `import_lock` while it waits for this import."""
+        return any(self._known.name in other.brings for _, other in tuple(_being_handed_over))
+
+    def _wait_for_brought_frameworks(self) -> None:
+        """Waits until no other thread is importing a framework that this framework will import
+        too. Otherwise this thread would take `import_lock` and then wait for the other thread's
+        import, which waits for `import_lock`."""
+        here = _thread.get_ident()
+        while any(
+            thread != here and other.name in self._known.brings
+            for thread, other in tuple(_being_handed_over)
+        ):
             time.sleep(0.01)
-        return False
 
     def _hand_over(self, name: str) -> None:
         """Makes the backend of the module called `name`, which is being imported. Errors of

@@ -213,18 +213,21 @@ def _launch(launcher: _Launcher) -> Launch:
     local_rank = _number(launcher.local_rank) if _text(launcher.local_rank) else None
     # srun sets lists of all nodes and of their numbers of processes
     if launcher is _SRUN:
-        host = _first_node(_text("SLURM_STEP_NODELIST") or _text("SLURM_NODELIST") or "")
+        launcher_host = _first_node(
+            _text("SLURM_STEP_NODELIST") or _text("SLURM_NODELIST") or ""
+        )
         local_size = _tasks_here(size)
     else:
-        host = _text(launcher.host)
+        launcher_host = _text(launcher.host)
         local_size = _number(launcher.local_size) if _text(launcher.local_size) else None
     _check_numbers(launcher, rank, size, local_rank, local_size)
     address, port = _address()
     run = "/".join([launcher.name, *(f"{os.environ.get(name)}" for name in launcher.run)])
-    # only the process that started them distinguishes two runs of this launcher on one machine
-    if host is None and address is None:
+    host = address or launcher_host
+    # without an address all ranks are on one machine (or the error below is raised), where only
+    # the process that started them distinguishes two runs of this launcher
+    if host is None:
         run = f"{run}/{_starter(launcher.rank, launcher.size)}"
-    host = address or host
     on_this_machine = _count_here(size, local_size, host)
     # no other machine takes part, so rank 0 need not listen where other machines could reach it
     if on_this_machine == size and (address is None or is_loopback(address)):

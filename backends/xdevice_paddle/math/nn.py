@@ -62,7 +62,7 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
     if paddle.in_dynamic_mode():
         column = paddle.unsqueeze(labels, 1)
         losses = _bounded_losses(logits, column)
-        # the kernel for GPUs has no bound
+        # on the CPU Paddle's kernel cuts losses off at 64; on GPUs it does not
         if losses.place.is_gpu_place() or not _may_be_at_the_bound(losses):
             return paddle.mean(losses)
     # the loss for the most probable class of each row, which is never near the bound, plus the

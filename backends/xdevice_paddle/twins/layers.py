@@ -253,9 +253,10 @@ def _padding(layer: Any, axes: int) -> object:
     if padding == "valid":
         return (0,) * axes
     if padding == "same":
-        return layouts.same_padding(
-            layer.weight.shape[2:], layouts.per_axis(_stride(layer), axes), (1,) * axes
-        )
+        # Paddle's "same" sets the dilation to 1
+        dilation = (1,) * axes
+        stride = layouts.per_axis(_stride(layer), axes)
+        return layouts.same_padding(layer.weight.shape[2:], stride, dilation)
     if isinstance(padding, list | tuple) and not isinstance(
         padding[0], int
     ):  # a pair for each axis, also for batch and channels

@@ -572,7 +572,7 @@ class TorchCompiling(Compiling):
             """Returns the note and the results for these tensors, computed by a program that
             the first call with such tensors records; None if the core has to call the user's
             function itself."""
-            if not _runs_only_operations(tensors):
+            if not _may_run_program(tensors):
                 return None
             # `with torch.device(...)` decides where the function makes tensors
             scopes = [mode.device for mode in function_modes()]
@@ -644,11 +644,12 @@ def _first_indices(tensors: list[Any]) -> tuple[int, ...]:
     return tuple(map(ids.index, ids)) if len({*ids}) < len(ids) else ()
 
 
-def _runs_only_operations(tensors: list[Any]) -> bool:
-    """Whether the operations below autograd are all that a function of these tensors does now. False under autocast,
-    in inference mode, while something traces or transforms the call, and while a mode other than a scope of devices is
-    active. Also False if a tensor is of a subclass, has a gradient, is the result of a recorded operation, or has
-    attributes set by the user's program."""
+def _may_run_program(tensors: list[Any]) -> bool:
+    """Whether a program that was recorded below autograd may replace a call of the user's function with these tensors:
+    nothing else would see or change the function's operations. False under autocast, in inference mode, while
+    something traces or transforms the call, and while a mode other than a scope of devices is active. Also False if a
+    tensor is of a subclass, has a gradient, is the result of a recorded operation, or has attributes set by the user's
+    program."""
     if (
         any(map(torch.is_autocast_enabled, _MEASURED))
         or torch.is_inference_mode_enabled()

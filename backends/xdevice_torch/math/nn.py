@@ -196,11 +196,12 @@ def adam(
     rows: Sequence[Any], step: Tensor, rate: Any, betas: tuple[float, float], eps: float
 ) -> Any:
     """Returns, for each row (parameter, gradient, two running means), the new parameter and
-    means after a step of Adam, computed by PyTorch's fused kernel; NotImplemented if this
-    kernel cannot be used, so that the core computes the step by its own formula."""
+    means after a step of Adam, computed by PyTorch's fused kernel. `step` is the number of steps
+    before this one. Returns NotImplemented if this kernel cannot be used, so that the core
+    computes the step by its own formula."""
     params, grads, *means = zip(*rows, strict=True)
     # the fused kernel does not keep the type of a subclass, and it was tested only on the CPU
-    # and on CUDA
+    # and on CUDA. All tensors of the rows are of the type of the first (`Rows.kernel`)
     if type(params[0]) not in (torch.Tensor, torch.nn.Parameter, Symbol) or not (
         step.is_cpu or step.is_cuda
     ):

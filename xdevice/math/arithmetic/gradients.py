@@ -219,8 +219,8 @@ def _value_and_gradients(
         value, gradients, aux_leaves = backend.value_and_grad(leaves, call, nested)
     finally:
         is_differentiating.reset(token)
-    # None in place of the gradient of a parameter that the loss does not depend on. A loop,
-    # because `None in gradients` would call the `==` of tensors
+    # an adapter returns None as the gradient of a parameter that the loss does not depend on;
+    # here it becomes zeros. A loop, because `None in gradients` would call the `==` of tensors
     for g in gradients:
         if g is None:
             gradients = _with_zeros(gradients, leaves, backend)

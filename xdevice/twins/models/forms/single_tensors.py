@@ -72,13 +72,16 @@ def _candidates(twin: Twin, kind: str) -> list[Layer]:
     return layers
 
 
-def _fitting(twin: Twin, layers: list[Layer], lacking: Counter[object]) -> list[Layer]:
-    """Returns the layers of each form (kind, shape and parameters) of which there are exactly as many as the twin
-    lacks. `lacking` says, by form, how many layers the other model has more than the twin."""
-    counts = Counter(_form(twin, layer) for layer in layers)
+def _fitting(twin: Twin, candidates: list[Layer], lacking: Counter[object]) -> list[Layer]:
+    """Returns the candidates of each form (kind, shape and parameters) of which there are exactly as many as the twin
+    lacks. `candidates` are modules of the twin that could be read as layers, but are not among its layers yet.
+    `lacking` says, by form, how many more layers the other model has than the twin."""
+    counts = Counter(_form(twin, layer) for layer in candidates)
     # one more or one less would be a guess
     return [
-        layer for layer in layers if counts[_form(twin, layer)] == lacking[_form(twin, layer)]
+        layer
+        for layer in candidates
+        if counts[_form(twin, layer)] == lacking[_form(twin, layer)]
     ]
 
 
