@@ -819,10 +819,11 @@ def test_a_target_is_named_once():
     x = np.ones(2, "float32")
     for arguments in ({}, {"backend": "torch", "like": x}, {"like": x, "device": "cpu"}):
         with pytest.raises(
-            xdevice.errors.ArgumentError, match="takes a backend and optionally a device"
+            xdevice.errors.ArgumentError,
+            match="expects either a backend and optionally a device",
         ):
             convert(x, **arguments)
-    with pytest.raises(xdevice.errors.NotATensorError, match="like= takes a tensor, not 3"):
+    with pytest.raises(xdevice.errors.NotATensorError, match="like= must be a tensor, not 3"):
         convert(x, like=3)
     with pytest.raises(xdevice.errors.DeviceNotFoundError):
         convert(x, "numpy", device="gpu:0")

@@ -237,7 +237,7 @@ def test_a_shape_that_nothing_can_hold_is_refused(backend):
     for make in (xdevice.ones, xdevice.zeros, xdevice.random.uniform):
         for shape in ((2**62, 8), (2**61, 4), (2**70,), (2**64, 0), (2**62, 8, 0)):
             with pytest.raises(
-                xdevice.errors.ShapeError, match=r"would take 2\*\*63 bytes or more"
+                xdevice.errors.ShapeError, match=r"would need 2\*\*63 bytes or more"
             ):
                 make(*shape)
 

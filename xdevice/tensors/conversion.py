@@ -1,10 +1,10 @@
-"""`convert`: makes a tensor of one framework a tensor of another, in the same memory if both
-can use it.
+"""`convert`: turns a tensor of one framework into a tensor of another, in the same memory if
+both frameworks can use it.
 
-Frameworks also accept memory in which they cannot compute: TensorFlow ends the process at the
-first operation on misaligned memory, PyTorch does so on a negative stride, and JAX reads wrong
-values from transposed memory. So each adapter states in which memory its framework can compute
-(`Backend.takes`), and this module compares that with the memory that a DLPack capsule
+Frameworks also accept memory in which they cannot compute: the first operation on misaligned
+memory ends the process in TensorFlow, a negative stride does so in PyTorch, and JAX reads wrong
+values from transposed memory. Therefore, each adapter states in which memory its framework can
+compute (`Backend.takes`), and this module compares that with the memory that a DLPack capsule
 describes.
 """
 
@@ -47,7 +47,7 @@ def convert(
     like: Any = None,
     copy: bool | None = None,
 ) -> Any:
-    """Returns `x` as a tensor of another framework, in the same memory if both can use it.
+    """Returns `x` as a tensor of another framework, in the same memory if both frameworks can use it.
 
     Values, dtype and shape stay the same, and so does the device unless `device` or `like` names another. The result
     never requires grad, and no gradients flow through the conversion. While two tensors share memory, only read it;
@@ -56,8 +56,8 @@ def convert(
     Args:
         x: a tensor, or a container of tensors; other values in it pass through.
         backend: the target: "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy", an alias or a `Backend`.
-        device: the device of the result, by default that of `x`. like: a tensor whose backend and device to use.
-        copy: None shares memory where that is correct, else copies. True always copies. False shares or raises.
+        device: the device of the result, by default that of `x`. like: a tensor with the backend and device to use.
+        copy: None shares memory if that is safe, else copies. True always copies. False shares or raises an error.
 
     | to | shares | copies |
     |---|---|---|
@@ -66,16 +66,16 @@ def convert(
     | mxnet | C-contiguous | all else |
     | paddle | any layout; nothing before Paddle 3 | negative strides |
     | jax | C-contiguous at a multiple of 64 bytes | all else |
-    | numpy | any layout; gives an array that is not writable | |
+    | numpy | any layout; the array is not writable | |
 
     Raises:
         SharingError: if `copy` is False and the memory cannot be shared; it is a `BufferError`.
         DTypeError, DeviceNotFoundError: if the target lacks the dtype or device, or would narrow the dtype.
-        NotATensorError, ContainerError: if `x` is not a tensor; if it is a container of an unknown type.
+        NotATensorError, ContainerError: if `x` is not a tensor; if `x` is a container of an unknown type.
         UnsupportedError: for a sparse tensor, a masked array, or a symbolic tensor in a traced function.
         BackendNotFoundError, BackendImportError, DeviceError, ArgumentError: if an argument is wrong or contradictory.
 
-    Costs 7 to 120 us if memory is shared, whatever the size; else one copy on the device, or copies through the host.
+    Costs 7 to 120 us if memory is shared, whatever its size; else one copy on the device, or copies through the host.
 
     Example:
         >>> type(xdevice.convert(xdevice.ones(2, 3), "numpy")).__name__
@@ -86,7 +86,7 @@ def convert(
             f"copy must be None (share if possible), True (never share) or False (never copy), not {shown(copy)}"
         )
     target, place = _target(backend, device, like)
-    # NumPy scalars count as arrays here
+    # NumPy scalars are treated as arrays here
     array = registry.as_array(x)
     owned = registry.kind_of(type(array))
     if owned is not None:
@@ -102,7 +102,7 @@ def convert(
         """Returns the leaves of the container, with each tensor converted."""
         if place is not None:
             _require_all(values, target, place, copy)
-        # by `id`, so that a tensor in two places stays one tensor
+        # results by the `id` of the old tensor, so that a tensor in two places stays one tensor
         done: dict[int, Any] = {}
         for value in values:
             array = registry.as_array(value)
@@ -117,20 +117,21 @@ def convert(
 def _target(
     backend: str | Backend | None, device: object, like: Any
 ) -> tuple[Backend, Device | None]:
-    """Returns the backend and the device to which `convert` converts; None as the device if
-    each tensor keeps its own. Raises `ArgumentError` unless exactly one of `backend` and `like`
-    is given, or if both `like` and `device` are; `NotATensorError` if `like` is not a tensor;
-    and the errors of `registry.load`, `devices.parse` and `Backend.require`."""
+    """Returns the backend and the device to which `convert` converts. The device is None if
+    each tensor stays on its own device. Raises `ArgumentError` unless exactly one of `backend`
+    and `like` is passed, or if both `like` and `device` are passed; `NotATensorError` if `like`
+    is not a tensor; and the errors of `registry.load`, `devices.parse` and
+    `Backend.require`."""
     if (backend is None) == (like is None) or (like is not None and device is not None):
         raise ArgumentError(
-            'convert takes a backend and optionally a device, as in convert(x, "torch", device="gpu:1"), or a tensor '
-            "instead of both, as in convert(x, like=y)"
+            'convert expects either a backend and optionally a device, as in convert(x, "torch", device="gpu:1"), or a '
+            "tensor whose backend and device it uses, as in convert(x, like=y)"
         )
     if backend is None:
         owned = registry.kind_of(type(registry.as_array(like)))
         if owned is None:
             raise NotATensorError(
-                f"like= takes a tensor, not {shown(like)} of type {type(like).__qualname__}"
+                f"like= must be a tensor, not {shown(like)} of type {type(like).__qualname__}"
             )
         _refuse_non_tensor(*owned, like)
         return owned.backend, owned.backend.device_of(registry.as_array(like))
@@ -174,9 +175,9 @@ def _convert_one(
 ) -> Any:
     """Returns the leaf `x` as a tensor of the target. The result is on the device `place` or, if that is None, on the
     device of `x`. `source` and `kind` are the backend and the kind of `x`. `array` is `x` itself or, if `x` is a NumPy
-    scalar, an array with its value. If NumPy is the target, a scalar is returned unchanged, because nobody can write
-    into it; other targets get a copy. Raises the errors of `_convert` and `_require_there`; also `SharingError` for a
-    scalar and another target than NumPy if `copy` is False."""
+    scalar, an array with its value. A scalar is returned unchanged if NumPy is the target, because a scalar is
+    immutable; for other targets, its value is copied. Raises the errors of `_convert` and `_require_there`, and
+    `SharingError` if `copy` is False and a scalar would have to be copied."""
     if array is not x and source is not target and copy is False:
         raise SharingError(
             f"a NumPy scalar ({type(x).__qualname__}) has no memory to share; pass copy=None to make a copy"
@@ -185,7 +186,8 @@ def _convert_one(
         return _on_other_device(source, array, target, place, copy)
     if array is x:
         return _convert(source, kind, x, target, copy)
-    # True: always as a copy, because other frameworks could write into the memory of a scalar
+    # True: a copy is always made, because other frameworks could write into the memory of a
+    # scalar
     return x if source is target else _convert(source, kind, array, target, True)
 
 
@@ -194,7 +196,8 @@ def _on_other_device(
 ) -> Any:
     """Returns `x`, a tensor of `source`, as a tensor of the target on another device, `place`. The tensor is converted
     on its present device if the target has that device too, otherwise on the host; then the target moves the result to
-    `place`. Raises the errors of `_convert` and `_require_there`, which refuses this if `copy` is False."""
+    `place`. Raises the errors of `_convert` and `_require_there`; the latter raises `SharingError` if `copy` is
+    False."""
     _require_there(source, x, target, place, copy)
     # no gradient flows into another framework
     x = source.detached(x)
@@ -207,8 +210,9 @@ def _on_other_device(
 
 
 def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | None) -> Any:
-    """Returns `x` as a tensor of the target, on the same device: in the same memory if `copy`
-    is not True and sharing is possible, else as a copy. Never makes a copy if `copy` is False.
+    """Returns `x` as a tensor of the target, on the same device. The result is in the same
+    memory if `copy` is not True and sharing is possible; otherwise it is a copy. Never copies
+    if `copy` is False.
 
     Raises:
         SharingError: if `copy` is False and the memory cannot be shared.
@@ -217,7 +221,7 @@ def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | N
     """
     _refuse_non_tensor(source, kind, x)
     device = source.device_of(x)
-    # a view without a gradient, which shares the memory
+    # a view of `x` without a gradient, in the same memory
     plain = source.detached(x)
     if source is target:
         return source.copy(plain, device) if copy else plain
@@ -230,7 +234,7 @@ def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | N
         return target.from_numpy(numpy.empty(tuple(x.shape), host_dtype(dtype)), device)
     # the target does not wait for work of the source that is still in progress
     source.finish(plain)
-    # if the layout alone shows that sharing would fail, it is not tried
+    # sharing is not tried if the layout alone shows that it would fail
     if copy is False or (copy is None and not _cannot_share(source, plain, target)):
         try:
             return _shared(source, plain, target, device, dtype)
@@ -250,9 +254,9 @@ def _refuse_non_tensor(source: Backend, kind: str, x: Any) -> None:
     a symbol; does nothing for a tensor."""
     if kind == "model":
         raise NotATensorError(
-            f"convert takes tensors, not {source.name} models such as this object of type {type(x).__qualname__}: "
-            f"convert its weights with xdevice.models.convert_state, which handles their layouts; if it is a single "
-            f"variable, turn it into a tensor first (tf.convert_to_tensor(x))"
+            f"convert accepts tensors, not {source.name} models such as this object of type {type(x).__qualname__}: "
+            f"convert the model's weights with xdevice.models.convert_state, which handles their layouts; if the "
+            f"object is a single variable, turn it into a tensor first (tf.convert_to_tensor(x))"
         )
     if kind == "symbol":
         raise traced(source, f"this {type(x).__qualname__}")
@@ -274,9 +278,9 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
 
 
 def _cannot_share(source: Backend, x: Any, target: Backend) -> bool:
-    """Whether it is known without an attempt that the target cannot use the memory of `x`, a tensor of `source`: the
-    target uses no memory of other frameworks, or the address or the strides do not fit. False if only an attempt can
-    tell."""
+    """Whether it is certain, without an attempt, that the target cannot use the memory of `x`, a tensor of `source`:
+    the target never uses memory of other frameworks, or the address or the strides are unsuitable for it. False if only
+    an attempt can tell."""
     takes = target.takes()
     if takes is None:
         return True
@@ -297,8 +301,8 @@ def _cannot_share(source: Backend, x: Any, target: Backend) -> bool:
 def _shared(source: Backend, x: Any, target: Backend, device: Device, dtype: str) -> Any:
     """Returns a tensor of the target in the memory of `x`, a tensor of `source` on `device`
     with this dtype. Raises `BufferError` if one of the frameworks does not share memory on this
-    device, or if the target could not compute in this memory, and `UnsupportedError` if an
-    adapter has no `export` or `adopt`."""
+    device, or if the target could not compute in this memory. Raises `UnsupportedError` if an
+    adapter does not implement `export` or `adopt`."""
     takes = target.takes()
     if takes is None:
         raise BufferError(
@@ -309,7 +313,8 @@ def _shared(source: Backend, x: Any, target: Backend, device: Device, dtype: str
             raise BufferError(
                 f"other frameworks cannot use the memory of {device} on {backend.name}"
             )
-    # what the source needs during the exchange: PyTorch makes the GPU of `x` the current one
+    # the source may need some state during the exchange: PyTorch makes the GPU of `x` the
+    # current one
     with source.lending(x):
         return _adopted(source, dlpack.Lent(source.export(x)), takes, target, device, dtype)
 
@@ -322,20 +327,20 @@ def _adopted(
     device: Device,
     dtype: str,
 ) -> Any:
-    """Returns a tensor of the target in memory that `source` has lent. `takes` describes the
-    memory in which the target can compute; `device` and `dtype` are those of the lent tensor.
-    Raises `BufferError` if the target could not compute in this memory, or regards it as memory
-    of another device."""
+    """Returns a tensor of the target in the memory `lent`, which belongs to a tensor of
+    `source` with this `device` and `dtype`. `takes` describes the memory in which the target
+    can compute. Raises `BufferError` if the target could not compute in this memory, or regards
+    it as memory of another device."""
     reason = _why_unusable(lent, takes, device, dtype)
     if reason is not None:
         raise BufferError(f"{reason}, and {target.name} cannot compute in such memory")
-    # the target may know the dtype by another label than DLPack's own
+    # the target may expect another label for the dtype than DLPack's own
     lent.relabel(takes.labels.get(dtype) or dlpack.label_of(dtype))
     # MXNet, for example, refuses other strides even along axes of size 1, where they have no effect
     if takes.strides == "compact":
         lent.straighten()
-    # through a thread of xdevice, because a framework that holds its lock while it releases
-    # memory could wait for itself
+    # in a thread of xdevice, because a framework that holds its lock while it releases memory could deadlock with
+    # itself
     if source.releases_under_lock or target.releases_under_lock:
         result = lent.hand_over(lambda lent: target.adopt(lent, dtype))
     else:
@@ -348,13 +353,13 @@ def _adopted(
 
 
 def _why_unusable(lent: dlpack.Lent, takes: Takes, device: Device, dtype: str) -> str | None:
-    """Returns a text for an error that says why a framework cannot compute in the lent memory
-    as it is; None if it can. `takes` describes the memory in which the framework can compute,
-    and the lent tensor has this dtype and should be on `device`."""
+    """Returns the part of an error that says why a framework cannot compute in the lent memory
+    as it is; None if it can. `takes` describes the memory in which the framework can compute.
+    The lent tensor has the dtype `dtype`, and should be on `device`."""
     if not _is_on(lent, device):
         return f"its memory is on the DLPack device {lent.device}, not on {device}"
-    # numbers at an address that is not a multiple of their size crash some kernels, although
-    # the framework accepts them; 8 is enough for complex128, which consists of two float64
+    # some kernels crash on numbers whose address is not a multiple of their size, although the
+    # framework accepts such memory; 8 is enough for complex128, which consists of two float64
     # numbers
     alignment = max(takes.alignment, min(host_dtype(dtype).itemsize, 8))
     if lent.address % alignment:
@@ -376,8 +381,8 @@ def _is_on(lent: dlpack.Lent, device: Device) -> bool:
 
 
 def _not_shared(source: Backend, target: Backend, error: Exception) -> SharingError:
-    """Returns the error that `convert` raises, if `copy` is False, after an attempt to share
-    the memory of `source` with the target has failed with `error`."""
+    """Returns the error that `convert` raises for copy=False, after the attempt to share the
+    memory of `source` with the target has failed with `error`."""
     return SharingError(
         f"cannot share the memory of this {source.name} tensor with {target.name}: {error}; pass copy=None to make a "
         f"copy"
@@ -388,9 +393,9 @@ def _not_shared(source: Backend, target: Backend, error: Exception) -> SharingEr
 
 
 def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str) -> Any:
-    """Returns a copy of `x`, a tensor of `source`, as a tensor of the target on `device`, where
-    `x` is. The source makes the copy on that device if the target can use the memory of the
-    copy; otherwise the values go through the host."""
+    """Returns a copy of `x`, a tensor of `source`, as a tensor of the target. Both are on
+    `device`. If the target can use memory of the source, the source makes the copy on this
+    device; otherwise the values are copied through the host."""
     if target.takes() is not None and source.shares(device) and target.shares(device):
         if device is devices.CPU:
             return _copied_on_host(source, x, target, dtype)
@@ -417,8 +422,8 @@ def _copied_on_host(source: Backend, x: Any, target: Backend, dtype: str) -> Any
 
 
 def _host_view(source: Backend, x: Any, host: Backend, dtype: str) -> Any:
-    """Returns the values of `x`, a tensor of `source` on the host, as a NumPy array, in the
-    memory of `x` if that is the faster way. `host` is NumPy's backend."""
+    """Returns the values of `x`, a tensor of `source` on the host, as a NumPy array. The array
+    uses the memory of `x` if sharing is faster than copying. `host` is NumPy's backend."""
     # `x` is a NumPy array
     if source is host:
         return x

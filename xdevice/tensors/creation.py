@@ -1,5 +1,5 @@
-"""Functions that make tensors and read them: the minimum that device-neutral teaching code
-needs, with the same dtypes on every backend."""
+"""Functions that create tensors and read their values: the minimum that device-neutral teaching
+code needs, with the same dtypes on every backend."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
 _KEPT_DTYPES = frozenset(DTYPES) - {"float64"}
-"""The dtypes that an array keeps if no dtype is named. (Float64 becomes float32.)"""
+"""The dtypes that an array keeps if no dtype is passed. (Float64 becomes float32.)"""
 _EXTENDED = ("bfloat16", *SHORT_FLOATS)
-"""The float dtypes that the package ml_dtypes adds to NumPy. For some of them NumPy's
-`dtype.kind` is "V" and not "f"."""
+"""The float dtypes that the package ml_dtypes adds to NumPy. For some of these, NumPy's
+`dtype.kind` is "V" instead of "f"."""
 # the limit of the 64-bit sizes in frameworks
 _MOST_BYTES = 2**63 - 1
-# from here on, not every whole number is a float64
+# from this number on, float64 cannot represent every whole number
 _EXACT_IN_FLOAT64 = 2.0**53
 
 
@@ -38,18 +38,18 @@ def tensor(
     """Returns a new tensor of the selected backend, which never shares memory with `data`.
 
     Args:
-        data: numbers, a NumPy array, a tensor of any backend (through the host), or nested lists of these, which are
-            stacked as NumPy stacks arrays.
-        device: any spelling that `xdevice.device` takes; without it the device of the `with device:` block, else
-            `cpu:0`, even if there is a GPU.
-        dtype: "float32", `np.float32`, `torch.float32`, `float`, ...; without it Python ints become int64 (int32 on
-            JAX without 64-bit), Python floats and float64 arrays float32, Python complex numbers complex64, and other
-            arrays keep their dtype.
+        data: numbers, a NumPy array, a tensor of any backend (it is copied through the host), or nested lists of these,
+            which are stacked as NumPy stacks arrays.
+        device: any spelling that `xdevice.device` accepts; by default the device of the `with device:` block, or
+            `cpu:0` outside such blocks, even if there is a GPU.
+        dtype: "float32", `np.float32`, `torch.float32`, `float`, ... By default, Python ints become int64 (int32 on JAX
+            without 64-bit), Python floats and float64 arrays become float32, Python complex numbers become complex64,
+            and other arrays keep their dtype.
 
-    docs/reference/api/creation.md says what `dtype` makes of a number, and which numbers do not fit.
+    docs/reference/api/creation.md says how `dtype` changes a number, and which numbers do not fit.
 
     Raises:
-        DTypeError: if the backend or the device lacks the dtype, `data` is not numbers, or a value does not fit.
+        DTypeError: if the backend or the device lacks the dtype, if `data` is not numbers, or if a value does not fit.
         DeviceNotFoundError, DeviceError: as with `to_device`.
         UnsupportedError: if `data` is a masked array, or a tensor that `to_numpy` refuses.
 
@@ -66,11 +66,11 @@ def tensor(
 
 
 def tensor_of(backend: Backend, data: Any, device: object, dtype: object) -> Any:
-    """Returns a new tensor of `backend` with the numbers `data`. `device` and `dtype` are spellings, or None for the
-    defaults. Raises the errors of `tensor`."""
+    """Returns a new tensor of `backend` with the numbers `data`. `device` and `dtype` are any spellings, or None for
+    the defaults. Raises the errors of `tensor`."""
     place = place_for(backend, device)
-    # the most frequent case: an array of float32 or of ints, which needs none of the steps
-    # below
+    # the most frequent case, for which the steps below are unnecessary: an array of float32 or
+    # of ints
     if dtype is None and not floats.setting() and (name := _dtype_without_cast(data)):
         _require(backend, name, place)
         return backend.from_numpy(data, place)
@@ -92,10 +92,10 @@ def ones(
     dtype: object = None,
     **misspelled: NoReturn,
 ) -> Any:
-    """Returns a tensor of ones, made on the device: `ones(2, 3)` or `ones((2, 3))`; float32 if no `dtype` is given.
+    """Returns a tensor of ones, created on the device: `ones(2, 3)` or `ones((2, 3))`. The default `dtype` is float32.
 
-    Arguments and errors are those of `tensor`; also `ShapeError` if `shape` is not a shape, or the tensor would take
-    2**63 bytes or more.
+    Arguments and errors are those of `tensor`. Also raises `ShapeError` if `shape` is not a shape, or if the tensor
+    would need 2**63 bytes or more.
 
     Example:
         >>> tuple(xdevice.ones(2, 3).shape)
@@ -112,7 +112,8 @@ def zeros(
     dtype: object = None,
     **misspelled: NoReturn,
 ) -> Any:
-    """Returns a tensor of zeros, made on the device: `zeros(2, 3)` or `zeros((2, 3))`; float32 if no `dtype` is given.
+    """Returns a tensor of zeros, created on the device: `zeros(2, 3)` or `zeros((2, 3))`. The default `dtype` is
+    float32.
 
     Arguments and errors are those of `ones`.
 
@@ -126,10 +127,10 @@ def zeros(
 
 
 def is_dtype_supported(dtype: object, device: object = None) -> bool:
-    """Whether a device of the selected backend can now hold tensors of a dtype: MPS, for example, cannot hold float64.
+    """Whether a device of the selected backend can hold tensors of a dtype now. For example, MPS cannot hold float64.
 
-    Experimental: it may change in a minor version. Arguments are those of `tensor`. The result is True for an 8-bit
-    float whose tensors can only be moved. It does not say which operations support the dtype.
+    Experimental: it may change in a minor version. Arguments are those of `tensor`. The result is True even for an
+        8-bit float, whose tensors can only be moved. It does not say which operations support the dtype.
 
     Raises:
         DTypeError: if `dtype` is not a dtype.
@@ -151,20 +152,20 @@ def is_dtype_supported(dtype: object, device: object = None) -> bool:
 
 
 def to_numpy(x: Any) -> Any:
-    """Returns a new NumPy array with the values and dtype of a tensor or variable; it never shares memory.
+    """Returns a new NumPy array with the values and dtype of a tensor or variable. The array never shares memory.
 
     Waits for the tensor, copies it to the host, and raises the error of its computation if there was one. bfloat16
-    becomes `ml_dtypes.bfloat16`, and a sparse tensor of PyTorch, MXNet or Paddle a dense array. A container is returned
-    with arrays in place of its tensors. A variable is a `tf.Variable`, a `keras.Variable` or a Gluon `Parameter`.
-    A NumPy scalar, such as the result of `x.sum()`, becomes an array without dimensions. A TensorDict, which cannot
-    hold arrays, becomes a dict.
+    becomes `ml_dtypes.bfloat16`, and a sparse tensor of PyTorch, MXNet or Paddle becomes a dense array. A container is
+    returned with arrays in place of its tensors. A variable is a `tf.Variable`, a `keras.Variable` or a Gluon
+    `Parameter`. A NumPy scalar, such as the result of `x.sum()`, becomes an array without dimensions. A TensorDict
+    becomes a dict, because it cannot hold arrays.
 
     Raises:
         NotATensorError: if `x` is neither a tensor nor a container.
         ContainerError: if an object of an unknown type holds tensors.
-        UnsupportedError: for a tensor that no array can represent; the error says what to read instead. On PyTorch
-            nested, quantized and masked tensors, complex32 and bits; on TensorFlow sparse and ragged ones, variants and
-            resources; keys of JAX; masked arrays of NumPy; and symbolic tensors in a traced function.
+        UnsupportedError: for a tensor that no array can represent; the error says what to read instead. These are
+            nested, quantized and masked tensors, complex32 and bits on PyTorch; sparse and ragged tensors, variants and
+            resources on TensorFlow; keys on JAX; masked arrays of NumPy; and symbolic tensors in a traced function.
         NotBuiltError: for a parameter that has no shape yet.
 
     Costs one copy, and a second copy on the host if the framework keeps the memory that it returns
@@ -176,7 +177,7 @@ def to_numpy(x: Any) -> Any:
     """
     try:
         owner = registry.movable.get(type(x))
-    # the metaclass may make the type unhashable
+    # the type may be unhashable because of its metaclass
     except TypeError:
         owner = None
     if owner is not None:
@@ -201,13 +202,13 @@ def to_numpy(x: Any) -> Any:
 
 
 def item(x: Any) -> Any:
-    """Returns the value of a tensor with one element, of any number of axes, as a Python bool, int, float or complex.
+    """Returns the value of a tensor with one element, and any number of axes, as a Python bool, int, float or complex.
 
     Waits for the tensor, like `to_numpy`.
 
     Raises:
-        NotATensorError: if `x` is not a tensor. ShapeError: if it has more or fewer than one element.
-        DTypeError: if its element is not a number.
+        NotATensorError: if `x` is not a tensor. ShapeError: if `x` does not have exactly one element.
+        DTypeError: if the element is not a number.
         UnsupportedError, NotBuiltError: as with `to_numpy`.
 
     Example:
@@ -219,12 +220,12 @@ def item(x: Any) -> Any:
     inner = _tensor_of(x)
     if owned is None or inner is None:
         raise NotATensorError(
-            f"item takes one tensor, not {shown(x)} of type {type(x).__qualname__}; call it for each tensor"
+            f"item expects one tensor, not {shown(x)} of type {type(x).__qualname__}; call it for each tensor"
         )
     array = owned.backend.to_numpy(inner)
     if array.size != 1:
         raise ShapeError(
-            f"item takes a tensor with one element, not one of shape {tuple(array.shape)}; use xdevice.to_numpy(x)"
+            f"item expects a tensor with one element, not of shape {tuple(array.shape)}; use xdevice.to_numpy(x)"
         )
     value = array.item()
     # `array.item()` returns a Python number for all dtypes of numbers except long doubles
@@ -232,47 +233,48 @@ def item(x: Any) -> Any:
         return value
     if array.dtype.kind != "f":
         raise DTypeError(
-            f"item returns a number, but {shown(x)} holds {array.dtype}; use xdevice.to_numpy(x)"
+            f"item returns a number, but the element of {shown(x)} is of dtype {array.dtype}; use xdevice.to_numpy(x)"
         )
-    # `array.item()` has returned a longdouble, which is no Python float
+    # `array.item()` has returned a longdouble, which is not a Python float
     return float(value)
 
 
 def as_numbers(
     backend: Backend, array: np.ndarray[Any, Any], place: Device
 ) -> np.ndarray[Any, Any] | None:
-    """Returns a NumPy array, cast to the dtype that `tensor` would give it on the device
-    `place`; None if the array does not hold numbers, or holds 8-bit floats. Raises `DTypeError`
-    if tensors on `place` cannot have that dtype, or if a value does not fit into it."""
-    # strings, dates and objects are not numbers, and with 8-bit floats xdevice does not compute
+    """Returns a NumPy array, cast to the dtype that `tensor` would choose for it on the device
+    `place`. Returns None if the array does not hold numbers, or if it holds 8-bit floats.
+    Raises `DTypeError` if tensors on `place` cannot have that dtype, or if a value does not fit
+    into it."""
+    # strings, dates and objects are not numbers, and xdevice does not compute with 8-bit floats
     if not _is_numbers(array) or array.dtype.name in SHORT_FLOATS:
         return None
-    # twice: `array` is the data, and also the array that is made of it
+    # passed twice: `array` is the data, and also the array that is created from the data
     wanted = _default_dtype(array, array)
     _require(backend, wanted, place)
     return _cast(_host_array(array), wanted)
 
 
 def _read(backend: Backend, x: Any) -> np.ndarray[Any, Any]:
-    """Returns the values of a tensor in a new array, in C order, that shares memory with
-    nothing."""
+    """Returns the values of a tensor as a new array in C order, which shares no memory."""
     import copy
 
     import numpy
 
     host = backend.to_numpy(x)
-    # an array of Python objects: NumPy's own copy would share the objects in it
+    # an array of Python objects: a copy by NumPy would share these objects
     if host.dtype.hasobject:
         return copy.deepcopy(host)
-    # nobody else uses its memory, so it need not be copied
+    # nobody else uses the memory of this array, so it need not be copied
     if host.flags.writeable and backend.gives_away(x):
         return numpy.asarray(host, order="C")
     return numpy.array(host, copy=True, order="C")
 
 
 def _read_leaf(value: Any) -> Any:
-    """Returns a leaf of a container as an array if it is a tensor, or a model that is itself
-    one variable; any other leaf as it is. Raises `UnsupportedError` for a symbol."""
+    """Returns a leaf of a container as an array if the leaf is a tensor, or a model that is
+    itself one variable. Returns any other leaf unchanged. Raises `UnsupportedError` for a
+    symbol."""
     owned = registry.kind_of(type(value))
     inner = _tensor_of(value)
     return value if owned is None or inner is None else _read(owned.backend, inner)
@@ -292,8 +294,8 @@ def _tensor_of(x: Any) -> Any | None:
 def _full(
     shape: tuple[int | Sequence[int], ...], value: float, device: object, dtype: object
 ) -> Any:
-    """Returns a tensor filled with `value`. `shape` has the positional arguments of `ones`; `device` and `dtype` are
-    spellings, or None for the defaults. Raises the errors of `ones`."""
+    """Returns a tensor filled with `value`. `shape` contains the positional arguments of `ones`; `device` and `dtype`
+    are any spellings, or None for the defaults. Raises the errors of `ones`."""
     backend = selection.current()
     place = place_for(backend, device)
     wanted = dtype_name(dtype) if dtype is not None else default_dtype_on(backend, place)
@@ -302,20 +304,21 @@ def _full(
 
 
 def place_for(backend: Backend, device: object) -> Device:
-    """Returns the device on which a creation function makes a tensor: the one that the spelling
-    `device` names; if that is None, the device of the `with device:` block or of
-    `set_default_device`, else `cpu:0`. Raises `DeviceNotFoundError` if the backend lacks the
-    device, and `DeviceError` if `device` is not a spelling of a device."""
+    """Returns the device on which a function such as `ones` creates a tensor: the device that
+    the spelling `device` names. If `device` is None, this is the device of the `with device:`
+    block or of `set_default_device`, or `cpu:0` if neither is used. Raises
+    `DeviceNotFoundError` if the backend lacks the device, and `DeviceError` if `device` is not
+    a spelling of a device."""
     place = scopes.current() or CPU if device is None else devices.parse(device)
     return backend.require(place)
 
 
 def default_dtype_on(backend: Backend, place: Device, name: str = "float32") -> str:
-    """Returns the dtype that tensors on the device `place` get if the default dtype is `name`
-    and the program names no other. XDEVICE_FLOATS=float64 makes it wider, except on devices
-    whose floats are always float32. If the device lacks the dtype, returns the next narrower
-    one."""
-    # the host lacks no dtype, and its floats are those that XDEVICE_FLOATS asks for
+    """Returns the dtype of tensors on the device `place` if the default dtype is `name` and the
+    program does not pass another. With XDEVICE_FLOATS=float64, the result is a wider dtype,
+    except on devices whose floats are always float32. If the device lacks the dtype, the result
+    is the next narrower one."""
+    # the host lacks no dtype, and its floats always follow XDEVICE_FLOATS
     if place is CPU:
         return floats.effective(name)
     wanted = name if backend.is_float32_default(place) else floats.effective(name)
@@ -323,29 +326,29 @@ def default_dtype_on(backend: Backend, place: Device, name: str = "float32") -> 
 
 
 def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...]:
-    """Returns the shape that the positional arguments of functions such as `ones` name: (2, 3)
-    for `(2, 3)` and for `((2, 3),)`. Raises `ShapeError` if they are not a shape, or if a
-    tensor of this shape and dtype cannot be addressed."""
+    """Returns the shape that the positional arguments of a function such as `ones` describe:
+    (2, 3) for `(2, 3)` and for `((2, 3),)`. Raises `ShapeError` if the arguments are not a
+    shape, or if a tensor of this shape and dtype cannot be addressed."""
     sizes: Any = as_tuple(shape[0]) if len(shape) == 1 else shape
     is_wrong = [
-        # NumPy ints and int tensors without dimensions count as ints, but True does not
+        # NumPy ints and int tensors without dimensions are accepted as ints, but True is not
         isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0
         for size in sizes
     ]
     if any(is_wrong):
         raise ShapeError(
-            f"a shape must consist of ints of 0 or more, such as 2, 3 or (2, 3), not {shown(sizes)}"
+            f"a shape must consist of non-negative ints, such as 2, 3 or (2, 3), not {shown(sizes)}"
         )
-    # as Python ints, which cannot overflow in the product below
+    # Python ints, because they cannot overflow in the product below
     lengths = tuple([size.__index__() for size in sizes])
     nbytes = host_dtype(dtype).itemsize
     for size in lengths:
-        # a size of 0 counts as 1, because frameworks overflow or refuse even if there are no
-        # elements
+        # a size of 0 is replaced by 1, because frameworks overflow or raise an error even if
+        # there are no elements
         nbytes *= size or 1
     if nbytes > _MOST_BYTES:
         raise ShapeError(
-            f"a tensor of dtype {dtype} and shape {shown(lengths)} would take 2**63 bytes or more; make it smaller"
+            f"a tensor of dtype {dtype} and shape {shown(lengths)} would need 2**63 bytes or more; make it smaller"
         )
     return lengths
 
@@ -357,22 +360,23 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
         return (value,)
     try:
         return tuple(value)
-    # a tensor without dimensions has `__iter__`, but is one int
+    # a tensor without dimensions has `__iter__`, but represents a single int
     except TypeError:
         return (value,)
 
 
 def _with_arrays(data: Any, levels: int = 64) -> Any:
-    """Returns `data` with NumPy arrays in place of the tensors in nested lists and tuples, down
-    to this many levels: no NumPy array has more than 64 axes. NumPy itself would read MXNet
-    tensors number by number, and cannot read tensors that are on a GPU, require a gradient, or
-    are bfloat16. Raises `UnsupportedError` for a symbol."""
+    """Returns `data`, in which the tensors in nested lists and tuples are replaced by NumPy
+    arrays. Lists below this number of `levels` are not searched, because no NumPy array has
+    more than 64 axes. NumPy itself would read MXNet tensors number by number, and cannot read
+    tensors that are on a GPU, require a gradient, or are bfloat16. Raises `UnsupportedError`
+    for a symbol."""
     if not isinstance(data, list | tuple) or not levels:
         return data
-    # finds that a long list has only numbers, without a loop in Python
+    # the set shows whether a long list contains only numbers, without a loop in Python
     try:
         classes = set(map(type, data))
-    # the metaclass makes a type unhashable; NumPy refuses such an object by itself
+    # a type is unhashable because of its metaclass; NumPy itself refuses such an object
     except TypeError:
         return data
     if not any(issubclass(cls, list | tuple) or _read_by_backend(cls) for cls in classes):
@@ -390,7 +394,7 @@ def _dtype_without_cast(data: Any) -> str | None:
     tensor without a cast; None otherwise."""
     import numpy
 
-    # a subclass may be a masked array, and the bytes of another byte order must be swapped
+    # a subclass may be a masked array, and in another byte order the bytes must be swapped
     if type(data) is not numpy.ndarray or not data.dtype.isnative:
         return None
     name = name_of(data.dtype)
@@ -398,9 +402,9 @@ def _dtype_without_cast(data: Any) -> str | None:
 
 
 def _read_by_backend(cls: type) -> Owned | None:
-    """Returns the backend and kind of a type of tensors whose values its backend has to read,
-    because NumPy cannot; None for any other type, including NumPy's own arrays. Raises
-    `UnsupportedError` for a type of symbols."""
+    """Returns the backend and kind of `cls` if it is a type of tensors whose values NumPy
+    cannot read, so that the backend has to. Returns None for any other type, including NumPy's
+    own arrays. Raises `UnsupportedError` for a type of symbols."""
     owned = registry.kind_of(cls)
     if owned is None:
         return None
@@ -409,8 +413,8 @@ def _read_by_backend(cls: type) -> Owned | None:
 
 
 def _refuse_symbol(owned: Owned, cls: type) -> None:
-    """Raises `UnsupportedError` if `cls`, whose backend and kind are `owned`, is a type of
-    symbols: symbols have no values."""
+    """Raises `UnsupportedError` if `cls` is a type of symbols, because symbols have no values.
+    `owned` is the backend and the kind of `cls`."""
     if owned.kind == "symbol":
         raise traced(owned.backend, f"this {cls.__qualname__}")
 
@@ -418,8 +422,8 @@ def _refuse_symbol(owned: Owned, cls: type) -> None:
 def _host_array(data: Any) -> np.ndarray[Any, Any]:
     """Returns `data` (numbers, a tensor, or nested lists of these) as a NumPy array of numbers,
     in the byte order of the host. If no NumPy dtype can hold the ints, the elements are Python
-    ints and floats. Raises `DTypeError` if `data` is not numbers, or would lose a mask, and
-    `UnsupportedError` for a symbol."""
+    ints and floats. Raises `DTypeError` if `data` is not numbers, or if a mask would be lost,
+    and `UnsupportedError` for a symbol."""
     import numpy
 
     owned = registry.kind_of(type(data))
@@ -435,7 +439,7 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
         raise DTypeError(
             f"cannot make a tensor from {shown(data)}: {error}; pass numbers"
         ) from error
-    # a masked array in a list: NumPy has dropped its mask
+    # NumPy drops the mask of a masked array in a list
     if array.ndim > _list_depth(data) and any(map(_is_masked, _flat(data))):
         raise DTypeError(
             f"cannot make a tensor from {shown(data)}: its mask would be lost; pass x.filled(...) instead"
@@ -455,19 +459,20 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
 
 
 def _is_numbers(array: np.ndarray[Any, Any]) -> bool:
-    """Whether an array holds bools, ints, floats or complex numbers, those of ml_dtypes
-    included."""
+    """Whether an array holds bools, ints, floats or complex numbers, including the dtypes of
+    ml_dtypes."""
     return array.dtype.kind in "biufc" or name_of(array.dtype) in _EXTENDED
 
 
 def _dtype_of_data(
     backend: Backend, place: Device, data: Any, array: np.ndarray[Any, Any]
 ) -> str:
-    """Returns the dtype that a tensor of this data gets on the device `place` if the program
-    names none. `array` is what `_host_array(data)` returns. Raises `DTypeError` as
-    `_default_dtype` does."""
+    """Returns the dtype that a tensor of `data` has on the device `place` if the program does
+    not pass a dtype. `array` is the result of `_host_array(data)`. Raises the errors of
+    `_default_dtype`."""
     name = _default_dtype(data, array)
-    # the dtype of an array is not narrowed for a device that lacks it, which refuses it instead
+    # if the device lacks the dtype of an array, an error is raised later: the dtype is not
+    # narrowed
     return (
         floats.effective(name)
         if hasattr(data, "dtype")
@@ -476,17 +481,17 @@ def _dtype_of_data(
 
 
 def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
-    """Returns the dtype that a tensor of `data` gets if the program names none and every dtype
-    is available. `array` is what `_host_array(data)` returns. Raises `DTypeError` for Python
-    ints that do not fit in int64."""
+    """Returns the dtype that a tensor of `data` has if the program does not pass a dtype and
+    every dtype is available. `array` is the result of `_host_array(data)`. Raises `DTypeError`
+    for Python ints that do not fit in int64."""
     name = name_of(array.dtype)
-    # NumPy makes floats of ints if neither int64 nor uint64 can hold all of them
+    # NumPy turns ints into floats if neither int64 nor uint64 can hold all of these ints
     is_huge = name == "float64" and array.size and abs(array).max() >= 2.0**63
     if name == "object" or (is_huge and all(isinstance(x, int) for x in _flat(data))):
         raise DTypeError(
             f"Python ints become int64, but {shown(data)} does not fit in int64; pass dtype='float64'"
         )
-    # the usual dtype of floats in deep learning; NumPy makes float64 of Python floats
+    # float32 is the usual dtype in deep learning; NumPy turns Python floats into float64
     if name == "float64":
         return "float32"
     # an array keeps its dtype, and so do complex numbers if there are arrays in the list;
@@ -513,36 +518,38 @@ def _flat(data: Any) -> Iterator[Any]:
 
 
 def _holds_arrays(data: Any) -> bool:
-    """Whether nested lists and tuples contain arrays or tensors, or `data` itself is one."""
+    """Whether `data` is an array or a tensor, or consists of nested lists and tuples that
+    contain one."""
     return any(hasattr(x, "dtype") for x in _flat(data))
 
 
 def _list_depth(data: Any) -> int:
-    """Returns how many levels of lists and tuples `data` has along its first items; 0 for any
-    other object. If the NumPy array that is made of `data` has more dimensions, the lists
-    contain arrays."""
+    """Returns the number of levels of lists and tuples in `data`, along their first items; 0 if
+    `data` is neither a list nor a tuple. If the NumPy array that is created from `data` has
+    more dimensions, the lists contain arrays."""
     return 1 + _list_depth(data[0]) if isinstance(data, list | tuple) and data else 0
 
 
 def _is_masked(x: Any) -> bool:
     """Whether `x` is a masked array, whose mask NumPy would drop."""
     mask = getattr(type(x), "mask", None)
-    # a pandas object has a method of that name, a masked array a property
+    # in a pandas object, `mask` is a method; in a masked array, it is a property
     return mask is not None and not callable(mask) and hasattr(x, "dtype")
 
 
 def _require(backend: Backend, dtype: str, place: Device) -> None:
     """Raises `DTypeError` if tensors of the backend cannot have this dtype on the device."""
-    # an adapter that narrows a dtype itself refuses the values that do not fit
+    # if an adapter narrows a dtype, the adapter itself refuses the values that do not fit
     require_dtype(
         backend, dtype, "the dtype", "use another dtype", place=place, may_narrow=True
     )
 
 
 def _with_exact_ints(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """Returns `array`, which NumPy has made of `data`, for a cast to the dtype `name`. Returns
-    an array of the Python objects in `data` instead if `name` is an integer dtype and NumPy may
-    have rounded large ints: NumPy makes float64 of ints if there is a float among them."""
+    """Returns an array of the numbers in `data` that can be cast to the dtype `name`. This is
+    `array`, which NumPy has created from `data`, unless `name` is an integer dtype and NumPy
+    may have rounded large ints, because it turns ints into float64 if there is a float among
+    them. In that case, it is an array of the Python objects in `data`."""
     if not (
         isinstance(data, list | tuple)
         and array.dtype.name == "float64"
@@ -555,9 +562,9 @@ def _with_exact_ints(data: Any, array: np.ndarray[Any, Any], name: str) -> np.nd
 
 
 def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """Returns an array in the dtype of this name. Raises `DTypeError` if a value would become
-    infinite, lose its imaginary part, or exceed the range of an integer dtype, and if NaN would
-    be cast to an integer dtype."""
+    """Returns an array, cast to the dtype `name`. Raises `DTypeError` if a value would become
+    infinite, would lose its imaginary part, or would exceed the range of an integer dtype, or
+    if NaN would be cast to an integer dtype."""
     import numpy
 
     if name_of(array.dtype) == name:
@@ -569,12 +576,12 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     # NumPy would drop the imaginary part and only warn
     if array.dtype.kind == "c" and target.kind != "c":
         raise DTypeError(f"complex numbers do not fit in {name}; pass their real parts")
-    # float32 holds all their values, and NumPy computes with it below
+    # float32 can represent all values of these dtypes, and NumPy can compute with float32 below
     if array.dtype.name in _EXTENDED:
         array = array.astype("float32")
     if target.kind in "iu":
         return _as_ints(array, target)
-    # without NumPy's warnings, because values that do not fit raise an error below
+    # NumPy's warnings are suppressed, because values that do not fit raise an error below
     with numpy.errstate(over="ignore", invalid="ignore"):
         try:
             # ml_dtypes cannot cast Python ints of more than 64 bits
@@ -586,7 +593,7 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
             raise DTypeError(
                 f"a value in {shown(array)} does not fit in {name}: {error}"
             ) from error
-        # values that are infinite already may stay so
+        # values that were infinite before may remain infinite
         was_infinite = numpy.isinf(
             array.astype("float64") if array.dtype.kind == "O" else array
         )
@@ -598,14 +605,15 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
 
 
 def _as_ints(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Returns the numbers as ints of the dtype `target`; fractions are cut off, toward 0.
-    Raises `DTypeError` if a number is NaN or out of range."""
+    """Returns the numbers as ints of the dtype `target`, rounded toward 0. Raises `DTypeError`
+    if a number is NaN or out of range."""
     import numpy
 
     if array.dtype.kind == "f":
-        # at least float64, in which the limits of the range can be compared
+        # the dtype is at least float64, which can represent the limits of the range for the
+        # comparison
         array = numpy.trunc(array.astype(numpy.promote_types(array.dtype, "float64")))
-    # Python ints and floats; an infinite one, or NaN, raises the error
+    # Python ints and floats: for infinity or NaN, `int` raises the error
     elif array.dtype.kind == "O":
         try:
             array = numpy.asarray(numpy.frompyfunc(int, 1, 1)(array), "object")
@@ -614,12 +622,12 @@ def _as_ints(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[A
                 f"a value in {shown(array)} does not fit in {target}: {error}; use a float dtype"
             ) from error
     if array.size and array.dtype.kind != "b":
-        # checked here, because NumPy's cast wraps around without an error
+        # the range is checked here, because NumPy's cast wraps around without an error
         limits = numpy.iinfo(target)
         least, most = array.min(), array.max()
         if array.dtype.kind != "f":
             fits = limits.min <= int(least) and int(most) <= limits.max
-        # the upper limit is 2**63 for int64, exclusive, because 2**63 - 1 is not a float64; if
+        # for int64, numbers must be less than 2**63, because 2**63 - 1 is not a float64; if
         # there is a NaN, the comparison is False
         else:
             fits = bool(

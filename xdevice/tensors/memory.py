@@ -1,5 +1,5 @@
-"""`devices`, `memory`, `empty_cache`, `empty_host_cache` and `reset_peak_memory_stats`: which devices there are, how
-much memory each has, and how much of it this process uses."""
+"""`devices`, `memory`, `empty_cache`, `empty_host_cache` and `reset_peak_memory_stats`: which devices exist, how much
+memory each has, and how much of it this process uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def devices() -> list[Device]:
     """All devices of the selected backend: its CPUs, then its GPUs or TPUs, as JAX's `jax.devices()` lists them.
 
-    `xdevice.memory(device)` has the name and the memory of a device. Starts no CUDA context.
+    `xdevice.memory(device)` returns the name and the memory of a device. Starts no CUDA
+    context.
 
     Example:
         >>> with xdevice.use_backend("numpy"):
@@ -27,34 +28,35 @@ def devices() -> list[Device]:
 
 
 def memory(device: object = None) -> Memory:
-    """Returns the name of a device of the selected backend, and the bytes of its memory: total, free, allocated, peak
-    and pinned.
+    """Returns the name of a device of the selected backend, and its memory in bytes: total, free, allocated, peak and
+    pinned.
 
-    `total` and `free` are of the whole device, for all processes. `allocated` is the memory of this process's live
-    tensors, as the framework reports it; `peak` is its maximum. A number that the framework does not report is None.
-    For the CPU, `pinned` is the page-locked memory that xdevice keeps for copies to and from GPUs, shared by all
+    `total` and `free` describe the whole device, with the memory of all processes. `allocated` is the memory of this
+    process's live tensors, as the framework reports it; `peak` is the maximum of `allocated`. A number that the
+    framework does not report is None. For the CPU, `pinned` is the page-locked memory that xdevice keeps for copies to
+    and from GPUs, shared by all
     backends: 64 MB from the first large copy until `empty_host_cache` is called. For other devices it is 0.
 
     | backend | reported for a GPU | reported for the CPU |
     |---|---|---|
-    | torch | total, free, allocated and peak | none of them |
-    | tensorflow | allocated and peak | allocated and peak, of all CPU devices together, if oneDNN is on |
-    | mxnet | total and free | none of them |
+    | torch | total, free, allocated and peak | nothing |
+    | tensorflow | allocated and peak | allocated and peak of all CPU devices together, if oneDNN is enabled |
+    | mxnet | total and free | nothing |
     | paddle | total, free, allocated and peak | allocated and peak |
-    | jax | total (the share that JAX takes), free, allocated and peak | allocated, by live arrays |
-    | numpy | has no GPU | none of them |
+    | jax | total (the share that JAX reserves), free, allocated and peak | allocated, computed from live arrays |
+    | numpy | has no GPU | nothing |
 
     On virtual GPUs, PyTorch and Paddle report `allocated` and `peak`, and JAX reports `allocated`. With
     `XDEVICE_VIRTUAL_GPUS=2:memory=8GB`, all backends but NumPy report all four. Asynchronous work may still allocate
     memory: call `xdevice.sync()` first if that matters. `memory` may initialize the device.
 
     Args:
-        device: any spelling that `xdevice.device` takes; without it the default device, `xdevice.device()`.
+        device: any spelling that `xdevice.device` accepts; by default the default device, `xdevice.device()`.
 
     Raises:
         DeviceNotFoundError, DeviceError: if the backend lacks the device; if `device` is not a device.
 
-    Costs about 10 us; on JAX's CPU about 2 us for each live array.
+    Costs about 10 us, and on JAX's CPU about 2 us for each live array.
 
     Example:
         >>> xdevice.memory("cpu")._fields
@@ -63,7 +65,7 @@ def memory(device: object = None) -> Memory:
     backend = selection.current()
     place = _required_device(backend, device)
     usage = backend.memory(place)._replace(name=backend.describe(place).name)
-    # the page-locked memory is the host's, and belongs to no backend
+    # page-locked memory is memory of the host, and belongs to no backend
     return usage._replace(pinned=ring.pinned_bytes()) if place.kind == "cpu" else usage
 
 
@@ -75,13 +77,13 @@ def empty_cache(device: object = None) -> None:
     |---|---|
     | torch, paddle | the caches of all GPUs |
     | mxnet | the cache of this GPU |
-    | tensorflow, jax | `UnsupportedError`: they keep the memory that they have taken until the process ends |
+    | tensorflow, jax | `UnsupportedError`: the framework keeps its memory until the process ends |
 
-    The CPU and virtual GPUs have no cache, so nothing happens there: a program can call this
-    without a GPU.
+    The CPU and virtual GPUs have no cache, so this function does nothing there: a program can
+    call it without a GPU.
 
     Args:
-        device: any spelling that `xdevice.device` takes; without it the default device, `xdevice.device()`.
+        device: any spelling that `xdevice.device` accepts; by default the default device, `xdevice.device()`.
 
     Raises:
         UnsupportedError: as in the table.
@@ -98,8 +100,8 @@ def empty_cache(device: object = None) -> None:
 
 
 def empty_host_cache() -> None:
-    """Releases the page-locked memory through which large copies between the host and GPUs go,
-    as `torch.accelerator.empty_host_cache` releases PyTorch's.
+    """Releases the page-locked memory that xdevice uses for large copies between the host and
+    GPUs, as `torch.accelerator.empty_host_cache` releases PyTorch's own.
 
     Experimental: it may change in a minor version.
 
@@ -118,10 +120,10 @@ def reset_peak_memory_stats(device: object = None) -> None:
     `torch.accelerator.reset_peak_memory_stats` does.
 
     Args:
-        device: any spelling that `xdevice.device` takes; without it the default device, `xdevice.device()`.
+        device: any spelling that `xdevice.device` accepts; by default the default device, `xdevice.device()`.
 
     Raises:
-        UnsupportedError: if the device's peak is not known or cannot be reset: on NumPy, MXNet and JAX, on PyTorch's
+        UnsupportedError: if the peak of the device is unknown or cannot be reset: on NumPy, MXNet and JAX, on PyTorch's
             CPU, and on Paddle before 3.0.
         DeviceNotFoundError, DeviceError: if the backend lacks the device; if `device` is not a device.
 
@@ -137,7 +139,7 @@ def reset_peak_memory_stats(device: object = None) -> None:
 
 
 def _required_device(backend: Backend, device: object) -> Device:
-    """Returns the device that a spelling names; for None, the default device. Raises
-    `DeviceNotFoundError` if the backend lacks the device, and `DeviceError` if `device` is not
-    a spelling."""
+    """Returns the device that the spelling `device` names, or the default device if `device` is
+    None. Raises `DeviceNotFoundError` if the backend lacks the device, and `DeviceError` if
+    `device` does not name a device."""
     return backend.require(scopes.current_device() if device is None else parse(device))

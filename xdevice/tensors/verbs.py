@@ -1,5 +1,5 @@
-"""The verbs: functions that name devices, move and copy tensors, and find and compare their
-devices. Each follows the same rule on every backend."""
+"""The verbs: functions that name devices, move and copy tensors, and find and compare the
+devices of tensors. Each verb follows the same rule on every backend."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from functools import partial
 from xdevice.base import devices, spellings
 from xdevice.base.devices import CPU, Named
 
-# exported from here, because this module imports `scopes`, without which `with device:` does
-# not work
+# exported from here, because this module imports `scopes`, which `with device:` needs
 from xdevice.base.devices import Device as Device
 from xdevice.containers import trees
 from xdevice.core import registry, scopes, selection
@@ -35,9 +34,9 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-# the default of `device`, which refuses None
+# the default argument of `device`, because `device(None)` raises an error
 _DEFAULT = object()
-# local names, which are read faster than attributes of modules
+# names of this module, because reading them is faster than reading attributes of other modules
 _spelled = devices.spelled
 _probes = registry.probes
 _movable = registry.movable
@@ -50,22 +49,21 @@ def device(spec: object = _DEFAULT) -> Device:
     """The device that `spec` names: a `Device`, a string in any framework's spelling, or a
     native device object.
 
-    `device()` is the device on which this thread makes tensors, as in `torch.get_default_device`: that of the innermost
-    `with device:`, else of `set_default_device`, else `cpu:0`. Defaults that a framework's own functions have set do
-    not count.
+    `device()` returns the device on which this thread creates tensors, like `torch.get_default_device`: the device of
+    the innermost `with device:` block, else of `set_default_device`, else `cpu:0`. Defaults that were set with a
+    framework's own functions are ignored.
 
     Args:
         spec: "cpu", "gpu" (the first), "gpu:1", "cuda:1", "GPU:1", "/GPU:1", "gpu(1)", "mps", "xpu:0",
             "/job:localhost/replica:0/task:0/device:GPU:1", `torch.device`, `mx.gpu(1)`, `paddle.CUDAPlace(1)`,
-            `jax.Device`, `tf.config.LogicalDevice`, `tf.DeviceSpec`. A `torch.device("cuda")` without index means
+            `jax.Device`, `tf.config.LogicalDevice`, `tf.DeviceSpec`. A `torch.device("cuda")` without an index means
             PyTorch's current device.
 
     Raises:
-        DeviceError: if `spec` is a string that does not name a device ("", "gpu:-1", "gpu:1:2",
-            "gqu"), or another object that does not: a bare int, a bool, None.
+        DeviceError: if `spec` does not name a device: a string such as "", "gpu:-1", "gpu:1:2"
+            or "gqu", or another object, such as a bare int, a bool or None.
 
-    The device need not exist: that is checked when it is used. Costs 0.1 us for a string that was
-    used before.
+    The device need not exist: its existence is checked when it is used. Costs 0.1 us for a string that was used before.
 
     Example:
         >>> xdevice.device("/GPU:1"), xdevice.device()
@@ -91,7 +89,7 @@ def cpu(index: int = 0) -> Device:
 
 
 def gpu(index: int = 0) -> Device:
-    """The accelerator with this index, whether it exists or not; `try_gpu` returns the CPU if it does not.
+    """The accelerator with this index, whether it exists or not. (`try_gpu` returns the CPU if it does not exist.)
 
     `torch.device("cuda:0")`, `"/GPU:0"`, `mx.gpu(0)`, `paddle.CUDAPlace(0)`, `jax.devices("gpu")[0]`.
 
@@ -106,11 +104,12 @@ def gpu(index: int = 0) -> Device:
 
 
 def num_gpus() -> int:
-    """Returns how many GPUs the selected backend sees, or TPUs if it has no GPU; 0 on NumPy. Starts no CUDA context.
+    """Returns the number of GPUs of the selected backend, or of its TPUs if it has no GPU; 0 on NumPy. Starts no CUDA
+    context.
 
     Raises:
         SettingError: if XDEVICE_VIRTUAL_GPUS was set after the backend was loaded. `try_gpu` and `try_all_gpus` raise
-            it too.
+            this error, too.
 
     Example:
         >>> xdevice.num_gpus() >= 0
@@ -121,7 +120,8 @@ def num_gpus() -> int:
 
 
 def try_gpu(i: int = 0) -> Device:
-    """`gpu:i` if the selected backend has it, else `cpu:0`; `tpu:i` if it has TPUs and no GPU. Costs under 1 us.
+    """Returns `gpu:i` if the selected backend has it, else `cpu:0`. If the backend has TPUs but no GPUs: `tpu:i`. Costs
+    under 1 us.
 
     Raises:
         DeviceError: if `i` is negative, a bool, or not an int. (d2l's own `try_gpu(-1)` returns a device that does
@@ -131,22 +131,23 @@ def try_gpu(i: int = 0) -> Device:
         >>> xdevice.try_gpu() in (xdevice.gpu(), xdevice.cpu())
         True
     """
-    # the check without a call, because this function is called often
+    # the usual case is checked without a call, because this function is called often
     if type(i) is not int or i < 0:
         i = _index(i)
     backend = _backend_for_counting()
     if backend.count("gpu") > i:
         return devices.of("gpu", i)
-    # TPUs count only if there is no GPU, as in `num_gpus`. Most backends have no TPUs, which
-    # the first test finds without counting
+    # TPUs are used only if there is no GPU, as in `num_gpus`. Most backends have no TPUs: the
+    # first condition makes counting unnecessary then
     if "tpu" in backend.kinds and not backend.count("gpu") and backend.count("tpu") > i:
-        # with cpu:0, the program would move its work away from the TPU, JAX's default
+        # if this returned cpu:0, the program would move its work away from the TPU, JAX's
+        # default
         return devices.of("tpu", i)
     return CPU
 
 
 def try_all_gpus() -> list[Device]:
-    """All GPUs of the selected backend, else all TPUs, else `[cpu:0]`: a list that is never empty.
+    """Returns all GPUs of the selected backend, else all TPUs, else `[cpu:0]`. The list is never empty.
 
     Example:
         >>> len(xdevice.try_all_gpus()) >= 1
@@ -169,16 +170,16 @@ def _backend_for_counting() -> Backend:
 
 
 def _index(i: object) -> int:
-    """Returns the index of a device as an int, from an int or a NumPy int. Raises `DeviceError`
-    for anything else."""
+    """Returns the index of a device, an int or a NumPy int, as an int. Raises `DeviceError` for
+    a negative index and for any other object."""
     if isinstance(i, bool) or not hasattr(type(i), "__index__"):
         raise DeviceError(
-            f"a device index must be an int of 0 or more, not {shown(i)} of type {type(i).__qualname__}"
+            f"a device index must be a non-negative int, not {shown(i)} of type {type(i).__qualname__}"
         )
     index = int(i.__index__())  # type: ignore[attr-defined]
     if index < 0:
         raise DeviceError(
-            f"a device index must be an int of 0 or more, not {index}; the first GPU is 0"
+            f"a device index must be a non-negative int, not {index}; the first GPU has the index 0"
         )
     return index
 
@@ -187,27 +188,27 @@ def _index(i: object) -> int:
 
 
 def to_device(x: T, device: object, non_blocking: bool = False, **misspelled: NoReturn) -> T:
-    """Moves `x` to a device. Returns `x` itself if it is there already, else a new tensor; models move in place.
+    """Moves `x` to a device. Returns `x` itself if it is there already, otherwise a new tensor. Models move in place.
 
     Values, dtype, shape and `requires_grad` stay the same, and gradients flow through the move (on MXNet inside
-    `record()`). Each tensor is moved by its own backend, whichever is selected. docs/reference/devices.md lists which
-    containers and objects are known, and says what `non_blocking` does on each backend.
+    `record()`). Each tensor is moved by its own backend, whichever backend is selected. docs/reference/devices.md lists
+    which containers and objects are known, and says what `non_blocking` does on each backend.
 
     Args:
         x: a tensor, a model or optimizer, an object with its own method for moving, such as a `TensorDict`, or a
             container of these, also nested. Containers keep their type, a tensor in two places stays one tensor, and
             other values pass through.
-        device: any spelling that `xdevice.device` takes.
-        non_blocking: True returns before the copy is done, if the framework can. The first use of the result waits.
-            Do not write into the source before `xdevice.sync()`.
+        device: any spelling that `xdevice.device` accepts.
+        non_blocking: if True, the call returns before the copy is complete, if the framework supports this. The first
+            use of the result waits. Do not write into the source before `xdevice.sync()`.
 
     Raises:
         DeviceNotFoundError, DeviceError: if a tensor's backend lacks the device; if `device` is not a device.
-        DTypeError: if the device lacks the dtype of a tensor, such as float64 on Apple's GPUs. Nothing has moved then.
+        DTypeError: if the device lacks the dtype of a tensor, such as float64 on Apple's GPUs. Then nothing has moved.
         NotATensorError, NotBuiltError: if `x` holds nothing that could move; if a model has no variables yet.
         ContainerError: if a container cannot be rebuilt, or tensors in an unknown object would stay behind.
 
-    Costs less than the framework's own call if `x` is there already, else one copy of each tensor.
+    Costs less than the framework's own call if `x` is there already, otherwise one copy of each tensor.
 
     Example:
         >>> xdevice.to_device(x := xdevice.ones(2, 3), "cpu") is x
@@ -228,16 +229,16 @@ def to_device(x: T, device: object, non_blocking: bool = False, **misspelled: No
             here = probe(x)
             if here is target:
                 return x
-            # `cuda:1` names the tensor's device; the backend has answered before that its GPUs
-            # are of that hardware
+            # `cuda:1` names the tensor's device, and the backend has confirmed before that its
+            # GPUs are of this hardware
             if (
                 type(target) is Named
                 and here is target.plain
                 and target.word in _movable[type(x)].answered
             ):
                 return x
-    # `x` is on several devices, or on one of an unknown kind, and is moved below; or the
-    # metaclass makes its type unhashable
+    # `x` is on several devices, or on a device of an unknown kind, and is moved below; or its
+    # type is unhashable because of the metaclass
     except (UnsupportedError, TypeError):
         pass
     moved: T = contents.transfer(
@@ -247,12 +248,12 @@ def to_device(x: T, device: object, non_blocking: bool = False, **misspelled: No
 
 
 def copy_to(x: T, device: object) -> T:
-    """Returns a copy of `x` on a device, always in new storage, even on the device where `x` is. Gradients flow.
+    """Returns a copy of `x` on a device. The copy is always in new storage, even on the device of `x`. Gradients flow.
 
-    Arguments and errors are those of `to_device`; the copy of a model or container is a new object. A tensor or model
-    that appears twice is copied once. If a container has a model and some of its layers or parameters, the copy has
-    the copied model's own. An optimizer cannot be copied, except in a Keras model that owns it, nor can a container
-    in which two models share a part: both raise `UnsupportedError`.
+    Arguments and errors are those of `to_device`. The copy of a model or container is a new object. A tensor or model
+    that appears twice is copied once. If a container holds a model and also some of its layers or parameters, its copy
+    holds those of the copied model. `UnsupportedError` is raised for a container in which two models share a part, and
+    for an optimizer, unless it belongs to a Keras model that is copied.
 
     Costs one copy.
 
@@ -273,10 +274,10 @@ def device_of(x: object) -> Device:
 
     On TensorFlow this is where the memory is (`backing_device`): an int32 tensor "on" GPU:0 may be on the CPU.
 
-    In a container, NumPy arrays do not count if there are tensors of another backend; tensors in objects of unknown
-    types count. A model's tensors in plain attributes, lists and dicts count too, and so do an optimizer's parameters.
-    Tensors that an object keeps in C or in a closure are not found, nor are those in objects of unknown types to which
-    a model refers: docs/reference/devices.md has the list.
+    In a container, NumPy arrays are ignored if there are tensors of another backend, but tensors in objects of unknown
+    types are included. A model's tensors in plain attributes, lists and dicts are included too, and so are an
+    optimizer's parameters. Tensors that an object keeps in C or in a closure are not found, nor are tensors in objects
+    of unknown types to which a model refers: docs/reference/devices.md has the list.
 
     Raises:
         DeviceMismatchError: if a model or container is spread over devices; the error names a tensor on each of two.
@@ -290,15 +291,15 @@ def device_of(x: object) -> Device:
     """
     try:
         probe = _probes[type(x)]
-    # or the metaclass makes the type unhashable
+    # TypeError: the type is unhashable because of its metaclass
     except (KeyError, TypeError):
         return _device_of(x)
     return probe(x)
 
 
 def _device_of(x: object) -> Device:
-    """Does what `device_of` does for objects whose type is not in `_probes`. Raises the errors
-    of `device_of`."""
+    """Does the work of `device_of` for an object whose type is not in `_probes`. Raises the
+    same errors."""
     owned = None
     # not a container of a known type
     if trees.walks.get(id(type(x))) is None:
@@ -308,7 +309,7 @@ def _device_of(x: object) -> Device:
         # `str()` is "": errors need no name for the only argument
         common = _common_device(leaves.places(*owned, x, str))
     else:
-        # without the names of the tensors, which only an error needs
+        # this search does not record the names of the tensors, which only an error needs
         places = contents.device_set(x)
         if places is not None and len(places) == 1:
             return places.pop()
@@ -322,10 +323,11 @@ def _device_of(x: object) -> Device:
 
 
 def same_device(*xs: object) -> bool:
-    """Whether all tensors in the arguments are on the same device, also across frameworks. True if there are none.
+    """Whether all tensors in the arguments are on the same device, also across frameworks. True if there are no
+    tensors.
 
     `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are the same
-    device. The same tensors count as in `device_of`. Costs 0.1 us a tensor.
+    device. The same tensors are included as in `device_of`. Costs 0.1 us for each tensor.
 
     Raises:
         NotATensorError: if an argument is not a tensor, a model or a container.
@@ -334,8 +336,8 @@ def same_device(*xs: object) -> bool:
         >>> xdevice.same_device(xdevice.ones(2), {"y": xdevice.ones(3)})
         True
     """
-    # first for tensors of one type, which their backend compares fastest; the loop is faster
-    # than a set of the types
+    # tensors of the same type are compared by their backend, which is fastest; this loop is
+    # faster than building a set of the types
     cls: Any = type(xs[0]) if xs else None
     for x in xs:
         if type(x) is not cls:
@@ -345,8 +347,8 @@ def same_device(*xs: object) -> bool:
             owner = _movable.get(cls)
             if owner is not None:
                 return len(owner.devices_of(cls, xs)) == 1
-        # a tensor is on several devices, and the loop below may find two devices before it
-        # reaches that tensor; or the type is unhashable
+        # a tensor is on several devices: the loop below may find two devices before it reaches
+        # this tensor; or the type is unhashable
         except (UnsupportedError, TypeError):
             pass
     first = None
@@ -364,26 +366,29 @@ def same_device(*xs: object) -> bool:
 
 
 def _same_device(xs: tuple[object, ...]) -> bool:
-    """Does what `same_device` does if some of the arguments `xs` are not tensors of known
+    """Does the work of `same_device` if some of the arguments `xs` are not tensors of known
     types. Raises `NotATensorError` for an argument that cannot have a device."""
     places = _device_set(xs)
-    # `_argument_places` leaves out string tensors, which `_device_set` counts
+    # `_device_set` includes string tensors, which `_argument_places` leaves out
     if places is None or len(places) > 1:
         places = {place for _, place, _ in _argument_places(xs, {})}
     return len(places) <= 1
 
 
 def check_same_device(*xs: object, **named: object) -> Device | None:
-    """Returns the device that all tensors in the arguments share; None if there is no tensor. Raises if they differ.
+    """Returns the device on which all tensors in the arguments are; None if there is no tensor. Raises if devices
+    differ.
 
-    The same tensors count as in `device_of`.
+    The same tensors are included as in `device_of`.
 
     Args:
         xs: tensors, models, containers. The error calls them `argument 0`, `argument 1`, ...
-        named: further ones, which the error calls by their keywords: `batch['x'][1]` for the argument `batch`.
+        named: more such objects, which the error calls by their keywords: `batch['x'][1]` for a tensor in the argument
+            `batch`.
 
     Raises:
-        DeviceMismatchError: if two devices differ; names the first tensor that is not on the first tensor's device.
+        DeviceMismatchError: if two devices differ; the error names the first tensor that is not on the same device as
+            the very first one.
         NotATensorError: if an argument is not a tensor, a model or a container.
 
     Example:
@@ -404,10 +409,11 @@ def _device_set(xs: tuple[object, ...]) -> set[Device] | None:
             if type(x) not in _movable and trees.walks.get(id(type(x))) is None:
                 return None
         is_container = len(xs) == 1 and type(xs[0]) not in _movable
-    # the metaclass makes the type unhashable
+    # the type is unhashable because of its metaclass
     except TypeError:
         return None
-    # a single container is searched itself; several arguments, or one tensor, as the tuple `xs`
+    # a single container is searched directly; several arguments, or one tensor, are searched as
+    # the tuple `xs`
     return contents.device_set(xs[0] if is_container else xs)
 
 
@@ -425,8 +431,8 @@ def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterat
 
 
 def _common_device(places: Iterable[Location]) -> Device | None:
-    """Returns the device on which all of `places` are (each is the `Location` of a tensor);
-    None if there are none. Raises `DeviceMismatchError` if two devices differ."""
+    """Returns the device that the tensors at `places` have in common; None if `places` is
+    empty. Raises `DeviceMismatchError` if two devices differ."""
     first: Location | None = None
     for location in places:
         # `location[1]` is the device
@@ -439,7 +445,7 @@ def _common_device(places: Iterable[Location]) -> Device | None:
 
 def _mismatch(location: Location, first: Location) -> DeviceMismatchError:
     """Returns the error for a tensor at `location`, which is not on the same device as the tensor at `first`. The error
-    ends with the hint that one of the two may have, or with the advice to move it."""
+    ends with the hint in one of the two locations; if neither has a hint, with the advice to move the tensor."""
     (name, place, own_hint), (first_name, first_place, first_hint) = location, first
     hint = (
         own_hint or first_hint or f"move it with xdevice.to_device(..., {str(first_place)!r})"
