@@ -1,7 +1,7 @@
 """One device API for every deep-learning framework: PyTorch, TensorFlow, MXNet, PaddlePaddle, JAX and NumPy.
 
 `XDEVICE_BACKEND=paddle python script.py` is all it takes to run a script on another framework. Importing xdevice
-imports no framework and no NumPy; the first call that needs one does.
+imports neither a framework nor NumPy; the first call that needs one of them imports it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .base import faces as _faces
 from .base.version import __version__ as __version__
 from .core import importing as _importing
 
-TYPE_CHECKING = False  # typing takes longer to import than all of this
+TYPE_CHECKING = False  # typing takes longer to import than all of the modules below
 if TYPE_CHECKING:
     from typing import Any
 
@@ -34,14 +34,14 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-# from here on, `import tensorflow` and other frameworks go through xdevice where that is
+# from here on, xdevice takes over an import of a framework, such as `import tensorflow`, if that is
 # necessary
 _importing.install()
 
 if _os.environ.get("XDEVICE_FLOATS"):
     from .base import floats as _floats
 
-    # loads the selected backend now, because the framework's default dtype has to change before
-    # the program makes its layers
+    # loads the selected backend now, because the framework's default dtype has to change before the
+    # program creates its layers
     if _floats.is_float64():
         __getattr__("backend")()

@@ -1,20 +1,20 @@
-"""Every error that xdevice raises by name. Each message says what was given, what was expected, and how to fix it.
+"""All error classes of xdevice. Each message says what was passed, what was expected, and how to fix the error.
 
     XDeviceError
-     ├── ArgumentError             ValueError, TypeError   an argument that a function does not take
+     ├── ArgumentError             ValueError, TypeError   an argument that a function does not accept
      │    ├── NotATensorError                              not a tensor, a model or a container
-     │    ├── DeviceError                                  not a device, nor the spelling of one
+     │    ├── DeviceError                                  neither a device nor the spelling of a device
      │    ├── ShapeError                                   not a shape, or one that does not fit
-     │    └── SettingError                                 a variable of the environment with a wrong value
+     │    └── SettingError                                 an environment variable with an invalid value
      │         └── LaunchError                             processes that cannot work together as they were started
      ├── ContainerError            ValueError              a container that cannot be taken apart and rebuilt
-     ├── DTypeError                TypeError               data or a dtype that the backend cannot hold
+     ├── DTypeError                TypeError               data or a dtype that the backend cannot represent
      ├── NotBuiltError             RuntimeError            a model that does not have its variables yet
      ├── StateError                ValueError              weights that do not fit the model
      ├── DeviceNotFoundError       LookupError             a device that does not exist here
      ├── DeviceMismatchError       RuntimeError            tensors on several devices
      ├── BackendNotFoundError      LookupError             a backend that is unknown or not installed
-     ├── BackendImportError        ImportError             a framework that does not import, or is too old
+     ├── BackendImportError        ImportError             a framework that cannot be imported, or is too old
      ├── ContractError             TypeError               an adapter that breaks the contract
      ├── UnsupportedError          NotImplementedError     something that this backend cannot do
      ├── SharingError              BufferError             memory that cannot be shared
@@ -30,8 +30,8 @@
      └── FilePathError             OSError                 a path that cannot be read or written
           └── MissingFileError     FileNotFoundError       a file or folder that does not exist
 
-The middle column names the built-in classes from which a class, and every class below it, also
-inherits: `except ValueError` catches a `DeviceError`.
+The middle column names the built-in classes from which a class, and every class below it in the tree, also inherits:
+`except ValueError` catches a `DeviceError`.
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ class XDeviceError(Exception):
     """The base of all errors of xdevice. Each can be copied and pickled, with its attributes and notes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # (class, arguments, state, ...): pickle would call the class, whose `__init__` may need
-        # other arguments than these, so it calls `_restored` instead. The rest is kept, because
-        # OSError and ImportError put attributes such as `filename` and `path` into it
+        # `reduced` is (class, arguments, state, ...). Pickle would call the class, whose `__init__` may
+        # need other arguments, so pickle gets `_restored` to call instead. The rest of the tuple is
+        # unchanged, because OSError and ImportError store attributes such as `filename` and `path` in it
         reduced: Any = super().__reduce__()
         cls, args, *state = reduced
         return _restored, (cls, args), *state
 
 
 def _restored(cls: type[XDeviceError], args: tuple[Any, ...]) -> XDeviceError:
-    """Returns an error of the class `cls`, made from the `args` that Python's exceptions keep. Does not call the
-    class's own `__init__`, which may need more arguments than these, as `PeerError`'s does."""
-    # OSError sets its attributes in `__new__`, which therefore gets the arguments too; the
-    # `__init__` of the built-in base, called below, sets `args`
+    """Returns an error of the class `cls` with the given `args`, the attribute of every Python exception. Does not call
+    the class's own `__init__`, which may need more arguments, as `PeerError`'s does."""
+    # `__new__` gets the arguments too, because OSError sets its attributes there; the `__init__` of the
+    # built-in base class, called below, sets `args`
     error = cls.__new__(cls, *args)
     super(XDeviceError, error).__init__(*args)
     return error
 
 
 def shown(x: object, limit: int | None = 100) -> str:
-    """Returns the text by which an error message shows an object: the first `limit` characters of its `repr` (None:
-    all of them), or Python's default `repr` if the object's own raises an error."""
+    """Returns the string that represents an object in an error message: the first `limit` characters of its `repr`, or
+    the whole `repr` if `limit` is None. If the object's own `repr` raises an error, returns Python's default `repr`."""
     try:
         return repr(x)[:limit]
     except Exception:
@@ -78,23 +78,24 @@ def put_on(error: BaseException, name: str, value: object) -> None:
     nothing if the attribute cannot be set at all."""
     try:
         object.__setattr__(error, name, value)
-    # a property without a setter, for example: raising here would hide the exception itself
+    # the attribute may be a property without a setter, for example; an error raised here would hide the
+    # exception itself
     except Exception:
         return
 
 
 def note(error: BaseException, text: str) -> None:
-    """Adds a note to an exception, even if it has no method for that."""
+    """Adds a note to an exception, even if the exception has no method `add_note`."""
     try:
         error.add_note(text)
-    except Exception:  # Python 3.10 has no notes, but pytest and IPython show them
+    except Exception:  # Python 3.10 has no `add_note`, but pytest and IPython show `__notes__`
         before = vars(error).get("__notes__", [])
         put_on(error, "__notes__", [*(before if isinstance(before, list) else [before]), text])
 
 
 def listed(names: Iterable[object], limit: int) -> str:
-    """Returns names as one text for an error message: the first `limit` of them, separated by
-    commas, and how many more there are ("a, b and 3 more")."""
+    """Returns a string that lists names in an error message: the first `limit` names, separated by commas, and the
+    number of further names ("a, b and 3 more")."""
     texts = [str(name) for name in names]
     return ", ".join(texts[:limit]) + (
         f" and {len(texts) - limit} more" if len(texts) > limit else ""
@@ -102,8 +103,8 @@ def listed(names: Iterable[object], limit: int) -> str:
 
 
 class ArgumentError(XDeviceError, ValueError, TypeError):
-    """An argument that a function does not take: it has a wrong type, is out of range, or is
-    not one of the listed values."""
+    """An argument that a function does not accept: it has a wrong type, is out of range, or is not one of the listed
+    values."""
 
 
 class NotATensorError(ArgumentError):
@@ -111,23 +112,21 @@ class NotATensorError(ArgumentError):
 
 
 class DeviceError(ArgumentError):
-    """A text, number or other object that is not a device."""
+    """A string, number or other object that does not name a device."""
 
 
 class ShapeError(ArgumentError):
-    """Sizes that are not a shape, or a shape that does not fit."""
+    """Sizes that do not form a shape, or a shape that does not fit."""
 
 
 class SettingError(ArgumentError):
-    """An environment variable, such as XDEVICE_BLOCKING or LOCAL_RANK, with an invalid
-    value."""
+    """An environment variable, such as XDEVICE_BLOCKING or LOCAL_RANK, that has an invalid value."""
 
 
 class LaunchError(SettingError):
-    """The processes cannot work together as they were started: the variables that a launcher
-    (torchrun, mpirun) set for this process are incomplete or contradict each other, no engine
-    moves tensors between the processes, or no block of `xdevice.distributed.processes` is
-    open."""
+    """The processes cannot work together as they were started. Either the variables that a launcher (torchrun, mpirun)
+    set for this process are incomplete or contradict each other, or no engine can move tensors between the processes,
+    or the call is not inside `with xdevice.distributed.processes():`."""
 
 
 class BackendNotFoundError(XDeviceError, LookupError):
@@ -135,7 +134,8 @@ class BackendNotFoundError(XDeviceError, LookupError):
 
 
 class BackendImportError(XDeviceError, ImportError):
-    """A framework that is installed but does not import, or is too old. The cause is chained."""
+    """A framework that is installed but cannot be imported, or is too old. The error that caused this one is
+    chained."""
 
 
 class ContractError(XDeviceError, TypeError):
@@ -144,11 +144,11 @@ class ContractError(XDeviceError, TypeError):
 
 
 class DeviceNotFoundError(XDeviceError, LookupError):
-    """A device that does not exist on the backend. Nothing was allocated."""
+    """A device that the backend does not have. Nothing was allocated."""
 
 
 class DeviceMismatchError(XDeviceError, RuntimeError):
-    """Tensors that should be on one device are on several."""
+    """Tensors that should be on the same device are on different devices."""
 
 
 class NotBuiltError(XDeviceError, RuntimeError):
@@ -157,24 +157,22 @@ class NotBuiltError(XDeviceError, RuntimeError):
 
 class ContainerError(XDeviceError, ValueError):
     """A container that contains itself, is nested too deeply, cannot be rebuilt, or differs in
-    structure from another container. Also raised for a container that cannot be saved, because
-    two of its tensors would have the same name in the file, or because UTF-8 cannot encode a
-    name."""
+    structure from another container. Also raised for a container that cannot be saved, because two of its tensors would
+    have the same name in the file, or because a name cannot be encoded as UTF-8."""
 
 
 class DTypeError(XDeviceError, TypeError):
-    """Data or a dtype that the backend or the device cannot hold unchanged, or that does not
-    match the requested dtype."""
+    """Data or a dtype that the backend or the device cannot represent exactly, or that does not match the requested
+    dtype."""
 
 
 class StateError(XDeviceError, ValueError):
-    """Named tensors, from a file or another model, that do not fit the variables they are meant for, or whose layout is
-    not known. Nothing was written.
+    """Named tensors, from a file or another model, that do not fit their target variables, or whose layout is unknown.
+    Nothing was written.
 
     Attributes:
-        pairs: if layers could not be paired, a guess of which layer of the source corresponds
-            to which layer of the target, by their paths. It can be passed as `names=`. Empty
-            otherwise.
+        pairs: a guess of which layer of the source corresponds to which layer of the target, if some layers could not
+            be paired; otherwise empty. It maps paths to paths, and can be passed as `names=`.
     """
 
     def __init__(self, text: str = "", pairs: dict[str, str] | None = None) -> None:
@@ -187,16 +185,16 @@ class FileFormatError(XDeviceError, ValueError):
 
 
 class FilePathError(XDeviceError, OSError):
-    """A path from which tensors cannot be read, or to which they cannot be written. The file is
-    unchanged, unless the message says that it was written."""
+    """A path from which tensors cannot be read, or to which tensors cannot be written. The file is unchanged, unless
+    the message says that it was written."""
 
 
 class MissingFileError(FilePathError, FileNotFoundError):
-    """A file to read, or the folder of a file to write, that does not exist."""
+    """A file to be read does not exist, or the folder of a file to be written does not exist."""
 
 
 class TimingError(XDeviceError, RuntimeError):
-    """A time that cannot be read: the timer is not running, or the event was not recorded."""
+    """A time that cannot be read, because the timer is not running or the event was not recorded."""
 
 
 class CaptureError(XDeviceError, RuntimeError):
@@ -208,18 +206,18 @@ class UnsupportedError(XDeviceError, NotImplementedError):
 
 
 class SharingError(XDeviceError, BufferError):
-    """The caller passed `copy=False`, but the memory cannot be shared. The cause is chained."""
+    """The caller passed `copy=False`, but the memory cannot be shared. The error that caused this one is chained."""
 
 
 class ScopeError(XDeviceError, RuntimeError):
-    """A block that is exited in a different thread or task than the one that entered it. Also raised for a block that
-    awaits, and so lets other tasks run inside it, although the framework keeps one device for all tasks of a
-    thread."""
+    """A `with` block is exited in a different thread or task than the one that entered it. Also raised if a block
+    contains an `await`, which lets other tasks run inside the block, although the framework has only one current device
+    for all tasks of a thread."""
 
 
 class TransferError(XDeviceError, RuntimeError):
-    """A transfer inside `transfers("disallow")`, stopped before it was made. `record`, a
-    `Record` of `transfers`, says which transfer it was and on which line of the program."""
+    """A transfer inside `transfers("disallow")`, which was stopped before it began. `record`, a `Record` of
+    `transfers`, describes the transfer and names the line of the program that requested it."""
 
     def __init__(self, message: str, record: Any) -> None:
         super().__init__(message)
@@ -227,16 +225,16 @@ class TransferError(XDeviceError, RuntimeError):
 
 
 class TransferWarning(UserWarning):
-    """Warns of a transfer inside `transfers("warn")`, at the user's line that made the transfer.
+    """Warns of a transfer inside `transfers("warn")`, at the line of the user's code that caused the transfer.
 
     Experimental: it may change in a minor version.
     """
 
 
 class PeerError(XDeviceError, ConnectionError):
-    """Another process has failed, or did not join; `rank` is its number, and `why` is one of
-    "died", "raised", "late", "silent", "left" and "never joined". The world is closed: from now
-    on each of its functions raises the same error at once."""
+    """Another process has failed, or did not join. `rank` is the rank of that process, and `why` is "died", "raised",
+    "late", "silent", "left" or "never joined". The world is closed: from now on, each of the world's functions raises
+    the same error at once."""
 
     def __init__(self, message: str, rank: int, why: str) -> None:
         super().__init__(message)
@@ -245,9 +243,9 @@ class PeerError(XDeviceError, ConnectionError):
 
 
 class CollectiveMismatchError(XDeviceError, ValueError):
-    """The processes do not call the same function with the same operation, dtypes and shapes.
-    `calls` has, by rank, a description of each process's call. Nothing was sent or written, and
-    the world can still be used."""
+    """The processes do not call the same function with the same operation, dtypes and shapes. `calls` contains a
+    description of each process's call, in order of rank. Nothing was sent or written, and the world can still be
+    used."""
 
     def __init__(self, message: str, calls: tuple[str, ...]) -> None:
         super().__init__(message)
@@ -255,8 +253,8 @@ class CollectiveMismatchError(XDeviceError, ValueError):
 
 
 class ParityError(XDeviceError, AssertionError):
-    """Two values that should hold the same numbers differ; `comparison`, an
-    `xdevice.parity.Comparison`, says where and by how much."""
+    """Two values that should contain the same numbers differ. `comparison`, an `xdevice.parity.Comparison`, says where
+    and by how much they differ."""
 
     def __init__(self, message: str, comparison: Any) -> None:
         super().__init__(message)
@@ -264,4 +262,5 @@ class ParityError(XDeviceError, AssertionError):
 
 
 class RecordingError(XDeviceError, ValueError):
-    """A recording that cannot be written or read: a name or value that cannot be stored, or a folder without one."""
+    """A recording that cannot be written or read: a name or value cannot be stored, or the folder contains no
+    recording."""

@@ -1,5 +1,5 @@
-"""`try_gpu`, `try_all_gpus` and other functions that return the framework's own device objects:
-a drop-in replacement for those of d2l.ai."""
+"""`try_gpu`, `try_all_gpus` and other functions that return the framework's own device objects. The first two are
+drop-in replacements for the functions of the same names in d2l.ai."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# these are d2l.ai's functions; the others are written into scripts by `xdevice port`
+# `dir` lists only d2l.ai's functions; the others are for `xdevice port`, which writes them into
+# scripts
 def __dir__() -> list[str]:
     return ["try_all_gpus", "try_gpu"]
 
 
 def try_gpu(i: int = 0) -> Any:
-    """Returns the selected backend's own object for `gpu:i` if that device exists, else for
-    `cpu:0`.
+    """Returns the selected backend's own object for `gpu:i` if that device exists, otherwise for `cpu:0`.
 
-    `torch.device("cuda:0")`, `"/GPU:0"`, `mx.gpu(0)`, `paddle.CUDAPlace(0)`, `jax.devices("gpu")[0]`; on a machine
-    without a GPU `torch.device("cpu")`, `"/CPU:0"`, `mx.cpu(0)`, `paddle.CPUPlace()`, `jax.devices("cpu")[0]`;
-    `"cpu"` on NumPy.
+    With a GPU, this is `torch.device("cuda:0")`, `"/GPU:0"`, `mx.gpu(0)`, `paddle.CUDAPlace(0)` or
+    `jax.devices("gpu")[0]`. Without one, it is `torch.device("cpu")`, `"/CPU:0"`, `mx.cpu(0)`, `paddle.CPUPlace()` or
+    `jax.devices("cpu")[0]`. On NumPy it is always `"cpu"`.
 
     Raises:
         DeviceError: if `i` is negative, a bool, or not an int.
@@ -36,8 +36,8 @@ def try_gpu(i: int = 0) -> Any:
 
 
 def try_all_gpus() -> list[Any]:
-    """Returns the selected backend's own objects for all its GPUs, else for `cpu:0`, in a list
-    that is never empty.
+    """Returns a list of the selected backend's own objects for all its GPUs. If there are no GPUs, the list contains
+    only the object for `cpu:0`.
 
     Example:
         >>> with xdevice.use_backend("numpy"):
@@ -49,19 +49,19 @@ def try_all_gpus() -> list[Any]:
 
 def device(spec: object) -> Any:
     """Returns the selected backend's own object for a device, even if the device does not exist:
-    `torch.device("cuda:1")`, for example, can be made on any machine.
+    `torch.device("cuda:1")`, for example, can be created on any machine.
 
-    `Device.native` raises an error if the device does not exist; use this function to name
-    devices without using them.
+    In contrast, `Device.native` raises an error if the device does not exist. Use this function to name devices without
+    using them.
 
     Args:
-        spec: any spelling that `xdevice.device` takes.
+        spec: any spelling that `xdevice.device` accepts.
 
     Raises:
         DeviceError: if `spec` does not name a device.
-        DeviceNotFoundError: if the backend has no devices of this kind: "gpu:1" on NumPy.
-        UnsupportedError: if the device does not exist, and the framework can make no object for it: JAX, and Paddle,
-            whose `CUDAPlace` would end the process.
+        DeviceNotFoundError: if the backend has no devices of this kind, as NumPy has no "gpu:1".
+        UnsupportedError: if the device does not exist, and the framework cannot create an object for it. This applies
+            to JAX, and to Paddle, whose `CUDAPlace` would end the process.
 
     Example:
         >>> with xdevice.use_backend("numpy"):
@@ -69,7 +69,8 @@ def device(spec: object) -> Any:
         'cpu'
     """
     place, backend = verbs.device(spec), selection.current()
-    # raises the error: a kind that the backend lacks, or hardware that its GPUs are not
+    # `require` raises the error: the backend has no devices of this kind, or its GPUs are different
+    # hardware
     if place.kind not in backend.kinds or not backend.answers_to(place):
         backend.require(place)
     return backend.to_native(place) if backend.has(place) else backend.describe_missing(place)
@@ -87,8 +88,7 @@ def cpu(i: int = 0) -> Any:
 
 
 def gpu(i: int = 0) -> Any:
-    """Returns the selected backend's own object for `gpu:i`, whether that device exists or not;
-    see `device`.
+    """Returns the selected backend's own object for `gpu:i`, whether or not that device exists; see `device`.
 
     Example:
         >>> with xdevice.use_backend("torch"):

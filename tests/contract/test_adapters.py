@@ -274,7 +274,7 @@ def test_a_framework_that_is_too_old_is_refused(machine):
         "xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=GOOD, toyframe=source
     )
     text = machine.run("import xdevice; xdevice.backend('toyframe')").splitlines()[-1]
-    assert "BackendImportError: toyframe 0.9.5 is too old: 1.0 or newer is needed" in text
+    assert "BackendImportError: toyframe 0.9.5 is too old: xdevice needs 1.0 or newer" in text
 
 
 def test_an_uninstalled_framework_is_refused_with_the_command(machine):

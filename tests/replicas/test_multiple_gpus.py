@@ -337,7 +337,7 @@ def test_flags_that_cannot_be_are_refused_before_training(flags, said):
         (
             "XDEVICE_VIRTUAL_GPUS",
             "x",
-            "XDEVICE_VIRTUAL_GPUS must be an int of 0 or more, not 'x'",
+            "XDEVICE_VIRTUAL_GPUS must be a non-negative int, not 'x'",
         ),
     ],
 )

@@ -48,7 +48,7 @@ def test_a_text_that_describes_nothing_is_refused(text, monkeypatch):
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", text)
     with pytest.raises(
         xdevice.errors.SettingError,
-        match="XDEVICE_VIRTUAL_GPUS must be an int of 0 or more, not",
+        match="XDEVICE_VIRTUAL_GPUS must be a non-negative int, not",
     ):
         environment.virtual_gpus_wanted()
     monkeypatch.delenv("XDEVICE_VIRTUAL_GPUS")
@@ -339,7 +339,7 @@ for ask in (xdevice.try_gpu, xdevice.try_all_gpus, xdevice.num_gpus, lambda: xde
         print(ask())
     except xdevice.errors.SettingError as error:
         assert "was set after NAME was loaded with".replace("NAME", NAME) in str(error), error
-        assert "set it before the program starts" in str(error), error
+        assert "set the variable before the program starts" in str(error), error
 os.environ["XDEVICE_VIRTUAL_GPUS"] = ""
 print(xdevice.num_gpus())
 """

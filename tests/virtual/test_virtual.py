@@ -88,7 +88,7 @@ def test_a_variable_that_is_no_number_is_refused_before_a_framework_is_imported(
     ):
         with pytest.raises(
             xdevice.errors.SettingError,
-            match="XDEVICE_VIRTUAL_GPUS must be an int of 0 or more, not",
+            match="XDEVICE_VIRTUAL_GPUS must be a non-negative int, not",
         ):
             ask()
 

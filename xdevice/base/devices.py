@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from _thread import allocate_lock  # threading imports more
+from _thread import allocate_lock  # threading imports more modules
 
 from xdevice.errors import DeviceError, shown
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, Final, NoReturn
 
 KINDS: Final = {"cpu", "gpu", "tpu", "meta"}
-"""The device kinds that a string may name. An adapter adds its own when it is registered."""
+"""The device kinds that a string may name. The registration of a backend adds the backend's own kinds."""
 
 HARDWARE: Final = {
     "cuda",
@@ -31,16 +31,16 @@ HARDWARE: Final = {
     "gcu",
     "neuron",
 }
-"""The words for `gpu:i` that mean one kind of hardware and no other. An adapter adds the names of its framework's
+"""The words for `gpu:i` that each mean one specific kind of hardware. An adapter adds the names of its framework's
 plugins."""
-# the list of spellings at the end of every error about a device
+# the list of spellings at the end of most errors about a device
 _ACCEPTED: Final = (
     'a Device, "cpu", "gpu", "gpu:1", "cuda:1", "GPU:1", "/GPU:1", '
     '"/job:localhost/replica:0/task:0/device:GPU:1", "gpu(1)", "mps", "xpu:0", or a framework\'s own device object'
 )
-# A kind, and an index of at most six digits without leading zeros: "gpu", "gpu:1", "gpu(1)".
-# The prefixes are those of TensorFlow's long names and of Paddle's `Place(gpu:1)`, whose
-# bracket must be closed again.
+# A kind, and an index of at most six digits without leading zeros: "gpu", "gpu:1", "gpu(1)". The
+# prefixes come from TensorFlow's long names and from Paddle's `Place(gpu:1)`, whose parenthesis must
+# be closed again.
 _SPELLING: Final = (
     r"(?:/job:localhost/replica:0/task:0)?/?(?:device:|physical_device:|(?P<place>place\())?"
     r"(?P<kind>[a-z]+)"
@@ -49,8 +49,8 @@ _SPELLING: Final = (
 
 
 class CoreFunctions:
-    """Functions that need the backends, so only `core` can supply them: its modules `registry`,
-    `selection` and `scopes` set these attributes when they are loaded."""
+    """Functions that need the backends, so that only `core` can supply them: the modules `registry`, `selection` and
+    `scopes` of `core` set these attributes when they are imported."""
 
     to_native: Callable[[Device], Any]
     from_native: Callable[[object], Device | None]
@@ -64,9 +64,10 @@ core_functions: Final = CoreFunctions()
 class Device:
     """A place where tensors live: a kind and an index, the same on every framework.
 
-    Immutable and hashable. Compare by `==`, also with a string: `cuda:1` and `gpu:1` are equal. `gpu` is the
-    accelerator of the backend, whatever it is. "cuda", "rocm", "mps", "xpu", "npu", "hpu" or a plugin's own name means
-    one kind of hardware: a backend on which `gpu:i` is another kind refuses such a name. Virtual GPUs take every name.
+    Immutable and hashable. Compare devices by `==`, also with a string: `cuda:1` and `gpu:1` are equal. `gpu` is the
+    backend's accelerator, whatever hardware that is. "cuda", "rocm", "mps", "xpu", "npu", "hpu" and the name of a
+    plugin each mean one kind of hardware: a backend refuses such a name if its `gpu:i` is different hardware. Virtual
+    GPUs accept every name.
 
     | backend | `Device("gpu:1").native` | `Device("cpu").native` |
     |---|---|---|
@@ -90,7 +91,7 @@ class Device:
     __slots__ = ("__weakref__", "_text", "index", "kind")
 
     def __init_subclass__(cls) -> None:
-        # `Named`, below, is the only subclass: `parse` and `==` rely on that
+        # `Named`, below, is the only subclass; `parse` and `==` rely on that
         if cls.__module__ != __name__:
             raise TypeError(
                 "Device cannot be subclassed, because equal devices must be the same object"
@@ -105,7 +106,7 @@ class Device:
 
     @property
     def native(self) -> Any:
-        """The selected backend's own object for this device (see the table of the class).
+        """The selected backend's own object for this device (see the table in the docstring of `Device`).
 
         Raises:
             DeviceNotFoundError: if the selected backend lacks the device.
@@ -116,24 +117,25 @@ class Device:
         if isinstance(other, str):
             try:
                 other = parse(other)
-            # any text may be compared with a device, as in `device in ["sgd", "gpu:0"]`
+            # any string may be compared with a device, as in `device in ["sgd", "gpu:0"]`
             except DeviceError:
                 return False
-        # devices are interned, so equal ones are the same object, once `cuda:1` has become `gpu:1`
+        # devices are interned, so equal devices are the same object, once `plain` has turned `cuda:1` into
+        # `gpu:1`
         return self is (plain(other) if isinstance(other, Device) else other)
 
-    __hash__ = object.__hash__  # one in Python would make every look-up by a device slower
+    __hash__ = object.__hash__  # a function in Python would slow every look-up by a device
 
     def __enter__(self) -> Device:
-        """Makes this the default device of creation functions inside the block: of xdevice's, and of the selected
-        framework's own.
+        """Makes this the default device inside the block, for xdevice's creation functions and for those of the
+        selected framework.
 
-        Blocks can be nested, end even after an exception, and apply to one thread. Paddle keeps one device for the
-        whole process, so its own creation functions are affected in other threads too; xdevice's never are.
+        Blocks can be nested, end even after an exception, and apply to one thread. Paddle has one current device for
+        the whole process, so a block affects Paddle's own creation functions in other threads too, but never xdevice's.
 
-        An asyncio task may not `await` inside, because the other tasks of the thread would work on this device. If the
-        task does, the block ends at the `await`, and exiting it raises `ScopeError`. Exiting a block in a different
-        thread or task than the one that entered it also raises `ScopeError`, and changes nothing.
+        An asyncio task must not `await` inside the block, because the other tasks of the thread would use this device.
+        If it does, the block ends at the `await`, and exiting the block raises `ScopeError`. Exiting a block in a
+        different thread or task than the one that entered it also raises `ScopeError`, and changes nothing.
         """
         core_functions.enter(self)
         return self
@@ -152,7 +154,7 @@ class Device:
     def __repr__(self) -> str:
         return f"Device({self._text!r})"
 
-    # through `of`, so that unpickling or copying a device returns the interned one
+    # through `of`, so that unpickling or copying a device returns the interned device
     def __reduce__(self) -> tuple[Any, tuple[str, int]]:
         return of, (self.kind, self.index)
 
@@ -165,7 +167,7 @@ class Device:
 
 class Named(Device):
     """`gpu:i`, named by a word for its hardware, such as `cuda:1`. Equals `gpu:i`. A backend's `require` returns
-    `gpu:i` for it, or refuses it if the backend's hardware is of a different kind."""
+    `gpu:i` in its place, or raises an error if the backend's GPUs are different hardware."""
 
     __slots__ = ("plain", "word")
 
@@ -189,7 +191,7 @@ def named(word: str, index: int = 0) -> Device:
 
 
 def _new_device(cls: type[Device], **attributes: object) -> Device:
-    """Returns a new `Device` with these attributes. It is the only function that sets them."""
+    """Returns a new `Device` with these attributes. No other function sets the attributes of a device."""
     device = object.__new__(cls)
     # the class's own `__setattr__` raises an error, because devices are immutable
     for name, value in attributes.items():
@@ -198,24 +200,24 @@ def _new_device(cls: type[Device], **attributes: object) -> Device:
 
 
 def plain(device: Device) -> Device:
-    """Returns the device without a word for its hardware, as `device_of` names it: `gpu:1` for `cuda:1`."""
+    """Returns the device without the word for its hardware, as `device_of` would: `gpu:1` for `cuda:1`."""
     return device.plain if type(device) is Named else device
 
 
-# the interned devices, by kind and index; the second dict is made when it is first needed
+# the interned devices, by kind and index; the second dict is created when it is first needed
 _interned: dict[tuple[str, int], Device] = {}
 _interned_weakly: Any = None
 _lock = forks.renewed(allocate_lock())
 _MOST_KEPT: Final = 1024
-"""Devices with this index or a higher one, which no machine has, are interned only as long as
-someone refers to them. Otherwise a program that keeps naming new ones would fill the memory."""
+"""Devices with this index or a higher one, which no machine has, are interned only as long as something refers to them.
+Otherwise a program that names more and more devices would fill the memory."""
 spelled: Final[dict[str, Device]] = {}
-"""A cache of the strings that were parsed, each with its device."""
+"""The device of each string that was parsed or registered by `spell`."""
 
 
 def of(kind: str, index: int = 0) -> Device:
-    """Returns the `Device` of a kind and an index, always the same object for the same
-    arguments. It is for adapters, and does not check whether the kind is known."""
+    """Returns the `Device` with this kind and index. The same arguments always return the same object. This function is
+    meant for adapters, and does not check whether the kind is known."""
     device = _interned.get((kind, index))
     if device is None:
         device = _new_device(Device, kind=kind, index=index, _text=f"{kind}:{index}")
@@ -244,23 +246,23 @@ CPU: Final = of("cpu")
 
 
 def parse(spec: object) -> Device:
-    """Returns the device that a spelling or a framework's own device object names; see
-    `xdevice.device`. Raises `DeviceError` for any other object."""
-    # the most frequent cases first, because `to_device` may call this each time
+    """Returns the device that `spec`, a spelling or a framework's own device object, names; see `xdevice.device`.
+    Raises `DeviceError` for any other object."""
+    # the most frequent cases come first, because most calls of `to_device` call this function
     if type(spec) is Device:
         return spec
     if type(spec) is str:
         return spelled.get(spec) or _parse_text(spec)
     if type(spec) is Named:
         return spec
-    # a subclass of str, which may hash and compare in its own way
+    # an instance of a subclass of str, which may define its own hash and comparison
     if isinstance(spec, str):
         return _parse_text(str(spec))
     if spec is None or isinstance(spec, bool | int | float):
         raise DeviceError(
             f"{shown(spec)} is not a device; accepted: {_ACCEPTED}{_index_hint(spec)}"
         )
-    if type(spec) in (list, tuple):  # a device object of a framework may be a named tuple
+    if type(spec) in (list, tuple):  # a framework's own device object may be a named tuple
         raise DeviceError(
             f"{shown(spec)} is a {type(spec).__qualname__}, but one device was expected; for several devices, "
             "use xdevice.parallel.replicate(x, devices) for a model or parameters, "
@@ -276,8 +278,8 @@ def spell(text: str, device: Device) -> None:
 
 
 def _index_hint(spec: object) -> str:
-    """Returns the end of the error if `spec` is a bare int, which PyTorch takes as the index of a GPU; "" for any
-    other object."""
+    """Returns the advice that ends the error if `spec` is a bare int, which PyTorch accepts as the index of a GPU.
+    Returns "" for any other object."""
     # not `isinstance`: True is an int, too
     if type(spec) is int and spec >= 0:
         return f". For GPU {spec}, write xdevice.gpu({spec})"
@@ -285,11 +287,11 @@ def _index_hint(spec: object) -> str:
 
 
 def _parse_text(text: str) -> Device:
-    """Returns the device that a string names, and caches it. Raises `DeviceError` if the string
-    names no device."""
+    """Returns the device that a string names, and caches the result. Raises `DeviceError` if the string names no
+    device."""
     import re
 
-    # ASCII only, because a capital K of Unicode (the Kelvin sign) would match a "k"
+    # ASCII only, because in Unicode the Kelvin sign would match a "k"
     match = re.fullmatch(_SPELLING, text, re.IGNORECASE | re.ASCII)
     if match is None:
         # frequent mistakes: "gpu1", "gpu 1", "gpu-1", "gpu_1"
@@ -304,15 +306,15 @@ def _parse_text(text: str) -> Device:
         )
     index = int(match["index"] or match["ordinal"] or 0)
     device = of(name, index) if name in KINDS else named(name, index)
-    # both limits keep a program that uses ever new strings from filling the memory
+    # without both limits, a program that uses ever new strings would fill the memory
     if len(spelled) < 1024 and device.index < _MOST_KEPT:
         spelled[text] = device
     return device
 
 
 def _nearest(name: str) -> str:
-    """Returns a question for the end of an error ("did you mean ...?"), with the known kind of
-    device whose name is most like `name`; "" if none is like it."""
+    """Returns a question for an error ("did you mean ...?") that suggests the known word for a device that is most
+    similar to `name`; "" if no word is similar."""
     import difflib
 
     close = difflib.get_close_matches(name, sorted(KINDS | HARDWARE), n=1)

@@ -1,4 +1,4 @@
-"""Names of dtypes: each dtype has one name, the one that NumPy uses, in every framework."""
+"""Names of dtypes. Each dtype has the same name in every framework: NumPy's name."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ DTYPES: Final = (
     "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
     "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
 )  # fmt: skip
-"""Every dtype that xdevice knows."""
+"""Every dtype with which xdevice computes."""
 
 FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
-"""The dtypes in which random numbers are drawn, which can have gradients, and which can be NaN."""
+"""The dtypes of random numbers, of tensors that can have gradients, and of numbers that can be NaN."""
 
 SHORT_FLOATS: Final = (
     "float8_e4m3fn",
@@ -29,21 +29,20 @@ SHORT_FLOATS: Final = (
     "float8_e4m3fnuz",
     "float8_e5m2fnuz",
 )
-"""8-bit floats, by their names in ml_dtypes: if a framework has them, its tensors of these
-dtypes can be moved, saved and loaded, but xdevice does not compute with them."""
+"""8-bit floats, by their names in ml_dtypes. If a framework has such a dtype, tensors of that dtype can be moved, saved
+and loaded, but xdevice does not compute with them."""
 
 NARROWER: Final = {
     "float64": "float32", "complex128": "complex64", "int64": "int32", "uint64": "uint32",
     **dict.fromkeys(SHORT_FLOATS, "float32"),
 }  # fmt: skip
-"""The dtype to use in place of one that a device lacks."""
+"""For each dtype that a device may lack, the dtype to use in its place."""
 
 BITS_AS: Final = {"bfloat16": "int16", **dict.fromkeys(SHORT_FLOATS, "uint8")}
-"""For each float dtype that NumPy itself lacks, the integer dtype of the same size that carries
-the bits of its numbers between NumPy and a framework."""
+"""For each float dtype that NumPy itself lacks, an integer dtype of the same size. Arrays of this integer dtype carry
+the bits of the floats between NumPy and a framework."""
 
-# the dtypes of Python's own types; and names that others have for a dtype, with NumPy's name
-# for it
+# the dtype of each of Python's own types; and NumPy's name for each dtype that has other names too
 _PYTHON: Final = {bool: "bool", int: "int64", float: "float32", complex: "complex64"}
 _OTHER_NAMES: Final = {
     "float": "float32", "int": "int64", "half": "float16", "double": "float64", "bool_": "bool",
@@ -52,8 +51,8 @@ _OTHER_NAMES: Final = {
 
 _framework_names: dict[type, dict[object, str]] = {}
 """The names of the frameworks' own dtype objects, in a separate dict for each type of these objects: torch.compile
-cannot look an object up in a dict that also has TensorFlow's, whose hash function is in C++."""
-# read in place of the dict of a type that has none in `_framework_names` yet
+cannot look an object up in a dict that also contains TensorFlow's dtypes, whose hash function is in C++."""
+# the empty dict in which a dtype is looked up if its type is not in `_framework_names` yet
 _NONE: Final[dict[object, str]] = {}
 # two caches: dtypes by their names, and names by their dtypes
 _host_dtypes: dict[str, np.dtype[Any]] = {}
@@ -61,7 +60,7 @@ _names: dict[np.dtype[Any], str] = {}
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Returns the name of a NumPy dtype, which is cached: `dtype.name` takes 5 us each time."""
+    """Returns the name of a NumPy dtype, from a cache: `dtype.name` takes 5 us each time."""
     name = _names.get(dtype)
     if name is None:
         name = _names[dtype] = str(dtype.name)
@@ -69,8 +68,8 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 def register_names(names: Mapping[Any, str]) -> None:
-    """Registers the names of a framework's own dtype objects: `names` maps each object
-    to its name. Called once for each backend, when it is loaded."""
+    """Registers the names of a framework's own dtype objects: `names` maps each object to its name. Called once for
+    each backend, when the backend is loaded."""
     for dtype, name in names.items():
         _framework_names.setdefault(type(dtype), {})[dtype] = name
 
@@ -96,21 +95,21 @@ def dtype_name(dtype: object) -> str:
         return floats.effective(_PYTHON[dtype])
     if isinstance(dtype, type) and issubclass(dtype, numpy.generic):
         return numpy.dtype(dtype).name
-    inner = getattr(dtype, "dtype", dtype)  # jnp.float32 is a class that holds its dtype
-    # a NumPy dtype has a `name`; the text of torch.float32 is "torch.float32"
+    inner = getattr(dtype, "dtype", dtype)  # jnp.float32 is a class that has the dtype
+    # a NumPy dtype has a `name`; torch.float32 has none, and its `str` is "torch.float32"
     name = str(getattr(inner, "name", None) or inner).lower().rpartition(".")[2]
     name = _OTHER_NAMES.get(name, name)
     if name not in DTYPES and name not in SHORT_FLOATS:
         raise DTypeError(f"{shown(dtype)} is not a dtype; expected one of {', '.join(DTYPES)}")
-    # cached, because Paddle needs 10 us to name one; strings and classes are not
+    # cached, because Paddle takes 10 us to name a dtype; strings and classes are not cached
     if inner is dtype and not isinstance(dtype, str):
         _framework_names.setdefault(type(dtype), {})[dtype] = name
     return name
 
 
 def host_dtype(name: str) -> np.dtype[Any]:
-    """Returns the NumPy dtype of this name. For "bfloat16" and 8-bit floats it comes from the
-    package ml_dtypes."""
+    """Returns the NumPy dtype of this name. For "bfloat16" and 8-bit floats, the dtype comes from the package
+    ml_dtypes."""
     dtype = _host_dtypes.get(name)
     if dtype is None:
         dtype = _host_dtypes[name] = _host_dtype(name)
@@ -118,7 +117,7 @@ def host_dtype(name: str) -> np.dtype[Any]:
 
 
 def _host_dtype(name: str) -> np.dtype[Any]:
-    """Does what `host_dtype` does, without its cache."""
+    """Returns the same as `host_dtype`, but without its cache."""
     import numpy
 
     if name == "bfloat16" or name in SHORT_FLOATS:

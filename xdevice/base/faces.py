@@ -1,5 +1,6 @@
-"""Imports public names when they are first used. A face is a module that only gives access to public names, such as
-`xdevice` itself or `xdevice.parallel`. It lists them in a stub (`.pyi`) next to it, which type checkers read too."""
+"""Imports public names when they are first used. A face is a module that contains nothing but public names, such as
+`xdevice` itself or `xdevice.parallel`. A stub (`.pyi`) next to the module lists these names, and type checkers read the
+stub too."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def names_in(file: str) -> dict[str, str]:
-    """Returns the public names of the face whose module is the path `file`, each with the
-    module from which the stub imports the name."""
+    """Returns the public names of the face whose module is the file `file`, as a dict from each name to the module from
+    which the stub imports the name."""
     names = {}
     with open(os.path.splitext(file)[0] + ".pyi", encoding="utf-8") as stub:
         for line in stub:
@@ -26,17 +27,18 @@ def names_in(file: str) -> dict[str, str]:
 
 
 def read(face: str, package: str, module: str, name: str) -> Any:
-    """Returns `name`, imported from `module`, which is written as in a stub of the package `package`. Also stores the
-    value in the module `face`, so that Python finds it there at the next use."""
+    """Imports the public name `name` from `module`, and returns its value. `module` is written as in a stub of the
+    package `package`: a relative name such as `.core.selection`. Also stores the value in the module `face`, where
+    Python finds it at the next use."""
     from importlib import import_module
 
-    # `from . import math` imports a module, every other line a value of a module
+    # `from . import math` imports a module; every other line of a stub imports a value from a module
     value = (
         import_module(f".{name}", package)
         if module == "."
         else getattr(import_module(module, package), name)
     )
-    # help, pickles and tracebacks of a function then show its public module
+    # then `help`, pickles and tracebacks name the public module of a function
     if type(value) is type(read):
         value.__module__ = face
     setattr(sys.modules[face], name, value)
@@ -44,9 +46,9 @@ def read(face: str, package: str, module: str, name: str) -> Any:
 
 
 def lazy(face: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns the functions `__getattr__` and `__dir__` of a face below `xdevice`, whose module
-    is `file` and contains only `__getattr__, __dir__ = lazy(__name__, __file__)`. `__getattr__`
-    raises `AttributeError` for a name that the stub does not have."""
+    """Returns the functions `__getattr__` and `__dir__` for the face `face`, a module below `xdevice` with the path
+    `file`. The module contains only `__getattr__, __dir__ = lazy(__name__, __file__)`. Its `__getattr__` raises
+    `AttributeError` for a name that the stub does not list."""
     names = names_in(file)
     # relative imports in the stub start at the package
     package = face if os.path.basename(file) == "__init__.py" else face.rpartition(".")[0]

@@ -1,12 +1,11 @@
-"""Which floats xdevice makes if no dtype is named: float32, unless `xdevice parity` sets
-XDEVICE_FLOATS.
+"""The float dtype that xdevice uses if none is named: float32, unless `xdevice parity` sets XDEVICE_FLOATS.
 
 | XDEVICE_FLOATS | |
 |---|---|
 | `float64` | float64 instead of float32, with the same value; the frameworks' own default is float64 too |
 | `jitter:1` | `tensor`, `random`, `load` and `convert_state` move each number by an ULP, up or down; 1 is the seed |
 
-Jitter leaves whole numbers as they are: zeros, ones, masks and labels are exact on every framework.
+Jitter does not change whole numbers, because zeros, ones, masks and labels are exact on every framework.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import os
 
 from xdevice.errors import SettingError, shown
 
-TYPE_CHECKING = False  # typing takes longer to import than all of this
+TYPE_CHECKING = False  # typing takes longer to import than this module
 if TYPE_CHECKING:
     from typing import Any, Final
 
@@ -25,16 +24,16 @@ VARIABLE: Final = "XDEVICE_FLOATS"
 FLOAT64: Final = "float64"
 JITTER: Final = "jitter:"
 
-# for each dtype, the wider one that XDEVICE_FLOATS=float64 puts in its place
+# for each dtype, the wider dtype that replaces it under XDEVICE_FLOATS=float64
 _WIDE: Final = {"float32": "float64", "complex64": "complex128"}
 PARTS: Final = {"complex64": "float32", "complex128": "float64"}
-"""The dtype of the real and the imaginary part of a complex number."""
+"""For each complex dtype, the dtype of the real and the imaginary part of its numbers."""
 _JITTERED: Final = ("float32", "float64", *PARTS)
 
 
 def _check(text: str) -> str:
-    """Returns `text`, a value of XDEVICE_FLOATS. Raises `SettingError` unless it is "", "float64", or
-    "jitter:" with an int."""
+    """Returns `text`, the value of XDEVICE_FLOATS, unchanged. Raises `SettingError` unless it is "", "float64", or
+    "jitter:" followed by an int."""
     number = text.removeprefix(JITTER)
     is_jitter = number != text and number.isascii() and number.isdigit()
     if text not in ("", FLOAT64) and not is_jitter:
@@ -45,7 +44,7 @@ def _check(text: str) -> str:
     return text
 
 
-# read once, at import: changing the floats in the middle of a program would mix two dtypes
+# read once, at import, because a change in the middle of a program would mix two dtypes
 _setting = _check(os.environ.get(VARIABLE, "").strip())
 
 
@@ -55,13 +54,13 @@ def setting() -> str:
 
 
 def is_float64() -> bool:
-    """Whether XDEVICE_FLOATS asks for float64 in place of float32."""
+    """Whether XDEVICE_FLOATS requests float64 in place of float32."""
     return _setting == FLOAT64
 
 
 def effective(name: str = "float32") -> str:
-    """Returns the dtype that is in effect where the default dtype is `name`: `name` itself, or a wider one under
-    XDEVICE_FLOATS=float64.
+    """Returns the dtype to use where the default is the dtype `name`: `name` itself, or under XDEVICE_FLOATS=float64 a
+    wider float or complex dtype.
 
     Example:
         >>> from xdevice.base import floats
@@ -72,8 +71,8 @@ def effective(name: str = "float32") -> str:
 
 
 def take(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns an array that a program passed in, changed as XDEVICE_FLOATS asks: converted to
-    float64, or with each number changed by an ULP (to the next float). By default it is
+    """Returns an array that a program has passed in, changed as XDEVICE_FLOATS requests: converted to float64, or with
+    each number changed by one ULP, to the next larger or smaller float. Without XDEVICE_FLOATS, returns the array
     unchanged."""
     if _setting == FLOAT64:
         name = array.dtype.name
@@ -82,19 +81,18 @@ def take(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns the array, with each number changed by an ULP if XDEVICE_FLOATS asks for that;
-    whole numbers stay as they are.
+    """Returns the array. If XDEVICE_FLOATS requests jitter, each number in the result is changed by one ULP, except
+    whole numbers.
 
-    Equal arrays get equal changes, in any order of calls, so tied weights stay equal.
+    Equal arrays get equal changes, whatever the order of the calls, so tied weights stay equal.
     """
     return _jitter(array) if _setting.startswith(JITTER) else array
 
 
 def _jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns a copy of an array of floats in which each number that is not whole is replaced
-    by the next larger or the next smaller float, chosen at random. The choice depends only on
-    the setting and on the numbers, so a run can be repeated. An array of another dtype is
-    returned as it is."""
+    """Returns a copy of an array of floats in which each number that is not whole is replaced by the next larger or the
+    next smaller float, chosen at random. The choice depends only on the setting and on the numbers, so a run can be
+    repeated. Returns an array of any other dtype unchanged."""
     name = array.dtype.name
     if name not in _JITTERED or array.size == 0:
         return array
@@ -102,9 +100,9 @@ def _jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
     import numpy
 
-    # in C order, so that the view below is one of the copy itself
+    # in C order, so that `reshape` below returns a view of the copy, not another copy
     jittered = numpy.array(array, order="C")
-    # a complex number as two floats
+    # each complex number is viewed as two floats
     parts = jittered.reshape(-1).view(PARTS.get(name, name))
     # seeded by the values, so that equal arrays draw equal numbers
     numbers = numpy.random.Generator(

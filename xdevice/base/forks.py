@@ -1,5 +1,5 @@
-"""Functions for work that a forked child has to do again, because the threads and the
-connections of its parent do not exist there.
+"""Functions for work that has to be repeated in a forked child, because the parent's threads and connections do not
+exist in the child.
 
 `import xdevice` imports this module, so it imports nothing that takes time.
 """
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 
 
 def in_child(function: F) -> F:
-    """Registers a function to be called in each child that is forked from now on, and returns the function."""
-    if hasattr(os, "register_at_fork"):  # Windows does not fork
+    """Registers a function to be called in each child that is forked from now on. Returns the function, so this can be
+    used as a decorator."""
+    if hasattr(os, "register_at_fork"):  # Windows has no fork
         os.register_at_fork(after_in_child=function)
     return function
 
 
 def renewed(lock: Lock) -> Lock:
-    """Returns `lock`, registered to be free in each forked child: the thread that would release
-    it does not exist there."""
-    # the private method that Python's own modules, such as logging, call on their locks
+    """Registers a lock to be released in each forked child, and returns the lock. Without this, a lock that another
+    thread of the parent held would never be released in the child, where that thread does not exist."""
+    # Python's own modules, such as logging, call this private method of their locks
     renew = getattr(lock, "_at_fork_reinit", None)
     if renew is not None:
         in_child(renew)

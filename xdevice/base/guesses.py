@@ -1,8 +1,8 @@
-"""The advice in the error about a name that xdevice does not have: what to use instead.
-Imported only when a name is missing.
+"""The advice in the error about a name that xdevice does not have, which says what to use instead. This module is
+imported only when a name is missing.
 
-The names are those that PyTorch, JAX, TensorFlow, Keras, MXNet, PaddlePaddle, accelerate and d2l use for things that
-xdevice has under another name, or deliberately leaves to the framework.
+The tables list names from PyTorch, JAX, TensorFlow, Keras, MXNet, PaddlePaddle, accelerate and d2l, for features that
+xdevice has under another name or deliberately leaves to the framework.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ _REPLACEMENTS: Final = {
     "assert_allclose": "xdevice.assert_parity(a, b)",
     "profiler": "xdevice.measure(function) for times, xdevice.transfers() for copies, or the framework's profiler",
 }
-# the public modules whose names are looked for without their module, such as `xdevice.Stream`
+# the public modules whose names users may write without the module, such as `xdevice.Stream`
 _FACES: Final = (
     "accelerator distributed errors math models native nn optim parallel parity random"
 )
@@ -173,28 +173,27 @@ max maximum mean meshgrid min minimum multiply nonzero ones_like outer permute_d
 roll round searchsorted sign sin sort sqrt square squeeze stack std subtract sum take tan tanh tensordot tile tril triu
 unstack unique_values var vecdot where zeros_like
 """
-"""Functions of the Python Array API standard, which are methods of
-`xdevice.array_namespace(x)`."""
+"""Functions of the Python Array API standard, which `xdevice.array_namespace(x)` contains."""
 
 
 def message_for(name: str, public: list[str]) -> str:
-    """Returns the message of the `AttributeError` for a name that `xdevice` does not have.
-    `public` lists the names that it has."""
+    """Returns the message of the `AttributeError` for a name that `xdevice` does not have. `public` lists all public
+    names of `xdevice`."""
     missing = f"module 'xdevice' has no attribute {name!r}"
-    # tools look such names up, as `hasattr(xdevice, "__wrapped__")` does, and need no advice
+    # tools look such names up, as in `hasattr(xdevice, "__wrapped__")`, and need no advice
     if name.startswith("_"):
         return missing
-    # a known word of another library, or a misspelt name
+    # `name` is a name that another library uses, or a misspelling
     advice = _replacement(name) or _nearest(name, public)
     return f"{missing}: {advice}" if advice else missing
 
 
 def _replacement(name: str) -> str | None:
-    """Returns a sentence that says what to write instead of `name`, which another library uses;
-    None for a name that no table here lists."""
+    """Returns advice that says what to write instead of `name`, a name that another library uses. Returns None if no
+    table of this module lists the name."""
     if name in _REPLACEMENTS:
         replacement = _REPLACEMENTS[name]
-        # code needs a "use" before it; other entries are sentences
+        # an entry that is code needs a "use" in front; the other entries are phrases of their own
         return (
             f"use {replacement}"
             if replacement.startswith(("xdevice.", "`with", "value, ", "world."))
@@ -211,22 +210,21 @@ def _replacement(name: str) -> str | None:
 
 
 def _names_of(face: str) -> list[str]:
-    """Returns the public names of the module `xdevice.<face>`; an empty list if it is not
-    installed."""
+    """Returns the public names of the module `xdevice.<face>`, or an empty list if that module is not installed."""
     try:
         return dir(import_module(f"xdevice.{face}"))
     except ModuleNotFoundError:
-        # these modules are missing in a copy of xdevice that has only the device layer, which
-        # works without the rest
+        # a copy of xdevice that consists only of the device layer lacks these modules, and works without
+        # them
         return []
 
 
 def _nearest(name: str, public: list[str]) -> str | None:
-    """Returns advice that names the nearest match for a misspelt name, among xdevice's names (`public`) and those of
-    other libraries; None if no name is similar."""
+    """Returns advice for a misspelt name, based on the most similar name among xdevice's own (`public`) and those of
+    other libraries. Returns None if no name is similar."""
     from difflib import get_close_matches
 
-    # 0.8 allows about one wrong letter in five: a lower limit would suggest unrelated names
+    # 0.8 allows about one wrong letter in five; a lower limit would suggest unrelated names
     alike = get_close_matches(name, [*public, *_REPLACEMENTS], 1, 0.8)
     if not alike:
         return None

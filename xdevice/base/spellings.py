@@ -1,8 +1,7 @@
-"""Errors for arguments of other libraries, such as PyTorch's `dim`, that say what to write
-instead.
+"""Errors about arguments that other libraries use, such as PyTorch's `dim`. These errors say what to write instead.
 
-A function that raises such errors declares `**misspelled: NoReturn`, so that type checkers report a call with such an
-argument.
+A function that raises these errors declares `**misspelled: NoReturn`, so that type checkers report any call with such
+an argument.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ _ADVICE: Final = {
 
 
 def refuse(function: str, misspelled: Iterable[str], takes: str) -> NoReturn:
-    """Raises the `ArgumentError` for the first argument in `misspelled`. The function named
-    `function` has none of these arguments; `takes` lists, in words, those that it has."""
+    """Raises the `ArgumentError` for the first argument in `misspelled`, the names of arguments that the function named
+    `function` does not have. `takes` describes, in words, the arguments that it does have."""
     name = next(iter(misspelled))
     advice = _ADVICE.get(name, "").format(function=function)
     raise ArgumentError(f"{function} has no argument {name!r}: {advice or f'it takes {takes}'}")

@@ -1,4 +1,4 @@
-"""How a process has ended, in words."""
+"""Describes in words how a process has ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 
 
 def status_text(status: int) -> str:
-    """Returns the words that follow "ended" in a message about a process: `status` is an exit status, or the negative
+    """Returns the words that follow "ended" in a message about a process. `status` is an exit status, or the negative
     number of a signal, as in `subprocess`.
 
     Example:

@@ -1,6 +1,7 @@
-"""The names that an adapter (the package that makes a framework a backend) imports: the contract, which is the class
-`Backend` with its methods, and the types that these methods take and return. The additions of a product are in its
-folder `contract`: `xdevice.math.contract`, `xdevice.testing.contract`."""
+"""The names that an adapter (the package that makes a framework a backend) imports. These are the contract, which is
+the class `Backend` with its methods, and the types of the arguments and results of these methods. A product's additions
+to the contract are in the product's folder `contract`, such as `xdevice.math.contract` or
+`xdevice.testing.contract`."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ __all__ = [
     "check",
 ]
 
-# names that were here in earlier versions, each with its present module
+# names that this module had in earlier versions, each with its present module
 _MOVED: Final = {
     "Samples": "xdevice.testing.contract.samples",
     "Work": "xdevice.testing.contract.samples",
@@ -30,10 +31,10 @@ _MOVED: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Raises `ImportError` for a name that is in another module now, which the message names,
-    and `AttributeError` for any other name."""
-    # `from xdevice.contract import Samples` passes an ImportError on as it is, but replaces an
-    # AttributeError by a message of Python's own
+    """Raises `ImportError` for a name that has moved to another module, which the message names. Raises
+    `AttributeError` for any other name."""
+    # `from xdevice.contract import Samples` shows the message of an ImportError, but replaces that of
+    # an AttributeError by Python's own message
     if name in _MOVED:
         raise ImportError(
             f"{name} is now in {_MOVED[name]}: write `from {_MOVED[name]} import {name}`"

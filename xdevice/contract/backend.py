@@ -1,6 +1,6 @@
-"""The contract as a whole: the class `Backend`, and `check`, which tests an adapter's class when it is loaded.
+"""The whole contract: the class `Backend`, and `check`, which checks an adapter's class when the class is loaded.
 
-A capability is a part of the contract that an adapter may leave out. Those of the device layer are here:
+A capability is a part of the contract that an adapter may omit. The device layer has these parts:
 
 | capability | what it offers |
 |---|---|
@@ -11,10 +11,10 @@ A capability is a part of the contract that an adapter may leave out. Those of t
 | `streams.Streams` | streams and events |
 | `blocking.Blocking` | waiting after each operation |
 
-Each product lists its own capabilities in its folder `contract`, as `CAPABILITIES`. An adapter,
-too, has a folder for each product, which lists its classes for these capabilities as `MIXINS`.
-Neither is loaded before it is needed: when a method of a product is first called on a backend,
-the backend's class is extended by the product's capabilities (`Backend.__getattr__`).
+Each product lists its own capabilities as `CAPABILITIES` in its folder `contract`. An adapter also has a folder for
+each product, which lists the adapter's classes for these capabilities as `MIXINS`. Both folders are loaded only when
+they are needed: when a method of a product is first used on a backend, the backend's class is extended by the product's
+capabilities (`Backend.__getattr__`).
 
 The class of a capability has defaults for its methods. Most of them raise an `UnsupportedError`
 that names the missing feature.
@@ -46,24 +46,24 @@ CAPABILITIES: Final[tuple[type[Primitives], ...]] = (
 """The capabilities of the device layer."""
 
 PRODUCTS: Final = ("math", "performance", "twins", "distributed", "virtual", "testing")
-"""The folders of xdevice, and of an adapter, that may extend a backend. A folder that is not
-installed extends nothing."""
+"""The folders of xdevice and of an adapter that may extend a backend. A folder that is not installed is ignored."""
 
 # held while the class of a backend is replaced
 _extending = forks.renewed(threading.RLock())
 
 
 class Backend(Models, Conversion, Replicas, Streams, Blocking):
-    """One framework, as xdevice sees it. The class of an adapter inherits from `Backend`, and usually also from classes
-    of the adapter's own, one for each capability (optional part of the contract) that the framework has."""
+    """The interface through which xdevice uses one framework. An adapter's class inherits from `Backend`, and usually
+    also from the adapter's own classes, one for each capability (optional part of the contract) that the framework
+    has."""
 
     products: frozenset[str] = frozenset()
     """The products by which this class has been extended."""
 
     def __getattr__(self, name: str) -> Any:
-        """Returns an attribute that the class does not have yet. First extends the class by the product whose contract
-        has the attribute. Raises `AttributeError` if there is no such product."""
-        # if the class has the name, Python calls this method because a property has raised
+        """Returns an attribute that the class does not have yet, after extending the class by the product whose
+        contract has the attribute. Raises `AttributeError` if there is no such product."""
+        # if the class does have the name, Python has called this method because a property raised
         # AttributeError
         is_lacking = not name.startswith("_") and not hasattr(type(self), name)
         # the product whose contract has this name, if any
@@ -82,16 +82,16 @@ class Backend(Models, Conversion, Replicas, Streams, Blocking):
 
 
 class Owned(NamedTuple):
-    """The backend that a type belongs to, and whether objects of the type are tensors, symbols
-    or models there. `core.registry` caches one for each type that it has looked up."""
+    """The backend to which a type belongs, and the type's kind: whether its objects are tensors, symbols or models.
+    `core.registry` caches an `Owned` for each type that it has looked up."""
 
     backend: Backend
     kind: Kind
 
 
 def methods_of(*parts: Any) -> dict[str, Any]:
-    """Returns every public method and property of these capabilities by its name, in the
-    contract's order."""
+    """Returns a dict from names to the public methods and properties of these capabilities, in the order of the
+    contract."""
     return {
         name: value
         for part in parts
@@ -101,13 +101,13 @@ def methods_of(*parts: Any) -> dict[str, Any]:
 
 
 HOOKS: Final = methods_of(Primitives, *CAPABILITIES)
-"""Every method and property of the device layer's contract by its name, in the contract's order."""
+"""The methods and properties of the device layer's contract by their names, in the order of the contract."""
 
 
 def extend(backend: Backend, product: str) -> None:
-    """Replaces the class of a backend by one that also has the capabilities of a product,
-    unless it has them already."""
-    # two threads may call a product's methods for the first time at once
+    """Replaces the class of a backend by a class that also has the capabilities of a product. Does nothing if the
+    backend already has these capabilities."""
+    # two threads may be the first to call methods of a product, at the same time
     with _extending:
         if product not in backend.products:
             backend.__class__ = extended(type(backend), product)
@@ -115,10 +115,10 @@ def extend(backend: Backend, product: str) -> None:
 
 @cache
 def capabilities_of(product: str) -> tuple[type[Primitives], ...]:
-    """Returns the classes of the capabilities that a product adds to the contract; none if the
-    product is not installed."""
+    """Returns the classes of the capabilities that a product adds to the contract; an empty tuple if the product is not
+    installed."""
     name = f"xdevice.{product}"
-    # the product may have been left out of this installation
+    # this installation may lack the product
     if find_spec(name) is None or find_spec(f"{name}.contract") is None:
         return ()
     parts: tuple[type[Primitives], ...] = import_module(f"{name}.contract").CAPABILITIES
@@ -127,8 +127,8 @@ def capabilities_of(product: str) -> tuple[type[Primitives], ...]:
 
 @cache
 def hooks_of(product: str) -> frozenset[str]:
-    """Returns the names of the methods and attributes that a product adds to the contract; none
-    if the product is not installed."""
+    """Returns the names of the methods and attributes that a product adds to the contract; an empty set if the product
+    is not installed."""
     return frozenset(
         name
         for part in capabilities_of(product)
@@ -139,26 +139,27 @@ def hooks_of(product: str) -> frozenset[str]:
 
 @cache
 def extended(cls: type[Backend], product: str) -> type[Backend]:
-    """Returns a subclass of the backend's class `cls` with the capabilities of a product. A
-    method is looked up first in `cls`, then in the adapter's folder for the product, then among
-    the defaults. A class of that folder with `precedes = True` comes before `cls`: it adds to
-    methods of the device layer, and calls these by `super()`.
+    """Returns a subclass of the backend's class `cls` that also has the capabilities of a product. Methods are looked
+    up first in `cls`, then in the adapter's folder for the product, then among the defaults. A class in that folder
+    with `precedes = True` comes before `cls`, because it extends methods of the device layer, which it calls with
+    `super()`.
 
     Raises:
         ContractError: if the adapter breaks the contract of the product.
     """
     parts = capabilities_of(product)
     mixins = _mixins(cls, product)
-    # a base that another base inherits from must not come before it, so it is left out
+    # a default from which `cls` or another default inherits is left out, because Python allows no base
+    # before its subclass
     defaults = [
         part for part in parts if not any(part in other.__mro__[1:] for other in (cls, *parts))
     ]
-    # the adapter's own metaclass, so that the new class behaves like the old one
+    # the adapter's own metaclass, so that the new class behaves like `cls`
     metaclass: Any = type(cls)
     subclass: type[Backend] = metaclass(
         cls.__name__,
         (
-            # before the adapter's class, whose methods they call by `super()`
+            # these come before the adapter's class, whose methods they call with `super()`
             *filter(_precedes, mixins),
             cls,
             *(mixin for mixin in mixins if not _precedes(mixin)),
@@ -171,24 +172,24 @@ def extended(cls: type[Backend], product: str) -> type[Backend]:
             "products": cls.products | {product},
         },
     )
-    # checked when the product is first used, so that loading an adapter imports none of it
+    # checked when the product is first used, so that loading an adapter does not import the product
     wrong = _violations(subclass, parts)
     if wrong:
         raise ContractError(
             f"the adapter {cls.name!r} ({cls.__module__}.{product}) " + "; ".join(wrong)
         )
-    # the core has registered how the class is pickled, by the name of its backend; pickle looks
-    # up the exact class
+    # the core has registered a function that pickles the class by the name of its backend, and pickle
+    # looks up the exact class
     if cls in copyreg.dispatch_table:
         copyreg.dispatch_table[subclass] = copyreg.dispatch_table[cls]
     return subclass
 
 
 def _mixins(cls: type[Backend], product: str) -> tuple[type[Primitives], ...]:
-    """Returns the classes that the adapter's folder for a product lists as `MIXINS`; none if it
-    has no such folder. For a subclass of an adapter's class, the adapter's own folder counts
-    too."""
-    # the nearest class first: a subclass may bring folders of its own
+    """Returns the classes that the adapter's folder for a product lists as `MIXINS`; an empty tuple if the adapter has
+    no such folder. For a subclass of an adapter's class, the folder may be in the package of the subclass or of the
+    adapter."""
+    # the nearest class first, because a subclass may have folders of its own
     for package in dict.fromkeys(
         base.__module__ for base in cls.__mro__ if not _is_of_xdevice(base)
     ):
@@ -202,29 +203,27 @@ def _mixins(cls: type[Backend], product: str) -> tuple[type[Primitives], ...]:
 
 
 def _precedes(mixin: type[Primitives]) -> bool:
-    """Whether a class of an adapter's folder comes before the adapter's own class in the method
-    order."""
+    """Whether a class from an adapter's folder comes before the adapter's own class in the method resolution order."""
     return bool(getattr(mixin, "precedes", False))
 
 
 def _is_of_xdevice(base: type) -> bool:
     """Whether a base class belongs to the contract or to Python, and not to the adapter."""
-    # the dot keeps our adapters out, whose packages are called `xdevice_torch` and so on
+    # the dot excludes the built-in adapters, whose packages are called `xdevice_torch` and so on
     return base.__module__.startswith(("xdevice.", "builtins", "abc"))
 
 
-# the class attributes that have no default, so that each adapter must set them
+# the class attributes without a default, which each adapter must set
 _REQUIRED_ATTRIBUTES: Final = ("name", "modules", "minimum", "dtypes")
 
 
 def check(cls: object, claimed: str, source: str) -> type[Backend]:
-    """Returns the class `cls` if it keeps the contract. Otherwise raises a `ContractError` that
-    names the adapter, each method that is wrong, and the signature that it should have.
-    `claimed` is the adapter's entry-point name; `source` names the class and its distribution
-    in errors.
+    """Returns the class `cls` if it fulfills the contract. Otherwise raises a `ContractError` that names the adapter,
+    each wrong method, and the signature that the method should have. `claimed` is the adapter's entry-point name.
+    `source` is the text that names the class and its distribution in errors.
 
-    If the class itself has methods of products, as third-party adapters may, these are checked
-    too. The folders of an adapter are checked when their product is first used.
+    If the class itself has methods of products, as the class of a third-party adapter may, these methods are checked
+    too. The adapter's folders are checked when their products are first used.
     """
     import inspect
 
@@ -244,8 +243,8 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
         callable(value) and name[0] != "_" and not hasattr(Backend, name)
         for name, value in _adapter_attributes(cls).items()
     ):
-        # a public method that the device layer does not know may be a product's; for other
-        # classes the contracts of the products need not be imported
+        # a public method that is not in the device layer's contract may belong to a product; for classes
+        # without such methods, the contracts of the products need not be imported
         parts += tuple(part for product in PRODUCTS for part in capabilities_of(product))
     wrong += _violations(cls, parts)
     if not wrong and cls.name != claimed:
@@ -256,9 +255,9 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
 
 
 def _violations(cls: type[Backend], parts: tuple[type[Primitives], ...]) -> list[str]:
-    """Returns the errors of an adapter's class: a text for each method of the capabilities `parts` whose required
-    arguments differ from the contract's, and for each capability of which the class has only some of the needed
-    methods. Returns an empty list if nothing is wrong."""
+    """Returns a list of the errors of an adapter's class. It contains a message for each method of the capabilities
+    `parts` whose required arguments differ from the contract's, and a message for each capability of which the class
+    has only some of the needed methods. The list is empty if nothing is wrong."""
     import inspect
 
     own, hooks = _adapter_attributes(cls), methods_of(*parts)
@@ -276,9 +275,9 @@ def _violations(cls: type[Backend], parts: tuple[type[Primitives], ...]) -> list
 
 
 def _adapter_attributes(cls: type) -> dict[str, Any]:
-    """Returns the attributes, most of them methods, that an adapter defines in its class and in
-    its own base classes, by their names."""
-    # the class itself is the last, so its attributes replace those of its bases
+    """Returns a dict of the attributes, most of which are methods, that an adapter defines in its class and in its own
+    base classes."""
+    # the class itself comes last, so its attributes replace those of its bases
     parts = [base for base in reversed(cls.__mro__) if not _is_of_xdevice(base)]
     return {name: value for part in parts for name, value in vars(part).items()}
 
@@ -286,12 +285,12 @@ def _adapter_attributes(cls: type) -> dict[str, Any]:
 def _incomplete(
     part: type[Primitives], own: dict[str, Any], hooks: dict[str, Any]
 ) -> list[str]:
-    """Returns a list with an error text if an adapter has some but not all of the methods that
-    the capability `part` needs, because the first use of the capability would fail; otherwise
-    an empty list. `own` has the adapter's methods, and `hooks` those of the contract."""
+    """Returns a list with one error message if an adapter has some but not all of the methods that the capability
+    `part` needs, because the capability would fail when it is first used. Otherwise returns an empty list. `own`
+    contains the adapter's methods, and `hooks` the contract's methods."""
     needs: tuple[str, ...] = vars(part)["needs"]
     has = [name for name in needs if name in own]
-    # an adapter may have none of the methods, or all of them
+    # an adapter may have either none or all of the needed methods
     if not has or len(has) == len(needs):
         return []
     missing = ", ".join(_signature(name, hooks) for name in needs if name not in own)
@@ -299,12 +298,12 @@ def _incomplete(
 
 
 def _signature(name: str, hooks: dict[str, Any]) -> str:
-    """Returns a method with its arguments as the contract has it, for errors: "wait(self, x)".
-    It is looked up in `hooks`, the methods of the capabilities that are checked, and then in
-    those of the device layer."""
+    """Returns the name and the arguments of a method in the contract, as errors show them: "wait(self, x)". The method
+    is looked up first in `hooks`, the methods of the capabilities that are checked, and then among the methods of the
+    device layer."""
     import inspect
 
-    # a method of the device layer is not in `hooks` while a product is checked
+    # when a product is checked, `hooks` does not contain the methods of the device layer
     wanted: Any = hooks.get(name, HOOKS.get(name))
     return (
         f"{name} (a property)"
@@ -314,8 +313,8 @@ def _signature(name: str, hooks: dict[str, Any]) -> str:
 
 
 def _required_arguments(function: Any) -> list[str]:
-    """Returns the names of the arguments without defaults; an empty list if the object is not a
-    function, but a property, for instance."""
+    """Returns the names of the arguments without defaults; an empty list if the object is not a function (for instance,
+    a property)."""
     import inspect
 
     if not inspect.isfunction(function):

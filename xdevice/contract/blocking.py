@@ -1,4 +1,4 @@
-"""Blocking mode: every operation has finished, or has raised its error, before the program's next line runs."""
+"""Blocking mode, in which every operation finishes, or raises its error, before the program's next line runs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ if TYPE_CHECKING:
 
 
 class Blocking(Primitives):
-    """The capability of waiting after each operation, which changes no result. `with blocking():` blocks may overlap;
-    the mode ends when the last of them exits."""
+    """The capability of waiting after each operation. Waiting does not change any result. `with blocking():` blocks may
+    overlap; the mode ends when the last of these blocks ends."""
 
     needs: ClassVar[tuple[str, ...]] = ("blocking",)
 
     def blocking(self) -> AbstractContextManager[Any]:
-        """Returns a context manager. Inside the block every operation is completed before the next line runs, in this
-        thread, and in all threads if the framework can do that. Does nothing if the framework's operations always
-        complete at once; raises `UnsupportedError` if nothing can make them complete."""
+        """Returns a context manager for blocking mode. Inside its block, every operation of this thread, and if the
+        framework can do that, of all threads, is completed before the next line runs. The context manager does nothing
+        if the framework's operations always complete at once. Raises `UnsupportedError` if there is no way to wait
+        after each operation."""
         raise self.unsupported(
             "blocking mode", "call xdevice.sync() after the line in question"
         )

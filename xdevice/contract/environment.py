@@ -1,8 +1,8 @@
-"""Settings that apply to every framework that is loaded: virtual GPUs, blocking mode and float64. They are made by
-environment variables, or by a call at the start of the program.
+"""Settings that apply to every framework that is loaded: virtual GPUs, blocking mode and float64. Environment variables
+or a call at the start of the program determine these settings.
 
-Some of them must be known before a framework is imported, so adapters call these functions
-while they are imported.
+Some of the settings must be known before a framework is imported, so adapters call functions of this module while the
+adapters are being imported.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ VARIABLES: Final = (
     "ACCELERATOR", "ADDRESS", "BACKEND", "BLOCKING", "CHECK", "ENGINE", "FLOATS", "JOIN_TIMEOUT", "LOCAL_RANK",
     "LOCAL_SIZE", "RANK", "RECORD", "SEED", "SIZE", "TIMEOUT", "TOKEN", "VIRTUAL_GPUS",
 )  # fmt: skip
-"""The words that follow `XDEVICE_` in the variables that xdevice itself reads. An adapter may
-read others."""
+"""The words that follow `XDEVICE_` in the variables that xdevice itself reads. An adapter may read further
+variables."""
 
 _requested = ""
-"""The virtual GPUs that the program has requested by `xdevice.virtual_gpus`, as
-XDEVICE_VIRTUAL_GPUS would name them; empty if it has requested none."""
+"""The virtual GPUs that the program has requested with `xdevice.virtual_gpus`, in the format of XDEVICE_VIRTUAL_GPUS;
+empty if the program has requested none."""
 _forever = ExitStack()
 """The open `blocking()` blocks that XDEVICE_BLOCKING has entered. They are never exited."""
 
 
 def has_requests() -> bool:
-    """Whether an environment variable or the program requests virtual GPUs, blocking mode or
-    other floats. A variable with a wrong value counts too; `check` refuses it later."""
+    """Whether an environment variable or the program requests virtual GPUs, blocking mode or other floats. A variable
+    with an invalid value counts as a request; `check` reports the error later."""
     variables = (VIRTUAL_GPUS, BLOCKING, floats.VARIABLE)
     return bool(_requested) or any(
         os.environ.get(name, "").strip() not in ("", "0") for name in variables
@@ -46,11 +46,12 @@ def has_requests() -> bool:
 
 
 def check() -> None:
-    """Checks the variables before a framework is imported. If blocking mode is wanted, also
-    sets CUDA_LAUNCH_BLOCKING, which the CUDA driver reads when it starts.
+    """Checks the environment variables before a framework is imported. If blocking mode is requested, also sets
+    CUDA_LAUNCH_BLOCKING, which the CUDA driver reads when it starts.
 
     Raises:
-        SettingError: if XDEVICE_VIRTUAL_GPUS or XDEVICE_BLOCKING has a wrong value, or a variable is misspelt.
+        SettingError: if XDEVICE_VIRTUAL_GPUS or XDEVICE_BLOCKING has an invalid value, or the name of a variable is
+            misspelt.
     """
     # a misspelt variable would be ignored, and the default would apply
     _refuse_misspelt()
@@ -60,8 +61,8 @@ def check() -> None:
 
 
 def _refuse_misspelt() -> None:
-    """Raises `SettingError` if the name of an environment variable differs little from one that
-    xdevice reads: the variable would be ignored."""
+    """Raises `SettingError` if an environment variable, which xdevice would ignore, has almost the same name as a
+    variable that xdevice reads."""
     others = {
         name.removeprefix(_PREFIX) for name in os.environ if name.startswith(_PREFIX)
     } - set(VARIABLES)
@@ -70,8 +71,7 @@ def _refuse_misspelt() -> None:
     import difflib
 
     for name in sorted(others):
-        # a name that is less similar than 0.85 may be a variable of the program or of an
-        # adapter
+        # a name whose similarity is less than 0.85 may belong to a variable of the program or of an adapter
         close = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.85)
         if close:
             raise SettingError(
@@ -80,11 +80,11 @@ def _refuse_misspelt() -> None:
 
 
 def provide(backend: Backend) -> None:
-    """Applies to a backend that is being loaded what the program or the environment requests: virtual GPUs, the
-    default dtype float64, and blocking mode."""
+    """Sets up a backend that is being loaded as the program or the environment requests: with virtual GPUs, with the
+    default dtype float64, or in blocking mode."""
     if wanted := requested_gpus():
-        # imported by name and only here (and in `parsed`), because the device layer must not
-        # depend on the product `virtual`
+        # imported by name, and only here and in `parsed`, because the device layer must not depend on the
+        # product `virtual`
         import_module("xdevice.virtual.gpus").give(backend, wanted)
     if floats.is_float64():
         backend.default_to_float64()
@@ -94,10 +94,10 @@ def provide(backend: Backend) -> None:
 
 
 def is_blocking_wanted() -> bool:
-    """Whether XDEVICE_BLOCKING asks for blocking mode.
+    """Whether XDEVICE_BLOCKING requests blocking mode.
 
     Raises:
-        SettingError: if the variable has a value other than "1", "0" and "".
+        SettingError: if the variable has a value other than "1", "0" or "".
 
     Example:
         >>> from xdevice.contract.environment import is_blocking_wanted
@@ -119,11 +119,11 @@ def is_set(variable: str, *, default: bool) -> bool:
 
 
 def virtual_gpus_wanted() -> int:
-    """Returns how many virtual GPUs the program or XDEVICE_VIRTUAL_GPUS requests; 0 for none.
+    """Returns the number of virtual GPUs that the program or XDEVICE_VIRTUAL_GPUS requests; 0 if there is no request.
 
     Raises:
-        SettingError: if the value of XDEVICE_VIRTUAL_GPUS does not begin with an int of 0 or
-            more, or continues (":no_float64") with an unknown property of virtual GPUs.
+        SettingError: if the value of XDEVICE_VIRTUAL_GPUS does not begin with a non-negative int, or if an unknown
+            property of virtual GPUs follows the int (a known one is ":no_float64").
 
     Example:
         >>> from xdevice.contract.environment import virtual_gpus_wanted
@@ -134,28 +134,27 @@ def virtual_gpus_wanted() -> int:
 
 
 def requested_gpus() -> tuple[Any, ...]:
-    """Returns the `Character` of each requested virtual GPU, which lists its limits; an empty tuple if none are
-    requested. Raises `SettingError` as `virtual_gpus_wanted` does."""
+    """Returns the `Character` of each requested virtual GPU, which lists the limits of that GPU. The tuple is empty if
+    no virtual GPUs are requested. Raises `SettingError` as `virtual_gpus_wanted` does."""
     _, text = request()
     try:
         return parsed(text)
     except ValueError as error:
         raise SettingError(
-            f"{VIRTUAL_GPUS} must be an int of 0 or more, not {shown(text)}; {VIRTUAL_GPUS}=4 gives 4 virtual GPUs, "
-            f"and {VIRTUAL_GPUS}=4:no_float64 gives 4 without float64 ({error})"
+            f"{VIRTUAL_GPUS} must be a non-negative int, not {shown(text)}; {VIRTUAL_GPUS}=4 creates 4 virtual GPUs, "
+            f"and {VIRTUAL_GPUS}=4:no_float64 creates 4 without float64 ({error})"
         ) from None
 
 
 def request() -> tuple[str, str]:
-    """Returns the name of the call or variable that requests virtual GPUs, and the text that
-    describes them, which is "" if there is no request. A call takes precedence over the
-    variable."""
+    """Returns two strings: the name of the call or variable that requests virtual GPUs, and the description of the
+    virtual GPUs, which is "" if there is no request. A call takes precedence over the variable."""
     return ("virtual_gpus()", _requested) if _requested else (VIRTUAL_GPUS, _variable())
 
 
 def remember(text: str) -> None:
-    """Stores the program's request for the virtual GPUs that `text` describes, so backends that
-    are loaded later get them too."""
+    """Stores the program's request for the virtual GPUs that `text` describes, so that backends that are loaded later
+    get these virtual GPUs too."""
     global _requested
     _requested = text
 
@@ -167,8 +166,8 @@ def _variable() -> str:
 
 @cache
 def parsed(text: str) -> tuple[Any, ...]:
-    """Returns the `Character` of each virtual GPU that a text describes. Raises `ValueError` if
-    the text is not such a description."""
+    """Returns the `Character` of each virtual GPU that `text` describes. Raises `ValueError` if `text` is not a valid
+    description."""
     if text in ("", "0"):
         return ()
     # imported only here, because most programs have no virtual GPUs
@@ -176,11 +175,10 @@ def parsed(text: str) -> tuple[Any, ...]:
 
 
 def refuse_too_late(backend: Backend) -> None:
-    """Raises `SettingError` if XDEVICE_VIRTUAL_GPUS requests other virtual GPUs than a backend
-    was given when it was loaded. Called when a program counts GPUs, or names one that does not
-    exist."""
+    """Raises `SettingError` if XDEVICE_VIRTUAL_GPUS requests virtual GPUs that differ from those with which a backend
+    was loaded. Called when a program counts GPUs, or names a GPU that does not exist."""
     text = _variable()
-    # a backend such as NumPy, which has only the CPU, never gets virtual GPUs
+    # a backend that has only the CPU, such as NumPy, never gets virtual GPUs
     if not text or backend.is_host_only:
         return
     # empty if the backend was loaded with its real GPUs
@@ -188,6 +186,6 @@ def refuse_too_late(backend: Backend) -> None:
     if parsed(text) != loaded_with:
         raise SettingError(
             f"{VIRTUAL_GPUS}={text} was set after {backend.name} was loaded with {backend.virtual} virtual GPUs; set "
-            f"it before the program starts, or in the program's first line (in a notebook, restart the kernel). "
-            f"Calling xdevice.virtual_gpus({shown(text)}) may still work now"
+            f"the variable before the program starts, or in the program's first line (in a notebook, restart the "
+            f"kernel). Calling xdevice.virtual_gpus({shown(text)}) may still work now"
         )

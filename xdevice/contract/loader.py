@@ -1,5 +1,5 @@
-"""The context manager `importing`, in which every adapter imports its framework, so that several frameworks work in one
-process."""
+"""The context manager `importing`. Every adapter imports its framework inside it, so that several frameworks work in
+one process."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 import_lock = forks.renewed(threading.RLock())
-"""Held while a framework is imported, because the dlopen flags and the warning filters, which are changed meanwhile,
-apply to the whole process."""
+"""Held while a framework is imported, because the import changes the dlopen flags and the warning filters, which apply
+to the whole process."""
 
 
 @contextmanager
 def importing(*, own_symbols_after: str | None = None) -> Iterator[None]:
     """A context manager in which an adapter imports its framework.
 
-    If the module `own_symbols_after` is imported already, shared libraries that are loaded in the block look for their
-    linker symbols in themselves first. Paddle after TensorFlow needs that: both contain protobuf, and Paddle would call
-    TensorFlow's and segfault (measured on paddlepaddle 3.3.1 with tensorflow 2.21; no upstream issue known). Whether
-    the module is imported is checked under the lock, because another thread may be importing it. Warnings are silenced,
-    because Paddle and MXNet fail to import if warnings are errors.
+    If the module `own_symbols_after` is already imported, shared libraries that are loaded in the block look up linker
+    symbols in themselves first. Paddle needs this if it is imported after TensorFlow: both contain protobuf, and Paddle
+    would call TensorFlow's copy and segfault (measured on paddlepaddle 3.3.1 with tensorflow 2.21; no upstream issue
+    known). The check whether the module is imported happens under the lock, because another thread may be importing the
+    module. Warnings are silenced, because Paddle and MXNet cannot be imported if warnings are errors.
     """
     import warnings
 
@@ -42,12 +42,12 @@ def importing(*, own_symbols_after: str | None = None) -> Iterator[None]:
 
 
 def import_apart(name: str, *, beside: str) -> None:
-    """Imports the module `name` such that its shared libraries use their own linker symbols.
-    Does nothing unless the module is installed and the module `beside` is imported.
+    """Imports the module `name` so that its shared libraries use their own linker symbols. Does nothing unless the
+    module is installed and the module `beside` is already imported.
 
-    Call it inside `importing()`. PyTorch's builds for GPUs come with triton, and import it for the first optimizer.
-    TensorFlow 2.20 and 2.21 make the symbols of their LLVM global, so triton would call those and segfault
-    (https://github.com/tensorflow/tensorflow/issues/124205). Importing triton takes half a second.
+    Call this function inside `importing()`. PyTorch's builds for GPUs come with triton, and import triton for the first
+    optimizer. TensorFlow 2.20 and 2.21 make the symbols of their LLVM global, so triton would call TensorFlow's LLVM
+    and segfault (https://github.com/tensorflow/tensorflow/issues/124205). Importing triton takes half a second.
     """
     import importlib
     import importlib.util
@@ -59,16 +59,16 @@ def import_apart(name: str, *, beside: str) -> None:
         or importlib.util.find_spec(name.partition(".")[0]) is None
     ):
         return
-    # an import error is ignored: code that needs the module imports it again, and gets the
-    # error
+    # an import error is ignored here, because code that needs the module imports it again, and then
+    # gets the error
     with _own_symbols(), suppress(ImportError):
         importlib.import_module(name)
 
 
 @contextmanager
 def _own_symbols() -> Iterator[None]:
-    """A block in which shared libraries that are loaded look for linker symbols in themselves
-    first. On Windows it does nothing."""
+    """A block in which newly loaded shared libraries look up linker symbols in themselves first. On Windows the block
+    has no effect."""
     if not hasattr(sys, "setdlopenflags"):
         yield
         return

@@ -1,7 +1,8 @@
-"""Replacing attributes of a framework while a block is open. Overlapping blocks share a
-replacement, and after the last of them the attribute is restored.
+"""Replaces attributes of a framework while a block is open. Overlapping blocks share a replacement, and at the end of
+the last block the attribute is restored.
 
-Also stores whether the transfers of a thread or task are reported, because reads by xdevice itself must not be.
+Also records whether the transfers of a thread or task are reported, because reads by xdevice itself must not be
+reported.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ block that requests reports, and not inside a transfer that was already reported
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """A block in which transfers are not reported: for reads that xdevice itself makes, and the program has not
-    requested."""
+    """A block in which transfers are not reported. It is meant for reads that xdevice itself makes, and that the
+    program has not requested."""
     token = listening.set(False)
     try:
         yield
@@ -35,30 +36,30 @@ def unseen() -> Iterator[None]:
         listening.reset(token)
 
 
-# the previous value of an attribute that the owner itself did not have, but inherited
+# in place of the previous value, if the owner did not have the attribute itself but inherited it
 _ABSENT: Final = object()
 lock: Final = forks.renewed(threading.RLock())
-# the replaced attributes, by the `id` of their owner and their name
+# the replaced attributes, by the owner's `id` and the attribute's name
 _replaced: dict[tuple[int, str], _Hook] = {}
 
 
 class _Hook:
-    """A replaced attribute: its owner, its value before, the replacement (the result of `make`
-    for that value), and the number of open blocks that need the replacement. For a property of
-    a class, the value is the property object."""
+    """A replaced attribute: its owner, its previous value, the replacement (the result of `make` for that value), and
+    the number of open blocks that need the replacement. For a property of a class, the value is the property object."""
 
     def __init__(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         self.owner = owner
         self.name = name
         self.blocks = 0
-        # from `vars`, so that an inherited attribute is deleted afterwards and not copied into the class
+        # read from `vars`, so that an inherited attribute is deleted afterwards, and not copied into the
+        # class
         self.before = vars(owner).get(name, _ABSENT)
         self.replacement = make(getattr(owner, name))
         setattr(owner, name, self.replacement)
 
     def undo(self) -> None:
-        """Restores the attribute, unless other code has replaced it since."""
-        # the other code calls our replacement, which from now on only passes calls on
+        """Restores the attribute, unless other code has replaced it in the meantime."""
+        # the other code still calls this replacement, which from now on only forwards calls
         if vars(self.owner).get(self.name) is not self.replacement:
             return
         if self.before is _ABSENT:
@@ -69,7 +70,7 @@ class _Hook:
 
 class Patches:
     """A context manager that replaces attributes of classes, modules and instances. An attribute that several open
-    blocks replace is restored when the last of them ends."""
+    blocks replace is restored at the end of the last block."""
 
     def __init__(self) -> None:
         self._used: list[tuple[int, str]] = []
@@ -79,23 +80,22 @@ class Patches:
 
     def __exit__(self, *_: object) -> None:
         with lock:
-            # the last replacement first: it may have been made from the attribute as an earlier
-            # one left it
+            # the last replacement first, because it may have been made from the result of an earlier
+            # replacement
             for key in reversed(self._used):
                 hook = _replaced[key]
                 hook.blocks -= 1
-                # no open block needs the replacement any more
+                # no open block needs the replacement any longer
                 if not hook.blocks:
                     del _replaced[key]
                     hook.undo()
             self._used.clear()
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Sets the attribute `name` of `owner` to `make(value)`, where `value` is its present
-        value. If another open block has replaced it already, that replacement is used here
-        too."""
+        """Sets the attribute `name` of `owner` to `make(value)`, where `value` is the attribute's present value. If
+        another open block has already replaced the attribute, that replacement is used here too."""
         with lock:
-            # `_Hook` keeps the owner alive, so its `id` stays its own
+            # `_Hook` keeps the owner alive, so no other object gets the owner's `id`
             key = id(owner), name
             if key not in _replaced:
                 _replaced[key] = _Hook(owner, name, make)
@@ -104,12 +104,12 @@ class Patches:
 
 
 class Shared:
-    """A mode of a framework, for one thread (`per_thread`) or the whole process. The first of
-    several overlapping blocks switches it on, and the last one switches it off.
+    """A mode of a framework that applies to one thread (`per_thread`) or to the whole process. The first of several
+    overlapping blocks switches the mode on, and the last one switches it off.
 
-    Blocks may end in any order. If the last block of a thread ends in another thread, the mode
-    cannot be switched off there. It then stays on in the first thread, although `is_wanted` is
-    False there, until the next block of the first thread ends.
+    Blocks may end in any order. If the mode is `per_thread` and the last block of a thread ends in another thread, that
+    thread cannot switch the mode off. The mode then stays on in the first thread, although `is_wanted` returns False
+    there, until the first thread's next block ends.
     """
 
     def __init__(self, *, per_thread: bool) -> None:
@@ -117,9 +117,9 @@ class Shared:
 
     @contextmanager
     def on(self, switch: Callable[[], Callable[[], None]]) -> Iterator[None]:
-        """Switches the mode on for the block. `switch` does that, and returns the function that switches the mode
-        off."""
-        # taken here, because the block may end in another thread
+        """A block in which the mode is on. `switch` is a function that switches the mode on, and returns the function
+        that switches the mode off."""
+        # read here, because the block may end in another thread
         state = self._state()
         with lock:
             state.blocks += 1
@@ -136,7 +136,7 @@ class Shared:
                     off()
 
     def is_wanted(self) -> bool:
-        """Whether a block of this mode is open: in this thread if the mode is `per_thread`, otherwise in any thread."""
+        """Whether a block of this mode is open in this thread or, if the mode is not `per_thread`, in any thread."""
         return bool(self._state().blocks)
 
     def _state(self) -> Any:

@@ -1,21 +1,21 @@
-"""The private names of a framework: those that an adapter reads or replaces although the framework does not promise to
-keep them.
+"""The private names of a framework that an adapter reads or replaces, although later versions of the framework may lack
+these names.
 
-Each adapter lists them once, in its module `private`, each with the capability that needs it
-and a comment that says why (docs/reference/private.md shows both). Its other modules look them
-up there when they are loaded:
+Each adapter lists its private names only in its module `private`, each with the capability that needs the name and a
+comment that says why (docs/reference/private.md shows both). The adapter's other modules look the names up there when
+they are loaded:
 
     private = Names("torch", "2.15.0", PRIVATE, IN_BLOCKS, FOR_GOOD)
     is_tracing = private["torch._C._is_tracing"]
 
-If the installed framework lacks a name, the capability that needs it raises an
-`AbsentNameError`, and everything else works:
+If the installed framework lacks a name, the capability that needs the name raises an `AbsentNameError`, and everything
+else works:
 
-- `private[...]` returns an `Absent` in place of the missing object, which raises the error when
-  it is used;
-- `private.get(...)` returns a default, for an adapter that has another way or only loses speed;
-- `private.require(capability)` raises the error before a capability changes anything;
-- `private.field(...)` reads and writes an attribute that only objects have, and raises the error if they lack it.
+- `private[...]` returns an `Absent` in place of the missing object; any use of the `Absent` raises the error;
+- `private.get(...)` returns a default, for an adapter that has an alternative or only becomes slower;
+- `private.require(capability)` raises the error before the capability changes anything;
+- `private.field(...)` reads and writes an attribute that only instances have, and raises the error if an instance lacks
+  the attribute.
 
 `xdevice info` lists the absent names, and tests/contract/test_absent_names.py removes each name
 in turn.
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 Only = Literal["", "CUDA", "virtual GPUs", "older", "newer"]
-"""The condition under which the framework has the names. "": always; "CUDA": in builds with
-CUDA; "virtual GPUs": while the backend's GPUs are virtual; "older": only in versions older than
-the tested one; "newer": only in the tested version, some before it, and later ones."""
+"""The condition under which the framework has the names. "": always; "CUDA": in builds with CUDA; "virtual GPUs": while
+the backend's GPUs are virtual; "older": only in versions older than the tested version; "newer": in the tested version,
+in later versions, and in some earlier versions."""
 
 CORE: Final = ("tensors", "containers", "models", "conversion", "random numbers", "waiting")
 """The capabilities of the device layer, which should need few private names."""
@@ -49,22 +49,21 @@ CAPABILITIES: Final = (
     "nn", "compile", "deterministic", "memory", "streams", "graphs", "parallel", "prefetch", "blocking", "transfers",
     "replicas", "several processes", "virtual GPUs", "--xd-cuda", "samples",
 )  # fmt: skip
-"""The complete list of the words with which errors and `xdevice info` name the capability that
-needs a name."""
+"""All words that errors and `xdevice info` use for the capability that needs a name."""
 
 taken_away: Final[set[str]] = set()
-"""Dotted names that are treated as absent, together with all names inside them. Only tests add
-to it, before they load an adapter: most names cannot be deleted from a framework, because the
-framework itself needs them."""
+"""Dotted names that are treated as absent, together with all names inside them. Only tests add names to this set,
+before they load an adapter. Tests cannot delete most names from a framework, because the framework itself needs these
+names."""
 
 
 class Private(NamedTuple):
-    """A row of an adapter's tables: private names that it reads (`PRIVATE`), or attributes that
-    it replaces, either until the last block that needs the replacement ends (`IN_BLOCKS`), or
-    until the process ends (`FOR_GOOD`)."""
+    """A row of one of an adapter's tables. `PRIVATE` lists private names that the adapter reads. `IN_BLOCKS` and
+    `FOR_GOOD` list attributes that the adapter replaces: `IN_BLOCKS` until the last block that needs the replacement
+    ends, `FOR_GOOD` until the process ends."""
 
     capability: str
-    """One or several capabilities that need the names: "blocking, compile and transfers"."""
+    """The capability or capabilities that need the names: "blocking, compile and transfers"."""
     owner: str
     """The dotted name of the module or class that has the names."""
     names: tuple[str, ...]
@@ -73,14 +72,14 @@ class Private(NamedTuple):
 
 
 class AbsentNameError(UnsupportedError):
-    """The backend has a capability, but the installed release of its framework lacks a private name that it needs.
-    Code of xdevice that catches `UnsupportedError` in order to continue without a capability raises this error
+    """The backend has a capability, but the installed release of its framework lacks a private name that the capability
+    needs. Code of xdevice that catches `UnsupportedError` in order to continue without a capability raises this error
     again."""
 
 
 class Names:
-    """The private names of one framework, from the tables of its adapter. `tested` is the
-    newest version of the framework that was tested.
+    """The private names of one framework, from the tables (`rows`) of its adapter. `tested` is the newest version of
+    the framework that was tested.
 
     >>> private = Names("math", "3.13", (Private("waiting", "math", ("_turbo", "floor")),))
     >>> private["math.floor"](2.5)
@@ -94,23 +93,23 @@ class Names:
         self.framework = framework
         self.tested = tested
         self.rows = tuple(row for table in rows for row in table)
-        # reversed, so that of several rows with one name the first counts
+        # reversed, so that the first of several rows with the same name is used
         self._row_by_name = {
             dotted: row for row in reversed(self.rows) for dotted in spelled(row)
         }
-        # the names that each required capability lacks, once they were looked up
+        # the names that each capability lacks, for the capabilities that `require` has looked up
         self._lacking: dict[str, list[str]] = {}
-        # `require` is never called for a misspelt capability, so its names would not be checked
+        # `require` is never called with a misspelt capability, so the names in such a row would not be
+        # checked
         unknown = {word for row in self.rows for word in words(row)} - {*CAPABILITIES}
         if unknown:
             raise ContractError(
-                f"{framework}: {sorted(unknown)} are no capabilities; expected some of {CAPABILITIES}"
+                f"{framework}: {sorted(unknown)} are not capabilities; expected words from {CAPABILITIES}"
             )
 
     def __getitem__(self, dotted: str) -> Any:
-        """Returns the object with this dotted name, or an `Absent` if the framework lacks the
-        name. Raises `ContractError`, as the other methods with `dotted` do, if the adapter does
-        not list the name."""
+        """Returns the object with this dotted name, or an `Absent` if the framework lacks the name. Like the other
+        methods that have an argument `dotted`, raises `ContractError` if the adapter does not list the name."""
         row = self._row(dotted)
         value = look_up(dotted)
         return (
@@ -118,27 +117,26 @@ class Names:
         )
 
     def get(self, dotted: str, default: Any = None) -> Any:
-        """Returns the object with this dotted name, or `default` if the framework lacks it."""
+        """Returns the object with this dotted name, or `default` if the framework lacks the name."""
         # called only for its check that the adapter lists the name
         self._row(dotted)
         value = look_up(dotted)
         return default if value is _ABSENT else value
 
     def has(self, dotted: str) -> bool:
-        """Whether the framework has this name, even if only as an attribute of objects of a
-        class."""
+        """Whether the framework has this name, even if only as an attribute that the instances of a class have."""
         self._row(dotted)
         return is_there(dotted)
 
     def field(self, dotted: str) -> Any:
-        """Returns a `Field`: a function that reads an attribute of an object, and whose
-        `set(x, value)` writes it."""
+        """Returns a `Field` for an attribute. Calling the `Field` with an object reads the attribute, and its method
+        `set(x, value)` writes the attribute."""
         row = self._row(dotted)
         return Field(dotted, partial(self.error, row.capability, [dotted]))
 
     def place(self, dotted: str) -> tuple[Any, str]:
-        """Returns the owner and the name of an attribute that the adapter replaces. The owner
-        is an `Absent` if the framework lacks it."""
+        """Returns the owner and the name of an attribute that the adapter replaces. If the framework lacks the owner,
+        returns an `Absent` in its place."""
         row = self._row(dotted)
         owner, _, name = dotted.rpartition(".")
         value = look_up(owner)
@@ -147,10 +145,9 @@ class Names:
         ) if value is _ABSENT else value, name
 
     def require(self, capability: str, only: Only = "") -> None:
-        """Raises `AbsentNameError` if the framework lacks a name that the capability needs.
-        `only`, such as "CUDA", also requires the names that the framework has only under that
-        condition. The first call for a capability looks each name up; later calls take 0.1
-        us."""
+        """Raises `AbsentNameError` if the framework lacks a name that the capability needs. If `only` is a condition,
+        such as "CUDA", names that the framework has only under this condition are required too. The first call for a
+        capability looks each name up; later calls take 0.1 us."""
         # cached, because some capabilities are required at each move of a model
         if capability not in self._lacking:
             self._lacking[capability] = self.absent(capability, only)
@@ -158,8 +155,8 @@ class Names:
             raise self.error(capability, lacking)
 
     def absent(self, capability: str, only: Only = "") -> list[str]:
-        """Returns the dotted names that a capability needs and the framework lacks. `only`, such as "CUDA", also
-        counts the names that the framework has only under that condition."""
+        """Returns the dotted names that a capability needs and the framework lacks. If `only` is a condition, such as
+        "CUDA", the result includes names that the framework should have under this condition."""
         rows = [
             row
             for row in self.rows
@@ -168,9 +165,8 @@ class Names:
         return [dotted for row in rows for dotted in spelled(row) if not is_there(dotted)]
 
     def lacking(self) -> list[str]:
-        """Returns, for `xdevice info`, the error text for each capability that needs names
-        which the framework lacks. It imports the modules that should have the names, which
-        takes seconds."""
+        """Returns a list for `xdevice info`: the message of the error for each capability that needs names which the
+        framework lacks. Imports the modules that should have the names, which takes seconds."""
         capabilities = dict.fromkeys(word for row in self.rows for word in words(row))
         return [
             str(self.error(word, lacking))
@@ -189,37 +185,38 @@ class Names:
         )
 
     def _is_promised(self, row: Private) -> bool:
-        """Whether the installed framework should have the names of a row in every build: those
-        without a condition (`only`), and "newer" ones if its version is the tested one or
+        """Whether every build of the installed framework should have the names of a row. This is the case if the row
+        has no condition (`only`), or if the condition is "newer" and the installed version is the tested version or
         later."""
         if row.only == "newer":
-            # if the framework is not imported, it counts as the tested version
+            # a framework that is not imported is treated as the tested version
             installed = getattr(sys.modules.get(self.framework), "__version__", self.tested)
             return _numbers(installed) >= _numbers(self.tested)
         return not row.only
 
     def _installed(self) -> str:
-        """Returns the framework and its version, for errors: "torch 2.15.0"."""
+        """Returns the framework and its version, as errors show them: "torch 2.15.0"."""
         version = getattr(sys.modules.get(self.framework), "__version__", None)
         return f"{self.framework} {version}" if version else f"the installed {self.framework}"
 
     def _row(self, dotted: str) -> Private:
-        """Returns the row that lists a name. Raises `ContractError` if there is none, so no
-        adapter uses a private name that its tables lack."""
+        """Returns the row that lists a name. Raises `ContractError` if no row lists it, so that no adapter uses a
+        private name that its tables lack."""
         if dotted not in self._row_by_name:
             raise ContractError(f"{dotted} is not listed in the adapter's module private.py")
         return self._row_by_name[dotted]
 
 
 class Absent:
-    """Takes the place of a private name that the framework lacks. Any use of it raises the error that says so, except
-    reading its attributes, which returns the same object: adapters read `private["a._b"].c` when they are loaded."""
+    """Takes the place of the object behind a private name that the framework lacks. Any use of an `Absent` raises the
+    error about the missing name, except that reading an attribute returns the `Absent` itself, because adapters read
+    `private["a._b"].c` when they are loaded."""
 
     def __init__(self, error: Callable[[], UnsupportedError]) -> None:
         self.__dict__["error"] = error
 
     def __getattr__(self, name: str) -> Any:
-        # `inspect` and `copy` look such names up, and continue if they are missing
+        # `inspect` and `copy` look special names up, and continue if these are missing
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
         return self
@@ -231,8 +228,8 @@ class Absent:
     __ror__ = __or__
 
     def _refuse(self, *_: object, **__: object) -> Any:
-        """Raises the error. The special methods below are aliases of this method, because
-        Python looks special methods up in the class and not by `__getattr__`."""
+        """Raises the error. The special methods below are aliases of this method, because Python looks special methods
+        up in the class, not with `__getattr__`."""
         raise self.error()
 
     __call__ = __bool__ = __iter__ = __len__ = __contains__ = __getitem__ = __enter__ = (
@@ -241,13 +238,13 @@ class Absent:
     __instancecheck__ = __subclasscheck__ = __setattr__ = __int__ = __index__ = _refuse
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        # an adapter may define a class that inherits from the missing one: only making an
-        # object of it raises the error
+        # an adapter may define a class that inherits from the missing class; only creating an instance of
+        # that class raises the error
         return (_refusing(self.error),)
 
 
 def _refusing(error: Callable[[], UnsupportedError]) -> type:
-    """Returns a class that raises `error()` when an object of it, or of a subclass, is made."""
+    """Returns a class that raises `error()` when an instance of the class or of a subclass is created."""
 
     def refuse(cls: type, *_: object, **__: object) -> Any:
         """The `__new__` of the class."""
@@ -257,9 +254,8 @@ def _refusing(error: Callable[[], UnsupportedError]) -> type:
 
 
 class Field:
-    """An attribute of a framework's objects whose presence can only be checked on an object.
-    Calling a `Field` with an object reads the attribute. Reading and writing raise `error()` if
-    the attribute is absent."""
+    """An attribute of a framework's objects, whose presence can be checked only on an object, not on the class. Calling
+    a `Field` with an object reads the attribute. Reading and writing raise `error()` if the attribute is absent."""
 
     def __init__(self, dotted: str, error: Callable[[], UnsupportedError]) -> None:
         self._name = dotted.rpartition(".")[2]
@@ -268,7 +264,7 @@ class Field:
         self._is_absent = is_taken_away(dotted)
 
     def __call__(self, x: Any) -> Any:
-        # true only in tests, see `taken_away`
+        # true only in tests; see `taken_away`
         if self._is_absent:
             raise self._error()
         try:
@@ -284,13 +280,13 @@ class Field:
         return getattr(x, self._name, default)
 
     def set(self, x: Any, value: Any) -> None:
-        """Writes the attribute of `x`, and raises `error()` if `x` lacks it: under another name
-        the framework would not see the value."""
+        """Writes the attribute of `x`. Raises `error()` if `x` lacks the attribute, because the framework would not
+        read a value under a name that it does not use."""
         self(x)
         setattr(x, self._name, value)
 
 
-# what `look_up` returns for a missing name, because None may be a value
+# the result of `look_up` for a missing name, because None may be the value of a name
 _ABSENT: Final = object()
 
 
@@ -300,7 +296,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def spelled(row: Private) -> Iterator[str]:
-    """Yields the dotted names of a row. For "*" (all functions) that is only the name of the
+    """Returns an iterator over the dotted names of a row. For "*" (all functions), it yields only the name of the
     owner."""
     return (row.owner if name == "*" else f"{row.owner}.{name}" for name in row.names)
 
@@ -312,34 +308,34 @@ def words(row: Private) -> list[str]:
 
 
 def is_taken_away(dotted: str) -> bool:
-    """Whether a test has declared the name `dotted`, or a module or class around it, as absent
-    (see `taken_away`)."""
-    # with dots at the ends, so that "a.b" does not stand for "a.bc"
+    """Whether a test has declared as absent the name `dotted`, or a module or class that contains it (see
+    `taken_away`)."""
+    # with dots at the ends, so that "a.b" does not match "a.bc"
     return any(f"{dotted}.".startswith(f"{taken}.") for taken in taken_away)
 
 
 def look_up(dotted: str) -> Any:
-    """Returns the module, class or object with a dotted name, and imports the modules that
-    contain it. Returns `_ABSENT` if a part of the name does not exist."""
+    """Returns the module, class or other object with a dotted name. Imports the modules that contain the object.
+    Returns `_ABSENT` if a part of the name does not exist."""
     parts = dotted.split(".")
     if is_taken_away(dotted):
         return _ABSENT
-    # the longest prefix that is a module is imported; the rest are attributes in it
+    # the longest prefix that is a module is imported; the remaining parts are attributes in that module
     for length in range(len(parts), 0, -1):
         try:
             value: Any = import_module(".".join(parts[:length]))
         except ImportError:
             continue
         for name in parts[length:]:
-            # once absent, it stays absent: `_ABSENT` has no attributes
+            # after a missing part the value stays `_ABSENT`, which has no attributes
             value = getattr(value, name, _ABSENT)
         return value
     return _ABSENT
 
 
 def is_there(dotted: str) -> bool:
-    """Whether a framework has a name: the owner has the attribute, or the owner is a class or
-    function whose code reads or writes such an attribute of objects."""
+    """Whether a framework has a name. This is the case if the owner has the attribute, or if the owner is a class or
+    function whose code reads or writes an attribute of that name."""
     owner_name, _, name = dotted.rpartition(".")
     if look_up(dotted) is not _ABSENT:
         return True
@@ -351,8 +347,8 @@ def is_there(dotted: str) -> bool:
         if isinstance(owner, type)
         else [owner]
     )
-    # an attribute that `__init__` sets is in no class, but its name is in the code of
-    # `__init__`
+    # a class does not have an attribute that its `__init__` sets, but the code of `__init__` contains
+    # the attribute's name
     codes = [value.__code__ for value in values if isinstance(value, types.FunctionType)]
-    # among the constants if the code passes the name to `setattr`
+    # the name is among the constants if the code passes it to `setattr`
     return any(name in (*code.co_names, *code.co_consts) for code in codes)

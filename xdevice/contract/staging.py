@@ -1,16 +1,15 @@
 """Copies between the host and an NVIDIA GPU through page-locked memory, which adapters use in `move`.
 
-The ring (the page-locked buffers of `xdevice.cuda_driver.ring`) reads and writes memory without the framework's
-knowledge. So an adapter that passes memory to it must make sure that
+The framework does not notice when the ring (the page-locked buffers of `xdevice.cuda_driver.ring`) reads and writes
+memory. An adapter that passes memory to the ring must therefore make sure that
 
-- memory that is read has been computed, and is kept until it was read; memory that is written
-  was allocated for the copy, and nobody else uses it yet;
-- the copy is ordered with the work before and after it, either by the stream that is passed, or
-  because the host waits;
+- memory to be read contains the computed values, and is kept until it has been read; memory to be written was allocated
+  for the copy, and nothing else uses it yet;
+- the copy is ordered with the work before and after it, either by the stream that the adapter passes, or because the
+  host waits;
 - tensors are plain: dense, in C order, on one device, and not recorded by a compiler, vmap or a
   gradient computation;
-- if the ring would gain nothing or refuses, the framework makes its own copy, and raises its
-  own errors.
+- if the ring would not be faster, or refuses the copy, the framework makes its own copy, and raises its own errors.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
 def read(
     x: Any, address: int, shape: Sequence[int], dtype: np.dtype[Any], stream: int | None = None
 ) -> np.ndarray[Any, Any] | None:
-    """Returns the values of the GPU tensor `x`, whose memory begins at `address`, as a new
-    array that begins at a multiple of `ALIGNMENT`. `stream` is the framework's stream that the
-    copy follows. Returns None if the framework has to make the copy itself."""
+    """Returns the values of the GPU tensor `x`, whose memory begins at `address`, in a new array that begins at a
+    multiple of `ALIGNMENT`. The copy waits for the work in `stream`, a stream of the framework. Returns None if the
+    framework has to make the copy itself."""
     values = aligned(math.prod(shape) * dtype.itemsize)
     # a tensor without memory, such as one without elements, has the address 0
     is_done = address != 0 and ring.to_host(

@@ -1,4 +1,4 @@
-"""Streams, which are queues of work on a device, and events in them."""
+"""Streams, which are queues of work on a device, and the events that are recorded in streams."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ if TYPE_CHECKING:
 
 
 class Streams(Primitives):
-    """The capability of streams and events. Without it, making an `xdevice.accelerator.Stream` or an
+    """The capability of streams and events. Without this capability, creating an `xdevice.accelerator.Stream` or an
     `xdevice.accelerator.Event` raises `UnsupportedError`."""
 
     needs: ClassVar[tuple[str, ...]] = (
         "new_stream", "current_stream", "stream_scope", "stream_wait", "new_event", "record", "wait_event", "elapsed",
     )  # fmt: skip
     stream_reach: ClassVar[Literal["thread", "process"]] = "thread"
-    """Whether `stream_scope` sends only the work of its own thread to a stream, or that of all
-    threads."""
+    """Whether `stream_scope` sends only the work of its own thread to a stream, or the work of all threads."""
 
     def new_stream(self, device: Device) -> Any:
         """Returns a new stream of work on a device."""
@@ -37,8 +36,7 @@ class Streams(Primitives):
         raise self._no_streams()
 
     def stream_wait(self, stream: Any, event: Any) -> None:
-        """Makes the work that is added to a stream from now on wait for an event. The host does
-        not wait."""
+        """Makes all work that is added to a stream from now on wait for an event. The host does not wait."""
         raise self._no_streams()
 
     def new_event(self, device: Device) -> Any:
@@ -50,8 +48,7 @@ class Streams(Primitives):
         self.new_event(device)
 
     def record(self, event: Any, stream: Any) -> None:
-        """Records an event in a stream: it happens when the work that is in the stream now is
-        done."""
+        """Records an event in a stream. The event happens when all work that is now in the stream is done."""
         raise self._no_events()
 
     def wait_event(self, event: Any) -> None:
@@ -59,13 +56,12 @@ class Streams(Primitives):
         raise self._no_events()
 
     def elapsed(self, start: Any, end: Any) -> float:
-        """Returns the seconds of device time from the event `start` to the event `end`; both
-        have happened."""
+        """Returns the seconds of device time from the event `start` to the event `end`, which have both happened."""
         raise self._no_events()
 
-    # the default is right for a framework whose allocator itself knows which work uses a tensor
+    # the default is correct for a framework whose own allocator tracks which work uses a tensor
     def keep_for(self, x: Any, stream: Any) -> None:
-        """Keeps the framework's allocator from reusing the memory of `x` before the work that is now in a stream is
+        """Prevents the framework's allocator from reusing the memory of `x` before all work that is now in a stream is
         done."""
 
     def _no_streams(self) -> UnsupportedError:

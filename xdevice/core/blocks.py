@@ -1,5 +1,5 @@
-"""Keeps track of the thread and the asyncio task that entered each `with` block: several of them may use the same
-object in their `with` statements, and exit their blocks in any order."""
+"""Records which thread and which asyncio task entered each `with` block. Several threads and tasks may use the same
+object in their `with` statements, and may exit their blocks in any order."""
 
 from __future__ import annotations
 
@@ -26,30 +26,31 @@ _lock = forks.renewed(_thread.allocate_lock())
 
 
 def owner() -> tuple[int, Any]:
-    """Returns the id of this thread, and the asyncio task that it is running; None in place of the task if there is
-    none."""
+    """Returns the id of this thread, and the asyncio task that the thread is running, or None in place of the task if
+    it runs none."""
     return _thread.get_ident(), current_task()
 
 
 def current_task() -> Any:
     """Returns the asyncio task that this thread is running; None if it runs none."""
-    # a program that has not imported asyncio has no tasks, and need not wait for the import
+    # a program that has not imported asyncio has no tasks, so asyncio is not imported here
     asyncio = sys.modules.get("asyncio")
-    # another thread may be importing asyncio, which has no such function yet: then no loop runs in this thread
+    # if another thread is still importing asyncio, this function may not exist yet; then no loop runs
+    # in this thread
     loop = getattr(asyncio, "_get_running_loop", lambda: None)()
     return None if loop is None else asyncio.current_task(loop)  # type: ignore[union-attr]
 
 
 def index_in(stack: Sequence[OpenBlock], key: object, code: str) -> int:
-    """Returns the index, in a stack of open blocks, of the last block that this thread and task
-    entered with the object `key`. `code` is the `with` statement as errors show it.
+    """Returns the index in `stack`, the open blocks, of the last block that this thread and task entered with the
+    object `key`. `code` is the `with` statement in the form in which errors show it.
 
     Raises:
         ScopeError: if there is no such block.
     """
     here = owner()
     for index in reversed(range(len(stack))):
-        # one object may be entered by several threads at once
+        # several threads may have entered blocks with the same object
         if stack[index].key is key and stack[index].owner == here:
             return index
     raise ScopeError(
@@ -59,12 +60,11 @@ def index_in(stack: Sequence[OpenBlock], key: object, code: str) -> int:
 
 
 class Entered:
-    """The open blocks of all `with` statements that use the same object, each with its owner:
-    the thread and task that entered the block. The caller decides which object represents a
-    block."""
+    """The open blocks of all `with` statements that use the same object. Each block is stored with its owner, the
+    thread and task that entered the block. The caller decides which object represents a block."""
 
     def __init__(self, code: str) -> None:
-        # the `with` statement as errors show it
+        # the `with` statement in the form in which errors show it
         self._code = code
         self._open: list[tuple[tuple[int, Any], Any]] = []
 
@@ -73,8 +73,8 @@ class Entered:
         self._open.append((owner(), block))
 
     def take(self) -> tuple[Any, int]:
-        """Removes the block that is being exited, and returns it with the id of the thread that entered it. This is
-        the last block of this thread and task or, if they have none, the last block of any thread.
+        """Removes the block that is being exited, and returns it with the id of the thread that entered it. This is the
+        last block of this thread and task or, if this thread and task have no open block, the last block of any thread.
 
         Raises:
             ScopeError: if no block is open.
@@ -89,7 +89,7 @@ class Entered:
                     raise ScopeError(
                         f"{self._code} was exited without having been entered, or was exited twice"
                     )
-                # the last block of any thread: this thread closes a generator that entered its
+                # the last block of any thread, because this thread may be closing a generator that entered its
                 # block in another thread
                 index = -1
             (thread, _), block = self._open.pop(index)

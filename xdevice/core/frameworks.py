@@ -1,5 +1,5 @@
-"""Facts about the built-in backends that are needed before they are loaded. `import xdevice` imports this module, so it
-must import little."""
+"""Facts about the built-in backends that are needed before the backends are loaded. `import xdevice` imports this
+module, so this module must import little."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Known:
         self.name = name
         self.aliases = aliases
         self.modules = modules
-        """The top-level modules whose types belong to the backend; the first one is the
-        framework itself."""
+        """The top-level modules whose types belong to the backend. The first of these modules is the framework
+        itself."""
         self.install = install
         """The command that installs the framework."""
         self.brings = brings
-        """The backends whose frameworks are imported by this backend's framework, if they are installed: that they are
-        imported says nothing about the user's choice."""
+        """The backends whose frameworks this backend's framework imports, if they are installed. Such an import says
+        nothing about the user's choice."""
         self.is_fragile = is_fragile
         """Whether a plain import of the framework may fail or leave it broken, even if no other
         framework is imported."""
@@ -61,42 +61,42 @@ KNOWN: Final = (
     Known("jax", (), ("jax", "jaxlib"), "pip install jax"),
     Known("numpy", ("np",), ("numpy",), "pip install numpy"),
 )
-"""The built-in backends, in the order in which they are tried when the program does not choose
-one. NumPy must be the last: code that leaves it out takes `KNOWN[:-1]`."""
+"""The built-in backends, in the order in which they are tried if the program does not choose a backend. NumPy must be
+the last, because code that excludes NumPy uses `KNOWN[:-1]`."""
 
 GUESTS: Final = {"keras": ("keras.config", "backend")}
-"""Libraries that run on one of several frameworks, each with the module and the name of the
-function that returns the name of the framework in use."""
+"""For each library that runs on one of several frameworks, the module and the name of the function that returns the
+name of the framework in use."""
 
 LIBRARIES: Final = {"flax": "jax", "equinox": "jax"}
-"""Libraries whose modules are models of a framework but do not inherit from its types."""
+"""For each library whose models do not inherit from the types of its framework, the backend of that framework."""
 
 wanted: Final[set[str]] = set()
-"""The backends that xdevice itself is loading, or has loaded."""
+"""The names of the backends that xdevice itself is loading, or has loaded."""
 
 
 def find(name: str) -> Known | None:
-    """Returns the `Known` of a built-in backend by its own name; None for any other name."""
+    """Returns the `Known` of the built-in backend with this name; None for any other name, including an alias."""
     return next((framework for framework in KNOWN if framework.name == name), None)
 
 
 def list_imported() -> list[Known]:
-    """Returns the `Known` of each framework that is imported already, except NumPy's, because all of them import
+    """Returns the `Known` of each framework that has been imported, except NumPy, because every framework imports
     NumPy."""
     return [
         framework
         for framework in KNOWN[:-1]
-        # a value of None blocks the import of a module, which is then not imported
+        # the value None blocks the import of a module, so a module with this value is not imported
         if sys.modules.get(framework.modules[0]) is not None
         and stand_in(framework.modules[0]) is None
     ]
 
 
 def stand_in(module: str) -> str | None:
-    """Returns the name of the package that has been imported in place of the framework's module
-    `module`: "paddle" for "torch" after `paddle.enable_compat()`. Returns None if the module is
-    the framework's own, or is not imported."""
-    # a stand-in's file is in the folder of its own package
+    """Returns the name of the package that was imported in place of the framework's module called `module`: for
+    example, "paddle" for "torch" after `paddle.enable_compat()`. Returns None if the module is the framework's own, or
+    is not imported."""
+    # the file of a stand-in is in the folder of the package that provides it
     file = getattr(sys.modules.get(module), "__file__", None)
     folder = os.path.basename(os.path.dirname(file)) if file else module
     return None if folder == module else folder

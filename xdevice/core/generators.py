@@ -1,6 +1,6 @@
-"""Determines which generator random numbers are drawn from: that of the process, of a `seed` block, or of a task.
+"""Determines the generator from which random numbers are drawn: that of the process, of a `seed` block or of a task.
 
-docs/reference/random.md has the table.
+docs/reference/random.md has a table of the rules.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _TASK, _FORK = 0, 1
 
 
 class Numbers:
-    """A generator of random numbers: made from a seed, or derived from another generator for a task or a forked
+    """A generator of random numbers, created from a seed, or derived from another generator for a task or a forked
     process."""
 
     def __init__(self, entropy: int, path: tuple[int, ...] = ()) -> None:
         # the seed, or a random number from the system
         self._entropy = entropy
-        # how it was derived: pairs of _TASK or _FORK and a number; empty if made from a seed
+        # how this generator was derived: pairs of _TASK or _FORK and a number; empty if created from a seed
         self._path = path
-        # can be taken twice, because `state` calls `draw`
+        # reentrant, because `state` calls `draw` inside the lock
         self._lock = _thread.RLock()
-        # how many generators were derived from this one, for tasks and for forks
+        # how many generators were derived from this one for tasks, and for forks
         self._tasks = 0
         self.forks = 0
         # None until the first draw
@@ -46,9 +46,9 @@ class Numbers:
     def draw(self, draw: Callable[[Any], Any]) -> Any:
         """Returns `draw(generator)`, where `generator` is the NumPy generator behind this object. Only one thread
         draws at a time."""
-        # NumPy's generators are not safe for several threads
+        # NumPy's generators are not thread-safe
         with self._lock:
-            # made at the first draw, so that `import xdevice` does not import NumPy
+            # created at the first draw, so that `import xdevice` does not import NumPy
             if self._generator is None:
                 from numpy.random import Generator, Philox, SeedSequence
 
@@ -58,16 +58,15 @@ class Numbers:
             return draw(self._generator)
 
     def for_task(self) -> Numbers:
-        """Returns a generator for a task, derived from this one; a different one at each
-        call."""
+        """Returns a generator for a task, derived from this one. Each call returns a different generator."""
         with self._lock:
             number, self._tasks = self._tasks, self._tasks + 1
         # the path makes the streams independent, whatever the order of the draws
         return Numbers(self._entropy, (*self._path, _TASK, number))
 
     def state(self) -> dict[str, Any]:
-        """Returns the state on which the next numbers depend, as a dict of plain values, which
-        can be saved. `of_state` takes it."""
+        """Returns the state on which the next numbers depend, as a dict of plain values, which can be saved. `of_state`
+        accepts this dict."""
         with self._lock:
             bits = _plain(self.draw(lambda generator: generator.bit_generator.state))
             return {
@@ -84,28 +83,27 @@ class Numbers:
             """Sets the state of the NumPy generator to the saved one."""
             generator.bit_generator.state = state["bits"]
 
-        # not a draw: `draw` makes the generator, and calls `restore` with it
+        # this call draws no numbers: `draw` creates the NumPy generator, and calls `restore` with it
         numbers.draw(restore)
         return numbers
 
     def for_fork(self) -> Numbers:
-        """Returns a generator for a forked child, derived from this one and from how many forks
-        there have been."""
+        """Returns a generator for a forked child, derived from this one and from the number of forks so far."""
         return Numbers(self._entropy, (*self._path, _FORK, self.forks))
 
 
 def _plain(state: Any) -> Any:
-    """Returns the state of a bit generator with lists in place of NumPy arrays, because users
-    compare states with `==`, which fails for arrays."""
+    """Returns the state of a bit generator, with each NumPy array replaced by a list, because users compare states with
+    `==`, which fails for arrays."""
     if isinstance(state, dict):
         return {name: _plain(value) for name, value in state.items()}
     return state.tolist() if hasattr(state, "tolist") else state
 
 
 class Place:
-    """The generator that is in use (`numbers`) in the process, in a block or in a task; `seed(n)` replaces it by
-    another one. `key` is the object with which the block was entered; None for a process or task. `owner` is the
-    thread and task that made the place."""
+    """The generator that a process, a block or a task uses (`numbers`). `seed(n)` replaces this generator by another
+    one. `key` is the object with which the block was entered; None for a process or task. `owner` is the thread and
+    task that created the `Place`."""
 
     def __init__(self, numbers: Numbers, key: object) -> None:
         self.numbers = numbers
@@ -115,22 +113,22 @@ class Place:
 
 entered: ContextVar[tuple[Place, ...]] = ContextVar("xdevice_random", default=())
 _process: dict[str, Place] = {}
-"""The place of the process, under the key "". It is made when it is first needed."""
+"""The place of the process, under the key "". The place is created when it is first needed."""
 
 
 def current_place() -> Place:
-    """Returns the place from which this thread or task draws: that of the innermost block or
-    task, else that of the process."""
+    """Returns the place from which this thread or task draws: the place of the innermost block or task, or if there is
+    none, the place of the process."""
     places = entered.get()
     if places:
         return places[-1]
-    # `setdefault` is atomic: two threads that come at once get the same place
+    # `setdefault` is atomic: two threads that call it at once get the same place
     return _process.get("") or _process.setdefault("", Place(Numbers(_first_seed()), None))
 
 
 def branch() -> None:
-    """Makes the current context, which is that of a task, use a new generator, derived from the one that the task uses
-    now. Each call derives a different generator."""
+    """Makes the current context, which belongs to a task, use a new generator, derived from the generator that the task
+    uses now. Each call derives a different generator."""
     place = current_place()
     entered.set((*entered.get(), Place(place.numbers.for_task(), None)))
 
@@ -138,7 +136,7 @@ def branch() -> None:
 @contextmanager
 def keep_generator() -> Iterator[None]:
     """A block after which numbers come from the same generator as before, even if `seed(n)` was called inside. The
-    generator's state is not restored: it continues after the numbers that were drawn inside."""
+    generator's state is not restored: the generator continues after the numbers that were drawn from it inside."""
     place = current_place()
     before = place.numbers
     try:
@@ -148,22 +146,22 @@ def keep_generator() -> Iterator[None]:
 
 
 def _first_seed() -> int:
-    """Returns the seed of the process: XDEVICE_SEED, or a random number if that is not set.
-    Raises `SettingError` if the variable is not an int of 0 or more."""
+    """Returns the seed of the process: the value of XDEVICE_SEED, or a random number if the variable is not set. Raises
+    `SettingError` if the value is not a non-negative int."""
     text = os.environ.get(VARIABLE, "").strip()
     if not text:
-        # 128 bits, as NumPy itself takes for a generator without a seed
+        # 128 bits, as NumPy itself uses for a generator without a seed
         return int.from_bytes(os.urandom(16), "little")
-    # `isdigit` alone also accepts digits such as a superscript 2, which `int` refuses
+    # `isdigit` alone also accepts characters such as a superscript 2, which `int` refuses
     if not (text.isascii() and text.isdigit()):
         raise SettingError(
-            f"{VARIABLE} must be an int of 0 or more, not {shown(text)}; set {VARIABLE}=0, or unset it"
+            f"{VARIABLE} must be a non-negative int, not {shown(text)}; set {VARIABLE}=0, or unset it"
         )
     return int(text)
 
 
 def _places_of_thread() -> tuple[Place, ...]:
-    """Returns the places from which the current thread can draw. The places of other threads do not matter, because
+    """Returns the places from which the current thread can draw. The places of other threads are irrelevant, because
     these threads do not exist in a forked child."""
     return (*_process.values(), *entered.get())
 
@@ -171,17 +169,17 @@ def _places_of_thread() -> tuple[Place, ...]:
 def _before_fork() -> None:
     """Counts the fork, in the parent, before the child is forked."""
     for place in _places_of_thread():
-        # counted in the parent, so that the next child gets another number
+        # counted in the parent, so that each child gets a different number
         place.numbers.forks += 1
 
 
 def _after_fork() -> None:
-    """Replaces the generators in a forked child by new ones. Otherwise it would draw the same numbers as its parent
-    and the parent's other children."""
+    """Replaces the generators in a forked child by new ones. Otherwise the child would draw the same numbers as its
+    parent and the parent's other children."""
     for place in _places_of_thread():
         place.numbers = place.numbers.for_fork()
 
 
-# Windows does not fork
+# Windows has no fork
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_child=_after_fork)

@@ -1,8 +1,9 @@
-"""The import hook by which a program's own `import mxnet`, after `import xdevice`, loads xdevice's backend for MXNet.
+"""The import hook that loads a backend when the program itself imports its framework after `import xdevice`: the
+program's own `import mxnet`, for example, loads xdevice's backend for MXNet.
 
-`import xdevice` imports this module, so it imports nothing that takes time.
+`import xdevice` imports this module, so this module imports nothing that takes time.
 
-Python holds a lock for each module that is being imported. To avoid deadlocks, all code that loads a backend takes its
+Python holds a lock for each module that is being imported. To avoid deadlocks, all code that loads a backend acquires
 locks in this order: the lock of the framework's module, the lock of the adapter's module, and then
 `loader.import_lock`. `registry.load` therefore begins by importing the framework.
 """
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
     from .frameworks import Known
 
-# the modules whose import this hook may take over; all frameworks import NumPy (the last), so
-# not that
+# the modules whose import this hook may take over: not NumPy (the last of `KNOWN`), which all
+# frameworks import
 _intercepted: Final = {
     framework.modules[0]: framework for framework in frameworks.KNOWN[:-1]
 } | {
@@ -37,28 +38,28 @@ _intercepted: Final = {
     if guest in framework.modules
 }
 _being_handed_over: Final[list[tuple[int, Known]]] = []
-"""The frameworks whose import is being handed over to xdevice, each with the thread that does it."""
+"""The frameworks whose import is being handed over to xdevice, each with the thread that is importing the framework."""
 _being_looked_up: Final[list[tuple[int, Known]]] = []
-"""The frameworks whose specs are being requested from the other finders of `sys.meta_path`,
-each with the thread that does it."""
+"""The frameworks whose specs are being requested from the other finders of `sys.meta_path`, each with the thread that
+makes the request."""
 
 
 class _Finder:
-    """Hands the import of a framework to xdevice if a plain import may not work: if environment variables of xdevice
-    apply to every framework, if another framework has been imported, or if a plain import may fail or break the
-    framework (`Known.is_fragile`)."""
+    """Hands the import of a framework to xdevice if a plain import may not be enough. This is the case if environment
+    variables of xdevice apply to every framework, if xdevice itself has loaded or is loading the backend, if another
+    framework has been imported, or if a plain import may fail or break the framework (`Known.is_fragile`)."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the spec of a framework, with a `_Loader` in it; None to leave the import to
-        the other finders. Python calls this for each import."""
-        # most imports are of other modules, and end here
+        """Returns the spec of a framework, with a `_Loader` as its loader, or None to leave the import to the other
+        finders. Python calls this method for each import."""
+        # most imports are imports of other modules, and return here
         framework = _intercepted.get(name)
         if framework is None or name in sys.modules:
             return None
         here = _thread.get_ident(), framework
-        # this thread is inside `find_spec` below or inside the loader: now the framework's own
+        # if this thread is already inside `find_spec` below or inside the loader, the framework's own
         # loader has to do the import
         if here in _being_handed_over or here in _being_looked_up or not _is_needed(framework):
             return None
@@ -66,7 +67,7 @@ class _Finder:
 
         _being_looked_up.append(here)
         try:
-            # asks all finders; this one returns None, because of the entry in `_being_looked_up`
+            # asks all finders; this finder returns None, because of the entry in `_being_looked_up`
             spec = find_spec(name)
         finally:
             _being_looked_up.remove(here)
@@ -76,8 +77,8 @@ class _Finder:
 
 
 class _Loader:
-    """Wraps the loader of a framework, so xdevice makes its backend while the framework is
-    being imported."""
+    """Wraps the loader of a framework, so that xdevice makes the framework's backend while the framework is being
+    imported."""
 
     def __init__(self, loader: object, framework: Known) -> None:
         self._loader = loader
@@ -88,9 +89,8 @@ class _Loader:
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Imports the framework with its own loader, and returns its module. xdevice makes the
-        backend before that import; for a library over several frameworks, such as Keras, after
-        it."""
+        """Imports the framework with its own loader, and returns its module. xdevice makes the backend before that
+        import or, for a library that runs on several frameworks, such as Keras, after that import."""
         from importlib import import_module
 
         here = _thread.get_ident(), self._known
@@ -111,19 +111,19 @@ class _Loader:
     def exec_module(self, module: ModuleType) -> None:
         """Restores the `__spec__` of the module. Does not run the module, because
         `create_module` has already done so."""
-        # Python has replaced it by the spec that has this loader
+        # Python has replaced the module's own spec by the spec that has this loader
         module.__spec__ = self._spec
 
     def _is_brought_by_another(self) -> bool:
-        """Whether a framework that is being imported imports this framework too, as TensorFlow
-        imports JAX. Making a backend would then risk a deadlock: the other framework's thread
-        may hold `import_lock` while it waits for this import."""
+        """Whether a framework that is being imported also imports this framework, as TensorFlow imports JAX. Making a
+        backend could then deadlock, because the thread that imports the other framework may hold `import_lock` while it
+        waits for this import."""
         return any(self._known.name in other.brings for _, other in tuple(_being_handed_over))
 
     def _wait_for_brought_frameworks(self) -> None:
-        """Waits until no other thread is importing a framework that this framework will import
-        too. Otherwise this thread would take `import_lock` and then wait for the other thread's
-        import, which waits for `import_lock`."""
+        """Waits until no other thread is importing a framework that this framework will import too. Otherwise this
+        thread would acquire `import_lock` and then wait for the other thread's import, which waits for
+        `import_lock`."""
         here = _thread.get_ident()
         while any(
             thread != here and other.name in self._known.brings
@@ -132,12 +132,11 @@ class _Loader:
             time.sleep(0.01)
 
     def _hand_over(self, name: str) -> None:
-        """Makes the backend of the module called `name`, which is being imported. Errors of
-        xdevice's adapter are ignored here; they are raised when the program first uses the
-        backend.
+        """Makes the backend of the module called `name`, which is being imported. Ignores errors of xdevice's adapter,
+        which are raised again when the program first uses the backend.
 
         Raises:
-            SettingError: if an environment variable of xdevice has a wrong value.
+            SettingError: if an environment variable of xdevice has an invalid value.
             Exception: the framework's own error, if the framework cannot be imported.
         """
         from xdevice.errors import BackendImportError, SettingError
@@ -150,12 +149,12 @@ class _Loader:
         except SettingError:
             raise
         except BackendImportError as error:
-            # the framework did not import; its own error is what `import` raises without
-            # xdevice. If it did, only its adapter has failed, which does not matter yet
+            # if the framework could not be imported, raise its own error, as `import` does without xdevice.
+            # Otherwise only the adapter has failed, which does not matter yet
             if name not in sys.modules:
                 raise (error.__cause__ or error) from None
-        # a program that only imports the framework does not get the error, which is raised
-        # again when the backend is first used
+        # a program that only imports the framework is not interrupted; the error is raised again when the
+        # backend is first used
         except Exception:
             pass
 
@@ -164,9 +163,9 @@ _finder: Final = _Finder()
 
 
 def _is_needed(framework: Known) -> bool:
-    """Whether xdevice has to take over the import of a framework, because a plain import may
-    fail, or would ignore the settings in environment variables."""
-    # the adapter itself is importing its framework, in the right way
+    """Whether xdevice has to take over the import of a framework, because a plain import may fail, or would ignore
+    settings in xdevice's environment variables."""
+    # the adapter itself imports its framework, and in the right way
     if f"xdevice_{framework.name}" in sys.modules:
         return False
     if (
@@ -181,7 +180,7 @@ def _is_needed(framework: Known) -> bool:
 
 
 def install() -> None:
-    """Installs the finder: from now on xdevice takes over imports of frameworks."""
+    """Installs the finder. From now on, xdevice takes over the imports of frameworks for which that is necessary."""
     # `importlib.reload(xdevice)` calls this again
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
@@ -192,7 +191,7 @@ def install() -> None:
 
 @forks.in_child
 def _after_fork() -> None:
-    """Forgets the frameworks that other threads were handing over to xdevice: these threads do not exist in the forked
-    child."""
+    """Removes the entries of other threads from `_being_handed_over` and `_being_looked_up`, because these threads do
+    not exist in the forked child."""
     for entries in (_being_handed_over, _being_looked_up):
         entries[:] = [entry for entry in entries if entry[0] == _thread.get_ident()]

@@ -1,4 +1,4 @@
-"""Which adapters exist, which of them are loaded, and to which backend a type belongs."""
+"""Finds the adapters that exist, loads their backends, and determines to which backend a type belongs."""
 
 from __future__ import annotations
 
@@ -32,33 +32,31 @@ if TYPE_CHECKING:
     _Fact = TypeVar("_Fact")
 
 GROUP: Final = "xdevice.backends"
-"""The group of entry points in which adapters list their classes."""
+"""The group of entry points in which packages list their adapters."""
 
 
 probes: Final[dict[type, Callable[[Any], devices.Device]]] = {}
-"""For each tensor type that was looked up, the function that returns the device of such a
-tensor: the `probe` of its backend. It makes `device_of` fast."""
+"""For each tensor type that was looked up, the `probe` of its backend: a function that returns the device of such a
+tensor. This cache makes `device_of` fast."""
 
 movable: Final[dict[type, Backend]] = {}
-"""The backend of each tensor type that was looked up. Types whose tensors are always on the
-host are left out."""
+"""The backend of each tensor type that was looked up, except types whose tensors are always on the host."""
 
 on_load: Final[list[Callable[[Backend], None]]] = []
-"""Functions that are called with every backend that is loaded from now on."""
+"""Functions that are called with each backend when it is loaded."""
 
 _creation_lock = _thread.RLock()
-"""Held while a backend is created and set up as environment variables ask, so only one thread
-does it."""
+"""Held while a backend is created and set up as environment variables request, so that only one thread does this at a
+time."""
 _loaded: dict[str, Backend] = {}
 _compiling: Final[list[tuple[Callable[[], bool] | None, Backend]]] = []
-"""The loaded backends whose adapters override `eagerly`, each with its `is_compiling`."""
+"""For each loaded backend whose adapter overrides `eagerly`, its `is_compiling` and the backend."""
 _owners: dict[int, Owned | None] = {}
-"""The backend and kind of each type that was looked up, by the type's `id`; None for a type
-that belongs to no backend. The kind is None for a type of a framework whose objects are neither
-tensors, symbols nor models."""
-# in place of an entry of `_owners`, where None has a meaning
+"""The backend and kind of each type that was looked up, by the type's `id`; None for a type that belongs to no backend.
+The kind is None if the type belongs to a framework, but its objects are neither tensors nor symbols nor models."""
+# the default of a look-up in `_owners`, where the value None has a meaning of its own
 _UNSEEN: Final = object()
-# the result of `entry_points`, once it was called
+# the result of the first call of `entry_points`; None before it
 _entry_points: dict[str, EntryPoint] | None = None
 
 
@@ -66,8 +64,8 @@ _entry_points: dict[str, EntryPoint] | None = None
 
 
 def canonical(name: str) -> str:
-    """Returns the backend's own name for a name or alias, which may be in upper or lower case.
-    Raises `BackendNotFoundError` if no backend has that name."""
+    """Returns the name of the backend that has this name or alias, in upper or lower case. Raises
+    `BackendNotFoundError` if there is no such backend."""
     # the values of environment variables often have spaces or capitals
     wanted = name.strip().lower() if isinstance(name, str) else ""
     for framework in KNOWN:
@@ -76,7 +74,7 @@ def canonical(name: str) -> str:
     for third_party in entry_points():
         if wanted == third_party.lower():
             return third_party
-    # cut, because comparing a long text with each name would take long
+    # cut, because comparing a long string with each name would take long
     raise BackendNotFoundError(
         f"there is no backend {shown(name)}{_nearest(wanted[:100])}; {_overview()}"
     )
@@ -89,12 +87,12 @@ def names() -> tuple[str, ...]:
 
 
 def is_installed(name: str) -> bool:
-    """Whether the framework of a built-in backend can be found, without importing it; for any
-    other name, whether an adapter of that name is installed."""
+    """For the name of a built-in backend, whether its framework is installed, which is determined without importing the
+    framework. For any other name, whether an adapter of that name is installed."""
     framework = frameworks.find(name)
     if framework is None:
         return name in entry_points()
-    # what is imported needs no search of the file system
+    # a module that is imported needs no search of the file system
     if _is_imported(framework.modules[0]):
         return True
     # imported only here, to keep `import xdevice` fast
@@ -104,7 +102,8 @@ def is_installed(name: str) -> bool:
 
 
 def install_hint(name: str) -> str:
-    """Returns the command that installs the framework of a known backend."""
+    """Returns the command that installs the framework of a built-in backend, or the package of a third party's
+    adapter."""
     framework = frameworks.find(name)
     if framework is not None:
         return framework.install
@@ -113,11 +112,10 @@ def install_hint(name: str) -> str:
 
 
 def imported_frameworks() -> tuple[str, ...]:
-    """Returns the names of the built-in backends whose framework the user has imported. NumPy
-    does not count, because all frameworks import it, nor does a framework that was imported
-    only by another framework."""
+    """Returns the names of the built-in backends whose frameworks the program has imported. Ignores NumPy, because all
+    frameworks import it, and any framework that an imported framework imports by itself."""
     imported = frameworks.list_imported()
-    # TensorFlow imports JAX if it is installed, which says nothing about the program
+    # TensorFlow imports JAX if JAX is installed, which says nothing about the program
     imported_by_others = {name for framework in imported for name in framework.brings}
     return tuple(
         framework.name for framework in imported if framework.name not in imported_by_others
@@ -125,13 +123,13 @@ def imported_frameworks() -> tuple[str, ...]:
 
 
 def _is_imported(module: str) -> bool:
-    """Whether a module is imported. (A value of None in `sys.modules` blocks an import.)"""
+    """Whether a module is imported. (The value None in `sys.modules` blocks an import.)"""
     return sys.modules.get(module) is not None
 
 
 def entry_points() -> dict[str, EntryPoint]:
-    """Returns the entry points of the adapters that are installed, built-in and third-party, by
-    backend name. Imports none of the adapters. Raises `ContractError` if two claim one name."""
+    """Returns the entry points of all installed adapters, built-in and third-party, by backend name, without importing
+    the adapters. Raises `ContractError` if two adapters claim the same name."""
     global _entry_points
     if _entry_points is None:
         from importlib.metadata import entry_points as installed
@@ -149,8 +147,8 @@ def entry_points() -> dict[str, EntryPoint]:
 
 
 def namesake() -> str | None:
-    """Returns the text of a warning if the other package on PyPI, named `xdevice`, is installed
-    too, because both have a file `xdevice/__init__.py`; None if it is not."""
+    """Returns a warning if the unrelated package that PyPI lists as `xdevice` is also installed, because both packages
+    contain a file `xdevice/__init__.py`. Returns None if that package is not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -159,14 +157,14 @@ def namesake() -> str | None:
         return None
     return (
         f"another package, xdevice {other}, is also installed; it and xdevice-dl, the package in use, overwrite each "
-        "other's files. To keep xdevice-dl, run pip uninstall xdevice, and then install xdevice-dl again (pip install "
+        "other's files. To keep xdevice-dl, run pip uninstall xdevice, and then reinstall xdevice-dl (pip install "
         "--force-reinstall --no-deps)"
     )
 
 
 def _refuse_conflict(new: EntryPoint, old: EntryPoint | None) -> None:
-    """Raises `ContractError` if the adapter `new` claims the name of the adapter `old` (None if
-    no adapter has that name yet), or an alias of a built-in backend."""
+    """Raises `ContractError` if the adapter `new` claims an alias of a built-in backend, or the name of a different
+    adapter `old`. `old` is None if no other adapter has that name yet."""
     # an adapter that is listed twice does not conflict with itself
     if old is not None and (old.value, _distribution(old)) != (new.value, _distribution(new)):
         raise ContractError(
@@ -181,8 +179,8 @@ def _refuse_conflict(new: EntryPoint, old: EntryPoint | None) -> None:
 
 
 def _distribution(point: EntryPoint) -> str:
-    """Returns, for errors, the name and version of the package from which an adapter (the entry
-    point `point`) comes."""
+    """Returns the name and version of the package that contains an adapter, as errors show them. `point` is the
+    adapter's entry point."""
     # an entry point that was not read from an installed package has no `dist`
     return (
         f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
@@ -190,18 +188,18 @@ def _distribution(point: EntryPoint) -> str:
 
 
 def _source(point: EntryPoint) -> str:
-    """Returns, for errors, the class of an adapter (the entry point `point`) and its package:
-    "a_module:Class of package 1.0"."""
+    """Returns the class and the package of an adapter, as errors show them: "a_module:Class of package 1.0". `point` is
+    the adapter's entry point."""
     return f"{point.value} of {_distribution(point)}"
 
 
 def _nearest(name: str) -> str:
-    """Returns a hint for the error about an unknown backend name: that the name is empty, which
-    backend a library of this name belongs to, or which known name is most like it; "" if there
-    is no hint."""
+    """Returns a hint for the error about an unknown backend name. The hint says that the name is empty, names the
+    backend to which a library of this name belongs, or suggests the most similar known name. Returns "" if there is no
+    hint."""
     if not name:
         return ": the name is empty (is a variable such as $XDEVICE_BACKEND unset?)"
-    # a module or library in place of the backend: "keras", "jaxlib", "flax"
+    # `name` may be a module or library of the framework: "keras", "jaxlib", "flax"
     owner = next(
         (framework.name for framework in KNOWN if name in framework.modules),
         frameworks.LIBRARIES.get(name),
@@ -211,13 +209,13 @@ def _nearest(name: str) -> str:
     import difflib
 
     aliases = [alias for framework in KNOWN for alias in framework.aliases]
-    # the likeness of "jxa" and "jax" is 0.67
+    # the similarity of "jxa" and "jax" is 0.67
     close = difflib.get_close_matches(name, [*names(), *aliases], n=1, cutoff=0.6)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _overview() -> str:
-    """Returns a text for errors that lists the known and the installed backends."""
+    """Returns a string for errors that lists the known and the installed backends."""
     installed = [name for name in names() if is_installed(name)]
     return f"known: {', '.join(names())}; installed: {', '.join(installed)}"
 
@@ -226,18 +224,18 @@ def _overview() -> str:
 
 
 def load(name: str) -> Backend:
-    """Returns the backend for a name or alias, and imports its framework on first use.
+    """Returns the backend for a name or alias. Imports its framework on first use.
 
-    Several threads may call this at once, and the thread that loads a backend may end before
-    the others use it. Python's import locks and `loader.importing` guard the import; `_creation_lock`
-    guards the steps that follow.
+    Several threads may call this function at once, and the thread that loads a backend may end before other threads use
+    the backend. Python's import locks and `loader.importing` guard the import; `_creation_lock` guards the steps that
+    follow.
 
     Raises:
-        BackendNotFoundError: if the name is unknown, or the framework is not installed.
-        BackendImportError: if the framework does not import, or is too old.
+        BackendNotFoundError: if the name is unknown, or the framework is not installed. BackendImportError: if the
+            framework cannot be imported, or is too old.
         ContractError: if the adapter breaks the contract.
-        SettingError: if an environment variable has a wrong value.
-        UnsupportedError: if this is a forked child in which the backend cannot work.
+        SettingError: if an environment variable has an invalid value. UnsupportedError: if this is a forked child in
+            which the backend cannot work.
     """
     backend = _loaded.get(name) or _load_untraced(name)
     if backend.refusal is not None:
@@ -246,22 +244,22 @@ def load(name: str) -> Backend:
 
 
 def list_loaded() -> tuple[Backend, ...]:
-    """Returns the backends that are loaded so far, in the order of loading."""
+    """Returns the backends that have been loaded so far, in the order of loading."""
     return tuple(_loaded.values())
 
 
 def _load_untraced(name: str) -> Backend:
-    """Returns the backend for a name or alias, and loads it outside torch.compile. If the first call of xdevice were
-    in a compiled function, torch.compile would trace the import of the adapter, which took 22 s instead of 2.5 s
-    (2.13)."""
+    """Returns the backend for a name or alias, and loads it without tracing by torch.compile. If the first call of
+    xdevice is in a compiled function, torch.compile would otherwise trace the import of the adapter, which took 22 s
+    instead of 2.5 s (PyTorch 2.13)."""
     dynamo = sys.modules.get("torch._dynamo")
     load_backend: Callable[[str], Backend] = _load if dynamo is None else dynamo.disable(_load)
     return load_backend(canonical(name))
 
 
 def _load(name: str) -> Backend:
-    """Returns the backend of this name, which is not an alias. If it is not loaded yet, imports
-    its framework and makes it. Raises what `load` raises."""
+    """Returns the backend of this name, which is not an alias. If the backend is not loaded yet, imports its framework
+    and makes the backend. Raises the errors of `load`."""
     if name in _loaded:
         return _loaded[name]
     if not is_installed(name):
@@ -272,19 +270,19 @@ def _load(name: str) -> Backend:
 
     environment.check()
     framework = frameworks.find(name)
-    # a third party's adapter imports its framework itself: "sys" is always imported already
+    # a third party's adapter imports its framework itself, so "sys", which is always imported, takes
+    # the place of the module
     module = framework.modules[0] if framework is not None else "sys"
-    # without an entry point of its adapter, the framework is not imported, and `make` raises
-    # the error
+    # if the adapter has no entry point, the framework is not imported, and `make` raises the error
     if not _is_imported(module) and name in entry_points():
         from importlib import import_module
 
-        # tells xdevice's import hook, which waits for frameworks that the program imports, that
-        # this import is xdevice's own
+        # tells xdevice's import hook, which intercepts the imports of the program, that this import is
+        # xdevice's own
         frameworks.wanted.add(name)
         try:
             import_module(module)
-        # not the framework's fault: the hook has found a variable with a wrong value
+        # not an error of the framework: the hook has found a variable with an invalid value
         except SettingError:
             raise
         except Exception as error:
@@ -293,15 +291,14 @@ def _load(name: str) -> Backend:
 
 
 def make(name: str) -> Backend:
-    """Returns the backend of this name, which is not an alias, and makes it if it is not loaded
-    yet. The framework must have been imported, or this thread must be importing it. Raises what
-    `load` raises."""
+    """Returns the backend of this name, which is not an alias. Makes the backend if it is not loaded yet. The framework
+    must have been imported, or this thread must be importing it. Raises the errors of `load`."""
     if name in _loaded:
         return _loaded[name]
     from xdevice.contract import check, environment
 
     framework = frameworks.find(name)
-    # Paddle can put a proxy in PyTorch's place
+    # Paddle can replace the module `torch` by a proxy
     other = frameworks.stand_in(framework.modules[0]) if framework is not None else None
     if framework is not None and other is not None:
         raise BackendImportError(
@@ -317,15 +314,15 @@ def make(name: str) -> Backend:
     environment.check()
     try:
         cls = point.load()
-    # a variable that only the adapter reads has a wrong value
+    # a variable that only the adapter reads has an invalid value
     except SettingError:
         raise
-    # a broken installation may raise anything: OSError, AttributeError, RuntimeError
+    # a broken installation may raise any error: OSError, AttributeError, RuntimeError
     except Exception as error:
         raise _import_failed(name, error) from error
     adapter = check(cls, name, _source(point))
     with _creation_lock:
-        # another thread has made it while this one waited for the lock
+        # another thread has made the backend while this thread waited for the lock
         if name in _loaded:
             return _loaded[name]
         try:
@@ -339,18 +336,18 @@ def make(name: str) -> Backend:
 
 
 _PLUGINS_VARIABLE: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
-"""The environment variable that turns the plugins of other vendors off. PyTorch names it in its
-error if a plugin that it loads at import fails."""
+"""The environment variable that disables the plugins of other vendors. PyTorch loads these plugins when it is imported,
+and names the variable in its error if one of them fails."""
 
 
 def _import_failed(name: str, error: Exception) -> BackendImportError:
-    """Returns the error for a framework or adapter that cannot be imported because of `error`.
-    Its message says how to fix that."""
-    # installing the framework again, as is advised below, would not help in this case
+    """Returns the error to raise if the framework or the adapter of the backend `name` cannot be imported because of
+    `error`. The message says how to fix the problem."""
+    # reinstalling the framework, as the message below advises, would not help in this case
     if _PLUGINS_VARIABLE in str(error):
         return BackendImportError(
             f"the backend {name!r} cannot be imported, because another vendor's plugin does not load: {error}; install "
-            f"its requirements, such as a driver, or set {_PLUGINS_VARIABLE}=0 to load no plugins"
+            f"the plugin's requirements, such as a driver, or set {_PLUGINS_VARIABLE}=0 to load no plugins"
         )
     return BackendImportError(
         f"the backend {name!r} is installed but cannot be imported: {type(error).__name__}: {error}; "
@@ -363,19 +360,20 @@ def _refuse_too_old(backend: Backend) -> None:
     needs."""
     import re
 
-    # "2.6.0+cpu" and "2.6.0rc1" count as (2, 6, 0)
+    # "2.6.0+cpu" and "2.6.0rc1" are both treated as (2, 6, 0)
     installed = tuple(int(part) for part in re.findall(r"\d+", backend.version)[:3])
     if installed < backend.minimum:
         wanted = ".".join(map(str, backend.minimum))
         raise BackendImportError(
-            f"{backend.name} {backend.version} is too old: {wanted} or newer is needed; run "
+            f"{backend.name} {backend.version} is too old: xdevice needs {wanted} or newer; run "
             f"{install_hint(backend.name).replace('install', 'install --upgrade', 1)}"
         )
 
 
 def _register(backend: Backend) -> None:
-    """Registers a new backend: from now on its types belong to it. Also calls the functions in `on_load`."""
-    # its framework was imported in the parent of this forked child, and may not work here
+    """Registers a new backend, so that the types of its framework belong to it from now on. Also calls the functions in
+    `on_load`."""
+    # in a forked child whose parent had imported the framework, the framework may not work
     if _imported_before_fork & set(backend.modules):
         backend.refusal = backend.after_fork()
     devices.KINDS.update(backend.kinds)
@@ -384,8 +382,8 @@ def _register(backend: Backend) -> None:
 
     from xdevice.contract import Backend
 
-    # data loaders pickle the arguments of the processes that they start, and backends may be
-    # among them
+    # data loaders pickle the arguments of the processes that they start, and these arguments may
+    # include backends
     copyreg.pickle(type(backend), _by_name)
     _loaded[backend.name] = backend
     # only an adapter that overrides `eagerly` has a compiler that would trace xdevice's code
@@ -398,7 +396,7 @@ def _register(backend: Backend) -> None:
 
 
 def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
-    """Returns the function and arguments with which pickle restores a backend: by its name,
+    """Returns the function and the arguments with which pickle restores a backend. The backend is restored by its name,
     because each process has its own backend of that name."""
     return load, (backend.name,)
 
@@ -407,9 +405,9 @@ def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
 
 
 def owner_of(cls: type) -> Backend | None:
-    """Returns the backend to which a type belongs, judged by the modules in which the type and
-    its bases are defined; None if it belongs to none. Loads the backend if necessary, and
-    raises `UnsupportedError` if the backend cannot work in this process."""
+    """Returns the backend to which a type belongs, or None if the type belongs to no backend. The modules that define
+    the type and its bases decide this. Loads the backend if necessary, and raises `UnsupportedError` if the backend
+    cannot work in this process."""
     owned = _look_up(cls)
     return owned.backend if owned is not None else None
 
@@ -432,23 +430,23 @@ devices.core_functions.from_native = _from_native
 
 
 def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:
-    """Stores a fact about a type in `facts`, under the type's `id`, for as long as the type lives. A
+    """Stores a fact about a type in `facts`, under the type's `id`, for as long as the type exists. A
     `WeakKeyDictionary` would be three times slower to read."""
     from weakref import finalize
 
     facts[id(cls)] = fact
-    # another type may later get the same id; at the exit of the process that does not matter
+    # removed with the type, because another type may later get the same id; at the exit of the process
+    # this does not matter
     finalize(cls, facts.pop, id(cls), None).atexit = False
 
 
 def kept_by_type(learn: Callable[[type], _Fact]) -> Callable[[type], _Fact]:
-    """Decorates `learn`, a function of a type: caches each result for as long as the type
-    lives. `functools.cache` would keep the types alive, and cannot take types whose metaclass
-    makes them unhashable."""
+    """Decorates `learn`, a function of a type, so that each result is cached for as long as the type exists.
+    `functools.cache` would keep the types alive, and cannot handle a type whose metaclass makes the type unhashable."""
     facts: dict[int, _Fact] = {}
 
     def look_up(cls: type) -> _Fact:
-        """Returns `learn(cls)`, computed at the first call for a type."""
+        """Returns `learn(cls)`, which is computed only at the first call for each type."""
         if id(cls) not in facts:
             remember(facts, cls, learn(cls))
         return facts[id(cls)]
@@ -459,39 +457,39 @@ def kept_by_type(learn: Callable[[type], _Fact]) -> Callable[[type], _Fact]:
 
 def forget_types() -> None:
     """Empties the caches of types: `probes`, `movable` and `_owners`. Called after the devices have changed, because
-    the `probe` of a type may depend on them."""
+    the `probe` of a type may depend on the devices."""
     probes.clear()
     movable.clear()
     _owners.clear()
 
 
 def as_array(x: Any) -> Any:
-    """Returns a NumPy scalar, such as `x.sum()` returns, as an array without dimensions, and
-    any other object as it is. (In a container, a NumPy scalar counts as a number.)"""
+    """Converts a NumPy scalar, such as the result of `x.sum()`, to an array without dimensions. Returns any other
+    object unchanged. (In a container, a NumPy scalar is treated as a number instead.)"""
     numpy = sys.modules.get("numpy")
     # without NumPy there are no NumPy scalars
     if numpy is None or not issubclass(type(x), numpy.generic):
         return x
     array = numpy.asarray(x)
-    # strings, bytes, objects, times and records are not numbers, and are no tensors
+    # strings, bytes, objects, times and records are not numbers, so they are not tensors
     return x if array.dtype.kind in "USOMm" or array.dtype.names is not None else array
 
 
 def _look_up(cls: type) -> Owned | None:
-    """Returns the backend and kind of a type, from `_owners` if it was looked up before; None
-    if it belongs to no backend. Raises `UnsupportedError` if its backend cannot work in this
-    process."""
+    """Returns the backend and the kind of a type, or None if the type belongs to no backend. The result comes from
+    `_owners` if the type was looked up before. Raises `UnsupportedError` if the backend cannot work in this process."""
     owned: Any = _owners.get(id(cls), _UNSEEN)
     if owned is _UNSEEN:
         owned = eagerly(lambda: _learn(cls))
-    # in a forked child, where the framework would hang
+    # the process is a forked child, where the framework would hang
     if owned is not None and owned.backend.refusal is not None:
         raise UnsupportedError(owned.backend.refusal)
     return owned  # type: ignore[no-any-return]
 
 
 for _function in (load, _look_up):
-    # AutoGraph would convert this function too, and warn, where a tf.function calls it; this mark prevents that
+    # if a tf.function calls this function, AutoGraph would try to convert it, and warn; this mark
+    # prevents that
     vars(_function)["autograph_info__"] = {}
 
 
@@ -504,29 +502,28 @@ def _learn(cls: type) -> Owned | None:
 
 
 def eagerly(function: Callable[[], Any]) -> Any:
-    """Returns `function()`, called outside the compilers of all loaded backends. They could not
-    compile the call: torch.compile fails when types are looked up, and when containers are
-    walked."""
+    """Calls `function` outside the compilers of all loaded backends, and returns its result. The compilers could not
+    compile the call: torch.compile fails when types are looked up, and when containers are walked."""
     for is_compiling, backend in _compiling:
-        # None: the backend cannot tell quickly, so its `eagerly` is used in any case
+        # if `is_compiling` is None, the backend cannot determine this quickly, so its `eagerly` is always
+        # used
         if is_compiling is None or is_compiling():
             function = partial(backend.eagerly, function)
     return function()
 
 
 def _classify(cls: type) -> Owned | None:
-    """Returns the backend and the kind of a type; None if it belongs to no backend. If the
-    framework that defines the type assigns no kind to it, the framework of a base class
-    decides."""
+    """Returns the backend and the kind of a type, or None if the type belongs to no backend. If the framework that
+    defines the type assigns no kind to the type, the framework of a base class decides."""
     from xdevice.contract.backend import Owned
 
     owner = None
-    # each package once, in the order in which Python looks methods up
+    # each package is tried once, in the order in which Python looks methods up
     for root in dict.fromkeys(base.__module__.partition(".")[0] for base in cls.__mro__):
         backend = _owner_of_module(root)
         if backend is None:
             continue
-        # the first backend owns the type if none has a kind for it
+        # if no backend assigns a kind to the type, the type belongs to the first backend
         owner = owner or backend
         kind = backend.classify(cls)
         if kind is not None:
@@ -542,9 +539,10 @@ def _classify(cls: type) -> Owned | None:
 
 
 def _owner_of_module(root: str) -> Backend | None:
-    """Returns the backend to which the top-level module `root` belongs, and loads it if
-    necessary; None if the module belongs to none or is not imported."""
-    # a class may name a module that does not exist; nothing is imported because of that
+    """Returns the backend to which the top-level module `root` belongs, and loads the backend if necessary. Returns
+    None if the module belongs to no backend, or is not imported."""
+    # the `__module__` of a class may name a module that does not exist, so nothing is imported because
+    # of that name
     if root == "builtins" or not _is_imported(root):
         return None
     if root in GUESTS:
@@ -560,8 +558,8 @@ def _owner_of_module(root: str) -> Backend | None:
 
 
 def host_of(guest: str) -> Backend:
-    """Returns the backend on which `guest`, a library over several frameworks such as Keras, is
-    running. Raises `UnsupportedError` if that backend cannot move the library's models, and the
+    """Returns the backend on which `guest` is running, where `guest` is the name of a library that runs on several
+    frameworks, such as Keras. Raises `UnsupportedError` if that backend cannot move the library's models, and the
     errors of `load`."""
     from importlib import import_module
 
@@ -569,8 +567,8 @@ def host_of(guest: str) -> Backend:
     host = load(getattr(import_module(module), function)())
     if guest not in host.guests:
         raise UnsupportedError(
-            f"{guest} is running on {host.name}, but xdevice cannot move its models there; run it on another "
-            f"framework (KERAS_BACKEND=tensorflow), or place its models with {guest}'s own device scope"
+            f"{guest} is running on {host.name}, where xdevice cannot move {guest}'s models; run {guest} on another "
+            f"framework (KERAS_BACKEND=tensorflow), or place the models with {guest}'s own device scope"
         )
     return host
 
@@ -579,25 +577,25 @@ def host_of(guest: str) -> Backend:
 
 
 _imported_before_fork: frozenset[str] = frozenset()
-"""In a forked child, the modules that its parent had imported; otherwise empty. If the backend
-of one of these modules is loaded only in the child, the backend's `after_fork` is called
-then."""
+"""In a forked child, the modules that the parent had imported; otherwise empty. If the backend of one of these modules
+is loaded only in the child, the backend's `after_fork` is called at that point."""
 
 
 @forks.in_child
 def _after_fork() -> None:
-    """Asks each loaded backend whether it works in this forked child. Types of a backend that
-    does not are removed from `probes` and `movable`, so `_look_up` refuses them."""
+    """Asks each loaded backend whether it works in this forked child. If a backend does not, removes its types from
+    `probes` and `movable`, so that `_look_up` refuses these types."""
     global _imported_before_fork, _creation_lock
-    # the thread of the parent that may hold the old one cannot release it here
+    # a new lock, because a thread of the parent may hold the old lock, and cannot release it in the
+    # child
     _creation_lock = _thread.RLock()
     _imported_before_fork = frozenset(sys.modules)
     for backend in list_loaded():
         backend.refusal = backend.after_fork()
         if backend.refusal is not None:
             for cls, probe in tuple(probes.items()):
-                # a type that is always on the host is only in `probes`, as a method of its
-                # backend
+                # a type whose tensors are always on the host is not in `movable`; its entry in `probes` is a method
+                # of its backend
                 if backend in (movable.get(cls), getattr(probe, "__self__", None)):
                     del probes[cls]
                     movable.pop(cls, None)

@@ -1,10 +1,10 @@
 """Implements `with device:`, `with stream:` and `set_default_device`.
 
-xdevice keeps the current device in a context variable, which survives an `await`. The frameworks keep a current device
-for each thread, and Paddle one for the whole process, so during an `await` that device would apply to whichever task
-runs next. Therefore, if an asyncio task waits inside a block, the framework's device is restored at that point, and
-the end of the block raises a `ScopeError`. Blocks that overlap in one task, as blocks in generators may, can end in
-any order.
+xdevice stores the current device in a context variable, whose value an `await` does not change. A framework, however,
+has one current device for each thread, and Paddle has one for the whole process, so during an `await` that device would
+apply to whichever task runs next. Therefore, if an asyncio task waits inside a block, the framework's previous device
+is restored at that point, and the end of the block raises a `ScopeError`. Blocks that overlap in one task, as blocks in
+generators may, can end in any order.
 """
 
 from __future__ import annotations
@@ -29,31 +29,32 @@ _entered: ContextVar[tuple[Block, ...]] = ContextVar("xdevice_scopes", default=(
 
 
 def current() -> Device | None:
-    """Returns the device of the innermost `with device:` of this thread or task, else that of `set_default_device`,
-    else None."""
+    """Returns the device of the innermost `with device:` of this thread or task, else the device that
+    `set_default_device` has set, else None."""
     stack = _entered.get()
     return stack[-1].key if stack else _threads.device
 
 
 def current_device() -> Device:
-    """Returns the device on which this thread makes tensors: that of the innermost `with
-    device:`, else that of `set_default_device`, else `cpu:0`."""
+    """Returns the device on which this thread creates tensors: that of the innermost `with device:`, else the device
+    that `set_default_device` has set, else `cpu:0`."""
     return current() or devices.CPU
 
 
 def set_default_device(device: object) -> None:
-    """Sets the default device of creation functions in this thread: of xdevice's, and of the selected framework's own.
+    """Sets the default device in this thread, for xdevice's creation functions and for those of the selected framework.
 
-    The setting applies to this thread until it ends or calls this function again. None restores the device before the
-    first call. A `with device:` block takes precedence. In Paddle, the framework's own creation functions are affected
-    in other threads too, as by `paddle.set_device`.
+    The setting applies until the thread ends or calls this function again. None restores the device from before the
+    first call. A `with device:` block takes precedence. With Paddle, the setting also affects Paddle's own creation
+    functions in other threads, as `paddle.set_device` does.
 
     Experimental: it may change in a minor version.
 
     Raises:
-        DeviceError: if `device` is neither None nor a device that `xdevice.device` takes.
+        DeviceError: if `device` is neither None nor a device that `xdevice.device` accepts.
         DeviceNotFoundError: if the selected backend lacks the device.
-        ScopeError: if a `with device:` or `with stream:` of this thread is open. After an error nothing has changed.
+        ScopeError: if a `with device:` or `with stream:` of this thread is open. The default device does not change
+            then.
 
     Example:
         >>> xdevice.set_default_device("cpu")
@@ -74,19 +75,19 @@ def set_default_device(device: object) -> None:
         chosen = backend.require(chosen)
         native = backend.scope(chosen)
     before, _threads.native, _threads.device = _threads.native, None, None
-    # exited before the new one is entered, because the framework's blocks must nest
+    # the old block is exited before the new block is entered, because the framework's blocks must nest
     if before is not None:
         before.__exit__(None, None, None)
     if native is not None:
-        # without a `with` statement: it stays entered until the next call or the end of the
+        # without a `with` statement, so that the block stays open until the next call or the end of the
         # thread
         native.__enter__()
         _threads.native, _threads.device = native, chosen
 
 
 def enter(device: Device) -> None:
-    """Enters `with device:`: makes the device current. Raises `DeviceNotFoundError` if the
-    selected backend lacks it."""
+    """Enters `with device:`, that is, makes the device current. Raises `DeviceNotFoundError` if the selected backend
+    lacks the device."""
     backend = selection.current()
     place = backend.require(device)
     push(_entered, Block(place, lambda: backend.scope(place)))
@@ -95,7 +96,7 @@ def enter(device: Device) -> None:
 def leave(device: Device, error: BaseException | None) -> None:
     """Exits `with device:`. `error` is the exception with which the block ends; None if there is none. Raises
     `ScopeError` as `pop` does."""
-    # `enter` has put `gpu:1` on the stack for `cuda:1`
+    # for `cuda:1`, `enter` has put `gpu:1` on the stack
     pop(_entered, devices.plain(device), error)
 
 
@@ -103,29 +104,29 @@ devices.core_functions.enter, devices.core_functions.leave = enter, leave
 
 
 def push(stack: ContextVar[tuple[Block, ...]], block: Block) -> None:
-    """Begins a block, and puts it on the stack if that has succeeded. Raises any error that the framework's context
+    """Begins a block and, if that succeeds, puts the block on the stack. Raises any error that the framework's context
     manager raises."""
     block.begin()
     stack.set((*stack.get(), block))
 
 
 def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException | None) -> None:
-    """Ends the last block that this thread and task entered with the object `key`, and takes it
-    off the stack. `error` is the exception with which the block ends; None if there is none.
+    """Ends the last block that this thread and task entered with the object `key`, and removes the block from the
+    stack. `error` is the exception with which the block ends; None if there is none.
 
     Raises:
-        ScopeError: if there is no such block, or if its task has waited inside it.
+        ScopeError: if there is no such block, or if the task has waited inside the block.
     """
     entered = stack.get()
     index = blocks.index_in(entered, key, f"`with {key}:`")
-    # the block is taken off first, so that it is gone even if `end` raises
+    # the block is removed first, so that it is gone even if `end` raises an error
     stack.set(entered[:index] + entered[index + 1 :])
     entered[index].end(error)
 
 
 class _Threads(_thread._local):
-    """The blocks that each thread has open in its framework: its blocks in the order in which
-    they were entered, and below them the device that `set_default_device` has set."""
+    """For each thread, the blocks that are open in the framework, in the order in which they were entered (`open`), and
+    the device that `set_default_device` has set (`device`), which applies outside these blocks."""
 
     def __init__(self) -> None:
         self.open: list[Block] = []
@@ -138,8 +139,8 @@ _threads = _Threads()
 
 
 class Block:
-    """One `with device:` or `with stream:`. `key` is the device or the stream, and `make`
-    returns a new context manager of the framework for it."""
+    """One `with device:` or `with stream:`. `key` is the device or the stream, and `make` returns a new context manager
+    of the framework for this device or stream."""
 
     def __init__(self, key: Any, make: Callable[[], AbstractContextManager[Any]]) -> None:
         self.key = key
@@ -150,7 +151,7 @@ class Block:
         self._has_waited = False
 
     def begin(self) -> None:
-        """Enters the block, and prepares to undo it if its task waits inside."""
+        """Enters the block, and schedules a call that undoes the block if its task waits inside."""
         self._enter_native()
         _threads.open.append(self)
         # only tasks can wait inside a block
@@ -161,38 +162,38 @@ class Block:
             self._scheduled_undo = task.get_loop().call_soon(self._undo_at_await)
 
     def end(self, error: BaseException | None) -> None:
-        """Exits the block. Raises `ScopeError` if its task has waited inside it, unless the block ends with an error
-        anyway."""
+        """Exits the block. Raises `ScopeError` if the task has waited inside the block, unless the block ends with an
+        error anyway."""
         if self._scheduled_undo is not None:
-            # the block has ended before its task waited
+            # if this call is still scheduled, the block ends before its task has waited
             self._scheduled_undo.cancel()
         if not self._has_waited:
             self._exit_native()
         elif error is None:
             raise ScopeError(
                 f"`with {self.key}:` contains an `await` or the end of a notebook cell, where other tasks run: "
-                f"the framework keeps one device for all tasks of a thread, and would have put their work on "
-                f"{self.key} too; end the block before the await, pass device= to functions, or do the work "
-                f"in asyncio.to_thread"
+                f"the framework has only one current device for all tasks of a thread, and would have put the work of "
+                f"the other tasks on {self.key} too; end the block before the await, pass device= to functions, or do "
+                f"the work in asyncio.to_thread"
             )
 
     def _enter_native(self) -> None:
-        """Enters a new context manager of the framework; a new one each time, because a context
-        manager can be entered only once."""
+        """Enters a context manager of the framework. Creates a new one each time, because a context manager can be
+        entered only once."""
         self._native = self._make()
         self._native.__enter__()
 
     def _exit_native(self) -> None:
         """Exits the framework's context manager of this block. Context managers that were entered later in this thread
         are exited first, and entered again afterwards."""
-        # no exception is passed to `__exit__`: contextlib would set attributes of it, which
-        # fails for an exception that is a frozen dataclass
+        # no exception is passed to `__exit__`, because contextlib would set attributes of the exception,
+        # which fails if the exception is a frozen dataclass
         index = _threads.open.index(self)
         # blocks in generators may end before blocks that were entered later
         inner = _threads.open[index + 1 :]
         for block in reversed(inner):
             block._native.__exit__(None, None, None)
-        # even if the framework raises an error, the block is over
+        # the block is over even if the framework raises an error
         try:
             self._native.__exit__(None, None, None)
         finally:
@@ -201,7 +202,7 @@ class Block:
                 block._enter_native()
 
     def _undo_at_await(self) -> None:
-        """Called by the event loop if the task waits inside the block: undoes it before another
-        task runs."""
+        """Undoes the block before another task runs. The event loop calls this method if the task waits inside the
+        block."""
         self._has_waited = True
         self._exit_native()

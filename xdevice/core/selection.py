@@ -1,5 +1,5 @@
-"""Which backend is used if no tensor decides that: the one chosen by `use_backend`, by
-`set_backend` or by XDEVICE_BACKEND; otherwise one whose framework is imported or installed."""
+"""Selects the backend that is used if no tensor decides this: the backend chosen by `use_backend`, by `set_backend` or
+by XDEVICE_BACKEND, otherwise a backend whose framework is imported or installed."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ VARIABLE: Final = "XDEVICE_BACKEND"
 # the backend of the innermost open block of `use_backend`, and all open blocks
 _scope: ContextVar[Backend | None] = ContextVar("xdevice_backend", default=None)
 _open_blocks: ContextVar[tuple[_OpenBlock, ...]] = ContextVar("xdevice_use", default=())
-# the backend that `set_backend` was given; None if it was not called, or with None
+# the backend that was passed to `set_backend`; None if it was not called, or was called with None
 _default: Backend | None = None
 _resolved: Backend | None = None
-"""The backend that was chosen by XDEVICE_BACKEND, or else by what is imported and installed."""
+"""The backend that XDEVICE_BACKEND chose or, if the variable was not set, the imported and installed frameworks."""
 _resolved_from: Any = None
 """The value of XDEVICE_BACKEND when `_resolved` was chosen."""
 
-# os.environ.get takes 0.8 us, most of the time that try_gpu may take; the dict behind it takes
-# 0.05 us
+# os.environ.get takes 0.8 us, most of the time that try_gpu may take; a look-up in the dict behind it
+# takes 0.05 us
 _environ: Any = getattr(os.environ, "_data", os.environ)
 _encoded: Any = getattr(os.environ, "encodekey", str)
 _KEY: Any = _encoded(VARIABLE)
@@ -42,13 +42,13 @@ _VIRTUAL_KEY: Any = _encoded("XDEVICE_VIRTUAL_GPUS")
 
 
 def current() -> Backend:
-    """Returns the selected backend: that of `use_backend`, else of `set_backend`, else of
-    XDEVICE_BACKEND, else the only one whose framework is imported, else the first one that is
-    installed. Raises `UnsupportedError` if that backend cannot work in this forked child, and
-    the errors of `registry.load` if it is loaded now."""
+    """Returns the selected backend: that of `use_backend`, else that of `set_backend`, else that of XDEVICE_BACKEND,
+    else the only backend whose framework is imported, else the first backend that is installed. Raises
+    `UnsupportedError` if the selected backend cannot work in this forked child, and the errors of `registry.load` if
+    this call loads the backend."""
     backend = _scope.get() or _default
     if backend is None:
-        # a variable that has changed since gives a warning in `_resolve`
+        # if the variable has changed since the choice, `_resolve` warns
         if _resolved is None or _resolved_from != _environ.get(_KEY):
             return _resolve()
         backend = _resolved
@@ -58,32 +58,32 @@ def current() -> Backend:
 
 
 def names_virtual_gpus() -> bool:
-    """Whether XDEVICE_VIRTUAL_GPUS is now set to a text that is not empty."""
+    """Whether XDEVICE_VIRTUAL_GPUS is now set to a value that is not empty."""
     return bool(_environ.get(_VIRTUAL_KEY))
 
 
 def explicit_choice() -> Backend | None:
-    """Returns the backend that the program itself has chosen by `set_backend`, or by an open
-    block of `use_backend` if XDEVICE_BACKEND is not set; None if it has chosen none."""
+    """Returns the backend that the program itself has chosen with `set_backend` or, if XDEVICE_BACKEND is not set, with
+    an open block of `use_backend`. Returns None if the program has not chosen a backend."""
     return _default or (None if os.environ.get(VARIABLE) else _scope.get())
 
 
 def default() -> Backend | None:
-    """Returns the backend given to `set_backend`; None if there is none."""
+    """Returns the backend that `set_backend` made the default; None if there is no such default."""
     return _default
 
 
 def restore_default(before: Backend | None) -> None:
-    """Makes `before`, which `default` returned earlier, the default again. Unlike `set_backend(None)`, it keeps the
-    backend that the environment chose."""
+    """Makes `before`, a value that `default` returned earlier, the default again. Unlike `set_backend(None)`, this does
+    not reset the choice that was made from the environment."""
     global _default
     _default = before
 
 
 def _resolve() -> Backend:
-    """Returns the backend that XDEVICE_BACKEND names; if it names none, the one that `_prefer`
-    names. If a backend was chosen before, returns that backend again, and warns that the
-    variable has changed. Raises the errors of `registry.load`."""
+    """Returns the backend that XDEVICE_BACKEND names or, if the variable is not set, the backend that `_prefer` names.
+    If a backend was chosen before, returns that backend again, and warns that the variable has changed. Raises the
+    errors of `registry.load`."""
     global _resolved, _resolved_from
     # changing the backend in the middle of a program would mix the tensors of two frameworks
     if _resolved is not None:
@@ -92,11 +92,11 @@ def _resolve() -> Backend:
             f"{VARIABLE} changed to {shown(os.environ.get(VARIABLE))}, but {_resolved.name} was chosen before and "
             f"stays in use; to change the backend of a running process, call xdevice.set_backend()",
             RuntimeWarning,
-            # 4: the warning names the line of the program that called the public function that
-            # called `current`
+            # the warning names the line in the program that called a public function, which called `current`,
+            # which called this one
             stacklevel=4,
         )
-        # raises the error if the backend cannot work in a forked child
+        # raises an error if the backend cannot work in this forked child
         return registry.load(_resolved.name)
     _resolved = _from_variable() or registry.load(_prefer())
     _resolved_from = _environ.get(_KEY)
@@ -104,8 +104,8 @@ def _resolve() -> Backend:
 
 
 def _from_variable() -> Backend | None:
-    """Returns the backend that XDEVICE_BACKEND names; None if the variable is not set or empty.
-    Raises what `registry.load` raises."""
+    """Returns the backend that XDEVICE_BACKEND names; None if the variable is empty or not set. Raises the errors of
+    `registry.load`."""
     name = os.environ.get(VARIABLE, "").strip()
     if not name:
         return None
@@ -113,15 +113,15 @@ def _from_variable() -> Backend | None:
         backend = registry.load(name)
     except BackendNotFoundError as error:
         raise BackendNotFoundError(f"{VARIABLE}={name}: {error}") from None
-    # some settings are changed only if the backend is chosen, such as MXNet's NumPy semantics
+    # some settings, such as MXNet's NumPy semantics, are changed only for a chosen backend
     backend.on_choice()
     return backend
 
 
 def hand_over(module: str, framework: Known) -> None:
-    """Loads the backend of a module that the program is importing. `framework` is the `Known`
-    of the module's framework. If environment variables request virtual GPUs, blocking mode or
-    float64, also loads the backends of the frameworks that the module has imported.
+    """Loads the backend of `module`, which the program is importing; `framework` is the `Known` of the module's
+    framework. If environment variables request virtual GPUs, blocking mode or float64, also loads the backends of the
+    frameworks that the module has imported.
 
     Raises:
         XDeviceError: as `registry.load` does.
@@ -131,10 +131,11 @@ def hand_over(module: str, framework: Known) -> None:
     backend = (
         registry.host_of(module) if module in registry.GUESTS else registry.make(framework.name)
     )
-    # the variable chooses this backend, as `set_backend` would
+    # the variable names this backend, which has the same effect as `set_backend`
     if os.environ.get(VARIABLE, "").strip().lower() in (framework.name, *framework.aliases):
         backend.on_choice()
-    # virtual GPUs must be given before a framework is used, and the program may use these next
+    # a framework must get its virtual GPUs before it is used, and the program may use these frameworks
+    # next
     if environment.has_requests():
         for name in set(framework.brings) & {
             brought.name for brought in frameworks.list_imported()
@@ -143,8 +144,8 @@ def hand_over(module: str, framework: Known) -> None:
 
 
 def _prefer() -> str:
-    """Returns the name of the only framework that the program has imported. If it has imported
-    none or several, returns the first installed one in the order of preference."""
+    """Returns the name of the only framework that the program has imported. If the program has imported none or
+    several, returns the first installed framework in the order of preference."""
     imported = registry.imported_frameworks()
     # a single import shows which framework the program uses
     if len(imported) == 1:
@@ -155,8 +156,8 @@ def _prefer() -> str:
 
 
 def _to_native(device: devices.Device) -> Any:
-    """Returns the selected backend's own object for a device: the value of `Device.native`.
-    Raises `DeviceNotFoundError` if the backend lacks the device."""
+    """Returns the value of `Device.native`: the selected backend's own object for a device. Raises
+    `DeviceNotFoundError` if the backend lacks the device."""
     chosen = current()
     return chosen.to_native(chosen.require(device))
 
@@ -165,18 +166,19 @@ devices.core_functions.to_native = _to_native
 
 
 def backend(name: str | Backend | None = None) -> Backend:
-    """Returns the backend with a name or alias, loaded on first use; without a name, the selected backend.
+    """Returns the backend with this name or alias, or without a name, the selected backend. The first use of a backend
+    loads it.
 
-    Its `name`, `version`, `framework` (the module: `torch`, `tensorflow`, ...), `count("gpu")`, `devices()` and
-    `virtual` (how many of its GPUs are virtual) are useful to programs. Loading imports the framework, so it takes
-    seconds the first time and under 1 us after.
+    These attributes and methods of a backend are useful to programs: `name`, `version`, `framework` (the module:
+    `torch`, `tensorflow`, ...), `count("gpu")`, `devices()` and `virtual` (how many of the GPUs are virtual). The first
+    call for a backend imports the framework, so it takes seconds; later calls take less than 1 us.
 
     Args:
-        name: "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy" or a third party's, in any case; "pytorch",
-            "tf", "paddlepaddle", "mx" and "np" are aliases.
+        name: "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy" or the name of a third party's backend, in upper
+            or lower case; "pytorch", "tf", "paddlepaddle", "mx" and "np" are aliases.
 
     Raises:
-        BackendNotFoundError: if the name is unknown, or its framework is not installed. There is no fallback.
+        BackendNotFoundError: if the name is unknown, or the backend's framework is not installed. There is no fallback.
         BackendImportError: if the framework is installed but cannot be imported, or is too old.
         UnsupportedError: if this is a forked child in which the backend cannot work.
 
@@ -188,11 +190,11 @@ def backend(name: str | Backend | None = None) -> Backend:
         return current()
     from xdevice.contract import Backend
 
-    # by name, because a forked child refuses some backends that its parent has loaded
+    # loaded by name, because in a forked child `load` refuses some backends that the parent has loaded
     if isinstance(name, Backend):
         return registry.load(name.name)
     if not isinstance(name, str):
-        # a module, such as `torch`, has its name in `__name__`
+        # `name` may be a module, such as `torch`, which has its name in `__name__`
         example = getattr(name, "__name__", "torch")
         raise BackendNotFoundError(
             f"{shown(name)} is not a backend: expected the name of a backend, for instance {str(example)!r:.40}"
@@ -201,7 +203,7 @@ def backend(name: str | Backend | None = None) -> Backend:
 
 
 def backends() -> tuple[str, ...]:
-    """Returns the names of the installed backends, in the order of preference. Imports none of their frameworks.
+    """Returns the names of the installed backends, in the order of preference, without importing their frameworks.
 
     Example:
         >>> "numpy" in xdevice.backends()
@@ -213,10 +215,11 @@ def backends() -> tuple[str, ...]:
 def set_backend(name: str | Backend | None) -> None:
     """Makes a backend the default of the process; None lets XDEVICE_BACKEND and the installed frameworks decide again.
 
-    An open `use_backend` takes precedence. Meant for notebooks, which lose context variables between cells.
+    An open `use_backend` block takes precedence. `set_backend` is meant for notebooks, which lose context variables
+    between cells.
 
     Raises:
-        BackendNotFoundError, BackendImportError: as with `backend`; the default does not change.
+        BackendNotFoundError, BackendImportError: as with `backend`; in this case the default does not change.
     """
     global _default, _resolved
     if name is None:
@@ -227,11 +230,11 @@ def set_backend(name: str | Backend | None) -> None:
 
 
 class use_backend:
-    """Selects a backend for the block: `with xdevice.use_backend("paddle"): ...`, for this thread or task only.
+    """Selects a backend for a block, in this thread or task only: `with xdevice.use_backend("paddle"): ...`.
 
-    Blocks can be nested, and end even after an exception. One object may be entered several times, and by several
+    Blocks can be nested, and end even after an exception. The same object may be entered several times, and by several
     threads. The choice stays in effect across an `await`. The backend is loaded when the block is entered, and `as`
-    gives it a name.
+    binds it to a name.
 
     Raises:
         ScopeError: if the block is exited in a different thread or asyncio task than the one that
@@ -258,7 +261,7 @@ class use_backend:
         entered = _open_blocks.get()
         # blocks may be exited in a different order from the one in which they were entered
         index = blocks.index_in(entered, self, f"use_backend({self._name!r})")
-        # all but this block, which need not be the last one
+        # all blocks but this one, which need not be the last
         remaining = entered[:index] + entered[index + 1 :]
         _open_blocks.set(remaining)
         _scope.set(remaining[-1].chosen if remaining else None)

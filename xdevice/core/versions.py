@@ -1,4 +1,4 @@
-"""The versions of frameworks, read without importing them."""
+"""Reads the versions of frameworks without importing them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ if TYPE_CHECKING:
 
 
 def installed_version(name: str) -> str | None:
-    """Returns the version of the package of a backend's framework, from its metadata, without
-    importing it; None if there is no such package. The first call takes half a second if many
-    packages are installed."""
+    """Returns the version of the package that contains the framework of the backend called `name`, or None if no such
+    package is installed. Reads the package's metadata, and does not import the framework. The first call takes half a
+    second if many packages are installed."""
     framework = frameworks.find(name)
-    # a module may have a different name than its package: `tensorflow` is in `tensorflow-cpu`
+    # a module may have a different name than its package: `tensorflow` may come from `tensorflow-cpu`
     owners = _owners_of_modules().get(
         framework.modules[0] if framework is not None else name, []
     )
     if owners:
         return metadata.version(owners[0])
-    # a third party's adapter whose name is no module: the version of the adapter's own package
+    # for a third party's adapter whose name is not that of a module: the version of the adapter's own
+    # package
     point = registry.entry_points().get(name)
     return point.dist.version if point is not None and point.dist is not None else None
 
@@ -31,6 +32,5 @@ def installed_version(name: str) -> str | None:
 # slow, because it reads the metadata of all installed packages
 @cache
 def _owners_of_modules() -> Mapping[str, list[str]]:
-    """Returns, for each top-level module that is installed, the names of the packages that it
-    comes from."""
+    """Returns a dict from each top-level module that is installed to the names of the packages that provide it."""
     return metadata.packages_distributions()

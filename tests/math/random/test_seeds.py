@@ -325,7 +325,7 @@ def test_xdevice_seed_is_what_a_process_begins_with():
     assert json.loads(run("11").stdout) == of(11)
     wrong = run("-1")
     assert (
-        "SettingError: XDEVICE_SEED must be an int of 0 or more, not '-1'; set XDEVICE_SEED=0, or unset it"
+        "SettingError: XDEVICE_SEED must be a non-negative int, not '-1'; set XDEVICE_SEED=0, or unset it"
         in wrong.stderr
     )
 
