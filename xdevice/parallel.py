@@ -1,5 +1,5 @@
-"""Several devices in one process: replicas, sums over them, and tasks that run in parallel. For
-several processes, use `xdevice.distributed`."""
+"""Several devices in one process: replicas, sums over replicas, and tasks that run in parallel. For several processes,
+use `xdevice.distributed`."""
 
 from __future__ import annotations
 

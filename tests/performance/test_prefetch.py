@@ -171,7 +171,7 @@ class TestLoaders:
         if hasattr(source, "__next__"):
             with pytest.raises(
                 xdevice.errors.UnsupportedError,
-                match="gave batches before, but gives none now; pass",
+                match="yielded batches before, but yields none now; pass",
             ):
                 list(feed)
             return
@@ -227,7 +227,7 @@ def test_a_source_that_hides_a_generator_is_named_in_the_second_epoch(backend):
     feed = xdevice.prefetch(Hiding(), "cpu")
     assert len(list(feed)) == 3
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match="Hiding that gave batches before"
+        xdevice.errors.UnsupportedError, match="Hiding that yielded batches before"
     ):
         list(feed)
 

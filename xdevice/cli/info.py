@@ -1,7 +1,7 @@
-"""`xdevice info`: which backends there are, and what each can do on this machine.
+"""`xdevice info`: which backends exist, and what each of them can do on this machine.
 
-Each backend is probed in a process of its own (`python -m xdevice.cli.info NAME`), so that one broken install neither
-hides nor breaks the others.
+Each backend is probed in a separate process (`python -m xdevice.cli.info NAME`), so that one broken installation
+neither hides nor breaks the other backends.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class DeviceReport(TypedDict):
-    """A device that a backend sees, such as `gpu:0`. `name` is the name of the hardware. `memory` is in bytes, None
-    if the framework does not report it. `virtual` is True for a GPU that `xdevice.virtual_gpus` has made of host
-    memory."""
+    """A device that a backend finds, such as `gpu:0`. `name` is the name of the hardware. `memory` is its memory in
+    bytes; None if the framework does not report it. `virtual` is True for a GPU that `xdevice.virtual_gpus` simulates
+    in host memory."""
 
     device: str
     name: str
@@ -34,18 +34,18 @@ class DeviceReport(TypedDict):
 
 
 class Report(TypedDict):
-    """One backend, as it is on this machine: an item of `xdevice info --json`.
+    """The state of one backend on this machine: an item of `xdevice info --json`.
 
     `imports` tells whether the framework can be imported, and `error` says why it cannot. `why_no_gpu` says why the
-    backend has no GPU, None if it has one. `install` says how to install the backend. `lacking` has a sentence for
-    each capability that xdevice refuses, because it needs a private name of the framework that this version lacks.
-    `engines` are the framework's own engines for several processes, the best one first. `launcher` describes the
-    launcher that started this process as one of several, None if none did.
+    backend has no GPU; it is None if the backend has one. `install` says how to install the backend. `lacking` contains
+    a sentence for each capability that xdevice refuses, because the capability needs a private name that this version
+    of the framework lacks. `engines` are the framework's own engines for several processes, the best one first.
+    `launcher` describes the launcher that started this process as one of several; it is None without a launcher.
     """
 
     backend: str
     installed: bool
-    imports: bool | None  # None if it is not known
+    imports: bool | None  # None if this is unknown
     version: str | None
     devices: list[DeviceReport]
     why_no_gpu: str | None
@@ -57,9 +57,9 @@ class Report(TypedDict):
 
 
 def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
-    """Probes these backends and returns their reports, in the order of `names`. Each backend may take `timeout`
-    seconds. Shows progress on standard error: a clock for each backend; if standard error is not a terminal, a single
-    line at the beginning."""
+    """Probes the backends `names` and returns their reports, in the same order. The probe of a backend may take
+    `timeout` seconds. Shows progress on standard error: a clock for each backend. If standard error is not a terminal,
+    prints a single line at the beginning."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from xdevice.cli.progress import bar
@@ -67,7 +67,7 @@ def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
     with bar(
         SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     ) as progress:
-        # without a terminal, one line says why nothing seems to happen for a while
+        # without a terminal, one line explains why nothing seems to happen for a while
         if progress.disable:
             print(
                 f"probing {', '.join(names)}; each probe imports a framework",
@@ -100,16 +100,16 @@ def probe_one(name: str, timeout: float) -> Report:
     except subprocess.TimeoutExpired:
         why = f"no answer within {timeout:g} s: the machine is busy, or the import hangs; use a larger --timeout"
         late = _report(name, error=why)
-        # not known: the import may only be slow
+        # unknown: the import may only be slow
         late["imports"] = None
         return late
     if process.returncode != 0:
-        # the last line of a traceback is the error; after an abort, it is the last message of C++ code
+        # the last line is the error of a traceback or, after an abort, the last message of C++ code
         last = process.stderr.strip().splitlines()[-1:] or ["the process wrote nothing"]
         return _report(
             name, error=f"the process ended {status_text(process.returncode)}: {last[0]}"
         )
-    # only the last line is the report, because a framework may print something when it is imported
+    # a framework may print something when it is imported, so only the last line is the report
     report: Report = json.loads(process.stdout.splitlines()[-1])
     return report
 
@@ -146,8 +146,8 @@ def probe_here(name: str) -> Report:
 def _report(
     name: str, error: str | None = None, installed: bool = True, version: str | None = None
 ) -> Report:
-    """Returns a report without results. If the backend does not work, `error` is the reason, and the report is
-    complete. If the backend works, `error` is None, and the caller fills in the results."""
+    """Returns a report without results. If the backend does not work, `error` is the reason, and this report is
+    complete. If the backend works, `error` is None, and the caller adds the results."""
     return {
         "backend": name,
         "installed": installed,
@@ -164,8 +164,8 @@ def _report(
 
 
 def _launcher() -> str | None:
-    """Returns the name of the launcher that started this process, with the process's rank; None if no launcher did. If
-    the launcher's environment variables contradict each other, returns a text that says so."""
+    """Returns the name of the launcher that started this process, with the rank of the process. Returns None without a
+    launcher. If the launcher's environment variables contradict each other, returns a message that says so."""
     try:
         launch = launchers.find_launch()
     except SettingError as error:
@@ -186,7 +186,7 @@ def show(reports: Sequence[Report]) -> None:
     for heading in ("backend", "version", "imports", "devices", "notes"):
         table.add_column(heading, overflow="fold")
     for report in reports:
-        # a backend that is not installed is no failure, so no "no" in red
+        # a backend that is not installed is not a failure, so its cell does not show a red "no"
         state = _STATES[report["imports"]] if report["installed"] else "-"
         devices = "\n".join(_device_lines(report["devices"]))
         table.add_row(
@@ -195,11 +195,12 @@ def show(reports: Sequence[Report]) -> None:
     console = Console()
     console.print(table)
     engines = ", ".join(engine for report in reports for engine in report["engines"])
-    # `markup=False`: names of engines may have brackets, which rich would take for markup
+    # `markup=False`, because rich would interpret brackets in the name of an engine as markup
     console.print(
         f"Engines for several processes: {engines or 'none'}", markup=False, highlight=False
     )
-    # all reports have the same launcher, because the probes inherit this process's variables
+    # all reports have the same launcher, because the probes inherit the variables of this
+    # process
     launcher = reports[0]["launcher"] if reports else None
     none = "none; start several processes with xdevice launch -n 2 script.py"
     console.print(f"Launcher: {launcher or none}", markup=False, highlight=False)
@@ -209,8 +210,8 @@ def show(reports: Sequence[Report]) -> None:
 
 
 def _device_lines(devices: Sequence[DeviceReport]) -> list[str]:
-    """The lines for these devices. Devices with the same name and memory, such as the 16 CPUs of MXNet, share a
-    line."""
+    """Returns the lines of the table for these devices. Devices with the same name and memory, such as the 16 CPUs of
+    MXNet, share a line."""
     lines: dict[tuple[str, str, int | None], list[str]] = {}
     for device in devices:
         kind = device["device"].partition(":")[0]
@@ -219,18 +220,18 @@ def _device_lines(devices: Sequence[DeviceReport]) -> list[str]:
 
 
 def _device_line(places: list[str], name: str, memory: int | None) -> str:
-    """The line for one or more devices, such as `gpu:0 to gpu:3 (NVIDIA H100, 79.6 GiB)`. `places` are their names in
-    xdevice, and `memory` is in bytes."""
+    """Returns the line for one or more devices, such as `gpu:0 to gpu:3 (NVIDIA H100, 79.6 GiB)`. `places` are the
+    devices' names in xdevice, `name` is the name of the hardware, and `memory` is in bytes."""
     span = places[0] if len(places) == 1 else f"{places[0]} to {places[-1]}"
     size = f", {memory / 2**30:.1f} GiB" if memory else ""
-    # some backends call a CPU just "cpu", which the line says already
+    # some backends call a CPU just "cpu", which the line already contains
     about = f" ({name}{size})" if name != places[0].partition(":")[0] or size else ""
     return span + about
 
 
 def _note(report: Report) -> str:
-    """The last cell of a row: how to install the backend, or why it or its GPU does not work. Below that, the
-    capabilities that it lacks."""
+    """Returns the last cell of a row. It says how to install the backend, or why the backend or its GPU does not work.
+    Below that, it lists the capabilities that the backend lacks."""
     from rich.markup import escape
 
     if not report["installed"]:
@@ -240,6 +241,6 @@ def _note(report: Report) -> str:
     )
 
 
-# in the process that `probe_one` starts
+# this runs in the process that `probe_one` starts
 if __name__ == "__main__":
     print(json.dumps(probe_here(sys.argv[1])))

@@ -15,7 +15,7 @@ from xdevice.errors import XDeviceError
 _LOOPBACK = "127.0.0.1"
 
 
-# options behind SCRIPT are the script's own, so they are neither parsed nor refused here
+# options after SCRIPT belong to the script, so they are neither parsed nor refused here
 @click.command(
     short_help="Run a script as several processes on this machine.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
@@ -52,7 +52,7 @@ _LOOPBACK = "127.0.0.1"
     show_default=True,
     help="The address on which rank 0 listens.",
 )
-# at most one below the highest port, because the next port is used, too
+# the maximum is one less than the highest port, because the next port is used, too
 @click.option(
     "--port",
     type=click.IntRange(1, 65534),
@@ -108,7 +108,7 @@ def launch(
     XDEVICE_TOKEN, for example with --nnodes 2 --node-rank 0 --host 10.0.0.1 --port 29400. --host is the address of the
     machine whose --node-rank is 0.
     """
-    # imported here, so that `xdevice --help` does not wait for it
+    # imported here, so that `xdevice --help` does not wait for this import
     from xdevice.distributed import spawning
 
     if size is None:
@@ -127,13 +127,13 @@ def launch(
     variables = _variables(backend, engine, timeout)
     _check_nodes(nnodes, node_rank, port)
     nodes = spawning.Nodes(nnodes, node_rank, host, port)
-    # a bool times a list: `-m` only for a module
+    # multiplying the list by a bool inserts `-m` only for a module
     command = [sys.executable, *["-m"] * is_module, *program]
     sys.exit(spawning.launch(command, size, nodes, variables, max_restarts, log_dir))
 
 
 def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
-    """Raises `UsageError` if the options for several machines contradict each other, or if one is missing."""
+    """Raises `UsageError` if the options for several machines contradict each other, or if an option is missing."""
     if node_rank >= nnodes:
         raise click.UsageError(
             f"--node-rank is {node_rank}, but must be less than --nnodes, which is {nnodes}"
@@ -143,7 +143,7 @@ def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
         raise click.UsageError(
             "--nnodes needs --port, with the same value on all machines; the next port is used as well"
         )
-    # a secret made here would not be known on the other machines
+    # a secret cannot be created here, because the other machines would not know it
     if nnodes > 1 and not os.environ.get("XDEVICE_TOKEN"):
         raise click.UsageError(
             "--nnodes needs a secret in XDEVICE_TOKEN, with the same value on all machines; make one with python -c "
@@ -154,8 +154,8 @@ def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
 def _variables(
     backend: str | None, engine: str | None, timeout: float | None
 ) -> dict[str, str]:
-    """Returns the environment variables that all processes get for `--backend`, `--engine` and `--timeout`, except for
-    an option that is None. Raises `UsageError` for an unknown backend or engine."""
+    """Returns the environment variables that pass `--backend`, `--engine` and `--timeout` to all processes. An option
+    that is None sets no variable. Raises `UsageError` for an unknown backend or engine."""
     try:
         name = registry.canonical(backend) if backend else None
         _require_engine(engine)
@@ -166,13 +166,13 @@ def _variables(
         "XDEVICE_ENGINE": engine,
         "XDEVICE_TIMEOUT": None if timeout is None else f"{timeout:g}",
     }
-    # without the option, a variable of the user's environment keeps its value
+    # if an option is None, the variable keeps its value in the user's environment
     return {name: text for name, text in variables.items() if text is not None}
 
 
 def _require_engine(engine: str | None) -> None:
-    """Raises `UsageError` if the value of `--engine` does not begin with a known framework. The engine behind the
-    colon, as in `torch:gloo`, is checked only in the processes, because that needs the framework."""
+    """Raises `UsageError` if the value of `--engine` does not begin with a known framework. The engine after the colon,
+    as in `torch:gloo`, is checked later, in the processes, because this check needs the framework."""
     if engine is None or engine == "auto":
         return
     framework = engine.partition(":")[0]

@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 
 class _Commands(click.Group):
-    """The group of all commands. It sets the exit status to 130 after Ctrl-C, as shells do, and to 2 if a file cannot
-    be read or written. Python and Click would exit with 1 in both cases, but here 1 means that a backend diverges or
-    has failed."""
+    """The group of all commands. The exit status is 130 after Ctrl-C, as in shells, and 2 if a file cannot be read or
+    written. Python and Click would exit with 1 in both cases, but here 1 means that a backend diverges or has
+    failed."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command that the command line names, and returns its result."""
         for stream in (sys.stdout, sys.stderr):
-            # a program that calls `main` may have put another object there
+            # a program that calls `main` may have replaced the stream by another object
             if isinstance(stream, TextIOWrapper):
-                # on Windows, the encoding of a pipe lacks characters that our tables contain
+                # on Windows, a pipe cannot encode some characters of our tables
                 stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
@@ -55,8 +55,8 @@ class _Commands(click.Group):
 
 
 def _open_report(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
-    """The callback of `--json` and `--html`: turns the name of a report file into an object whose method `write`
-    writes the file. The name "-" means the standard output; without the option, returns None.
+    """The callback of `--json` and `--html`: turns the name of a report file into an object whose method `write` writes
+    the file. The name "-" means the standard output. Returns None if the option is missing.
 
     The file is opened here, so that a path that cannot be written to is reported before a long run.
     """
@@ -70,20 +70,21 @@ def _open_report(ctx: click.Context, param: click.Parameter, value: str | None) 
 
 class _ReportFile:
     """A report file that is written completely or not at all. The report is written under another name in the same
-    folder, and then renamed, so that after an interrupt the report of an earlier run is unchanged."""
+    folder, and then renamed, so that an interrupt leaves the report of an earlier run unchanged."""
 
     def __init__(self, path: str) -> None:
         """Raises `OSError` if the file cannot be written."""
         self.name = path
         self._path = Path(path).resolve()
-        # a pipe or a device is written to directly, because it has no earlier content to keep
+        # pipes and devices are written directly, because they have no earlier content to keep
         is_special = self._path.exists() and not self._path.is_file()
         self._part = (
             self._path
             if is_special
             else self._path.with_name(f".{self._path.name}.{os.getpid()}")
         )
-        # raises now if it cannot be opened; the mode "a" changes nothing in a file that exists
+        # raises the error now if the file cannot be opened; the mode "a" does not change a file
+        # that exists
         self._part.open("a").close()
         # if the command fails, the temporary file is removed
         if not is_special:
@@ -92,7 +93,7 @@ class _ReportFile:
             )
 
     def write(self, text: str) -> None:
-        """Writes the report, which replaces that of an earlier run."""
+        """Writes the report, which replaces the report of an earlier run."""
         self._part.write_text(text, encoding="utf-8")
         if self._part != self._path:
             self._part.replace(self._path)
@@ -129,8 +130,8 @@ def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
 
 
 def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a command with the options that `parity` and `compare-runs` share: how strictly to compare, and where
-    to write the report."""
+    """Adds to a command the options that `parity` and `compare-runs` share: how strictly to compare, and where to write
+    the report."""
     options = [
         click.option(
             "--rtol",
@@ -261,7 +262,7 @@ def parity(
     from xdevice.twins.parity import run_folders, script_runs
 
     strictness, names = _strictness(options), _backends(backends)
-    # the backend that the others are compared with
+    # the backend with which all others are compared
     first = _own_names((reference or names[0],))[0]
     _refuse_two_tolerances(float64, calibrate, strictness)
     # all options are checked before the first process starts, because a run takes minutes
@@ -301,7 +302,7 @@ def parity(
     # CI sends SIGTERM to cancel a run: treat it like Ctrl-C, which leaves no process behind
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     runs = [process.name for process in plan.scripts()]
-    # so that nobody wonders why the reference is started so often
+    # explains why the reference is started so often
     if calibrate:
         more = len(runs) - len(names)
         click.echo(
@@ -309,7 +310,8 @@ def parity(
             "measure the effect of rounding",
             err=True,
         )
-    # the comparison reads files even without --save, so that a saved run gives the same report
+    # the comparison always reads files, even without --save, so that a saved run gives the same
+    # report
     with tempfile.TemporaryDirectory() as scratch, show(runs) as watcher:
         folder = save or Path(scratch)
         script_runs.run(plan, folder, watcher)
@@ -347,8 +349,8 @@ main.add_command(port_commands.lint)
 
 
 def _refuse_two_tolerances(float64: bool, calibrate: bool, strictness: Strictness) -> None:
-    """Raises `UsageError` if `--calibrate`, which measures the tolerances, comes with an option that sets them or
-    makes them needless."""
+    """Raises `UsageError` if `--calibrate`, which measures the tolerances, is combined with an option that sets the
+    tolerances or makes them unnecessary."""
     if calibrate and float64:
         raise click.UsageError(
             "--calibrate measures the rounding of float32, which --float64 avoids; choose one"
@@ -360,9 +362,9 @@ def _refuse_two_tolerances(float64: bool, calibrate: bool, strictness: Strictnes
 
 
 def _refuse_missing(plan: RunPlan) -> None:
-    """Raises `UsageError` if a backend is to run in this Python interpreter, but is not installed in it."""
+    """Raises `UsageError` if a backend that is planned to run in this Python interpreter is not installed here."""
     for name, python in plan.pythons.items():
-        # what another interpreter lacks is not known here: its run fails, and the report says why
+        # it is unknown here which packages another interpreter lacks: a run there fails, and the report says why
         if python == sys.executable and not registry.is_installed(name):
             raise click.UsageError(
                 f"{name} is not installed here; {registry.install_hint(name)}, or name an interpreter that has it "
@@ -371,11 +373,11 @@ def _refuse_missing(plan: RunPlan) -> None:
 
 
 def _prepare_folder(folder: Path, overwrites: bool) -> None:
-    """Makes the folder for a run. If `overwrites` (`--overwrite`), removes an earlier run from it first. Raises
-    `UsageError` if the folder is not empty then, or cannot be made."""
+    """Creates the folder for a run. If `overwrites` (`--overwrite`) is True, an earlier run is first removed from the
+    folder. Raises `UsageError` if the folder is still not empty after that, or if it cannot be created."""
     from xdevice.twins.parity import script_runs
 
-    # an empty folder counts as new
+    # an empty folder is as good as a new one
     if folder.is_dir() and any(folder.iterdir()):
         if not overwrites:
             raise click.UsageError(
@@ -388,12 +390,14 @@ def _prepare_folder(folder: Path, overwrites: bool) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise click.UsageError(f"cannot make the folder {folder}: {error.strerror}") from error
+        raise click.UsageError(
+            f"cannot create the folder {folder}: {error.strerror}"
+        ) from error
 
 
 def _backends(backends: str | None) -> tuple[str, ...]:
-    """The backends to run on: those that the option `--backends` names. Without the option, all installed ones except
-    NumPy, or NumPy if it is the only one. Raises `UsageError` for an unknown name."""
+    """Returns the backends to run on: those that the option `--backends` names. Without the option, these are all
+    installed backends except NumPy, or NumPy if no other is installed. Raises `UsageError` for an unknown name."""
     names = tuple(backends.split(",")) if backends else ()
     return (
         _own_names(names)
@@ -403,9 +407,10 @@ def _backends(backends: str | None) -> tuple[str, ...]:
 
 
 def _interpreters(pythons: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
-    """Returns the path of each backend's Python interpreter: that of an option `--python NAME=PATH` or, without one,
-    this interpreter. `pythons` has the values of these options, and `names` the backends that run. Raises `UsageError`
-    if an option has another form, or if it names a backend that does not run or a file that does not exist."""
+    """Returns the path of each backend's Python interpreter. This is the path in an option `--python NAME=PATH` or,
+    without such an option, the path of this interpreter. `pythons` contains the values of these options, and `names`
+    the backends that run. Raises `UsageError` if an option has another form, or if it names a backend that does not
+    run, or a file that does not exist."""
     interpreters = dict.fromkeys(names, sys.executable)
     for option in pythons:
         name, equals, path = option.partition("=")
@@ -420,14 +425,15 @@ def _interpreters(pythons: tuple[str, ...], names: tuple[str, ...]) -> dict[str,
             )
         if not Path(path).is_file():
             raise click.UsageError(f"--python {option}: there is no file {path}")
-        # not `resolve`: the python of a virtual environment is a link, and works only under its own path
+        # `resolve` would follow links, but the python of a virtual environment is a link that works only under its own
+        # path
         interpreters[backend] = str(Path(path).absolute())
     return interpreters
 
 
 def _strictness(options: dict[str, Any]) -> Strictness:
-    """How strictly to compare, from the options that `parity` and `compare-runs` share. Raises `UsageError` if a
-    tolerance is NaN."""
+    """Returns how strictly to compare, according to the options that `parity` and `compare-runs` share. Raises
+    `UsageError` if a tolerance is NaN."""
     from xdevice.twins.parity.tolerances import Strictness
 
     try:
@@ -442,8 +448,8 @@ def _strictness(options: dict[str, Any]) -> Strictness:
 
 
 def _report_or_exit(make: Callable[[], ParityReport]) -> ParityReport:
-    """Returns the report that `make()` returns. If `make` raises an error of xdevice, such as for a damaged recording,
-    prints the error and exits with status 2."""
+    """Returns the report that `make()` returns. If `make` raises an error of xdevice, for example because a recording
+    is damaged, prints the error and exits with status 2."""
     try:
         return make()
     except XDeviceError as error:
@@ -452,13 +458,13 @@ def _report_or_exit(make: Callable[[], ParityReport]) -> ParityReport:
 
 
 def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
-    """Writes the report to the files that the options name, and prints it, unless its JSON goes to the standard
-    output. Then exits with the status of the report."""
+    """Writes the report to the files that the options name. Also prints the report, unless its JSON is written to the
+    standard output. Then exits with the status of the report."""
     from xdevice.twins.parity import parity_report
 
     if options["json_file"] is not None:
-        # `allow_nan=False` makes sure that there is no NaN, which is not JSON: `as_json` has strings
-        # in its place
+        # `allow_nan=False` makes sure that the output contains no NaN, which is not JSON: `as_json` returns strings
+        # instead of NaN
         options["json_file"].write(
             json.dumps(report.as_json(), indent=2, allow_nan=False) + "\n"
         )
@@ -466,17 +472,17 @@ def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
         from xdevice.twins.parity.report_page import page
 
         options["html"].write(page(report, title))
-    # with `--json -` the output is only JSON, for a program that reads it
+    # with `--json -`, only JSON is printed, because a program reads the output
     if options["json_file"] is None or options["json_file"].name != "<stdout>":
         parity_report.show(report)
     sys.exit(report.status)
 
 
 def _own_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns xdevice's own names of backends, such as "torch", for names or aliases ("pytorch"): each once, in the
-    order given. Raises `UsageError` for an unknown name."""
+    """Returns xdevice's own name of each backend, such as "torch" for the alias "pytorch". The names are in the order
+    of `names`, without duplicates. Raises `UsageError` for an unknown name."""
     try:
-        # a dict instead of a set, because it keeps the order
+        # a dict, because a set would not keep the order
         return tuple(dict.fromkeys(registry.canonical(name) for name in names))
     except XDeviceError as error:
         raise click.UsageError(str(error)) from error

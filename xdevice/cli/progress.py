@@ -24,7 +24,7 @@ def bar(*columns: ProgressColumn) -> Progress:
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    # rich's own check takes a pipe for a terminal if FORCE_COLOR is set, as Jupyter does
+    # rich's own check mistakes a pipe for a terminal if FORCE_COLOR is set, as Jupyter does
     # (https://github.com/pypa/pip/issues/13354)
     return Progress(
         *columns, console=console, transient=True, disable=not console.file.isatty()
@@ -33,7 +33,7 @@ def bar(*columns: ProgressColumn) -> Progress:
 
 @contextmanager
 def show(backends: Sequence[str]) -> Iterator[Watcher]:
-    """Yields a `Watcher` that shows the progress of the runs with the names in `backends`. If standard error is not a
+    """Yields a `Watcher` that shows the progress of the runs that are named in `backends`. If standard error is not a
     terminal, the `Watcher` only writes a line when a run ends."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -61,19 +61,21 @@ class _Shown(Watcher):
 
     def counts(self, backend: str, records: int) -> None:
         """Shows how many values the run has recorded, if there are any."""
-        # until the first value, "starting" stays, because frameworks take seconds to import
+        # the line says "starting" until the first value is recorded, because importing a
+        # framework takes seconds
         if records:
             self._progress.update(
                 self._tasks[backend], description=f"{backend}: {records} recorded"
             )
 
     def ends(self, ended: Ended, records: int) -> None:
-        """Replaces the line of the run with a last one, which has the first line of the run's error or, without an
-        error, the number of recorded values."""
-        # only the first line of an error; the report has all of it
+        """Replaces the line of the run with a final line. This contains the first line of the run's error or, without
+        an error, the number of recorded values."""
+        # only the first line of an error is shown; the report contains the whole error
         how = ended.error.partition("\n")[0] or f"{records} recorded"
         self._progress.remove_task(self._tasks[ended.backend])
-        # printed above the clocks that still run; without a terminal, it is the only output
+        # printed above the clocks that are still running; without a terminal, this is the only
+        # output
         self._progress.console.print(
             f"{ended.backend}: {how} in {ended.seconds:.1f} s", markup=False, highlight=False
         )

@@ -1,1 +1,1 @@
-"""Overlapping work: prefetching, tasks that run side by side, and graphs. Also finds hidden transfers."""
+"""Functions that overlap work (prefetching, tasks that run side by side, graphs), and that find hidden transfers."""

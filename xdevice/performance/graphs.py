@@ -1,7 +1,7 @@
 """`make_graphed_callable`: records the GPU work of a task once, so that it can be replayed many times without Python.
 
-A GPU computes a product of two 100x100 matrices in less time than Python takes to launch it
-(docs/explanation/measurements.md). A graph (such a recording) launches all the work of a task at once.
+A GPU computes the product of two 100x100 matrices in less time than Python needs to launch this work
+(docs/explanation/measurements.md). Such a recording, called a graph, launches all the work of a task at once.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _capturing: ContextVar[bool] = ContextVar("xdevice_capturing", default=False)
 
 
 def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Graph:
-    """Records the work that a task gives to a GPU, as `torch.cuda.make_graphed_callables` does; each call replays it.
+    """Records a task's work on a GPU, as `torch.cuda.make_graphed_callables` does. Calling the result replays the work.
 
     Experimental: it may change in a minor version.
 
     Calls the task twice: first to do its work, then to record the work without doing it. A replay reads and writes the
     same memory, and runs no Python: write new inputs into the tensors that the task reads (`x.copy_(batch)`). See
-    docs/reference/async.md. Costs these two calls, a wait for the device, and the task's memory while the graph exists.
+    docs/reference/async.md. Costs the two calls, a wait for the device, and the task's memory while the graph exists.
 
     Args:
         task: a function without arguments that works on one GPU, with constant shapes, and reads nothing on the host.
-        device: any spelling that `xdevice.device` takes; left out, that of `with device:`, else the only GPU.
+        device: any spelling that `xdevice.device` accepts; by default the device of `with device:`, else the only GPU.
 
     | backend | a graph is | instead |
     |---|---|---|
@@ -44,13 +44,13 @@ def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Gra
     | mxnet | none | `net.hybridize()` |
     | paddle | none | `paddle.jit.to_static` |
     | jax | none | `jax.jit` |
-    | numpy | none: it computes synchronously | the task itself |
+    | numpy | none: NumPy computes synchronously | the task itself |
 
     Raises:
-        UnsupportedError: if the backend has no graphs, or none on that device; the error names what to use instead.
+        UnsupportedError: if the backend has no graphs, or none on that device; the error says what to use instead.
         CaptureError: if the task reads, waits, calls `parallel.run`, `prefetch` or itself, or cannot be recorded.
-        DeviceMismatchError: if the task works on another device, whose work a replay would leave out. ArgumentError,
-        DeviceError: if `task` is not a function; if none of several GPUs is named. The task's own errors.
+        DeviceMismatchError: if the task works on another device, whose work a replay would leave out.
+        ArgumentError, DeviceError: if `task` is not a function; if one of several GPUs must be named. Errors of `task`.
 
     Example:
         >>> try:
@@ -68,9 +68,9 @@ def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Gra
     backend = selection.current()
     place = streams.device_of_work(backend) if device is None else devices.parse(device)
     place = backend.require(place)
-    # before the task runs, so that nothing has happened if the backend has no graphs
+    # before the task runs, so that nothing has happened yet if the backend has no graphs
     native = backend.new_graph(place)
-    # a new one, because CUDA cannot record on the default stream
+    # a new stream, because CUDA cannot record on the default stream
     stream = streams.Stream(place)
     token = _capturing.set(True)
     try:
@@ -82,9 +82,9 @@ def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Gra
 
 
 def refuse_in_capture(verb: str) -> None:
-    """Raises `CaptureError` if this thread is running a task that is being captured. It is
-    called by the function xdevice.{verb}, whose work in other threads, or in a recording of its
-    own, would be missing from the graph."""
+    """Raises `CaptureError` if this thread is running a task that is being captured. `verb` is the function of xdevice
+    that calls this one. That function works in other threads, or makes another recording, so its work would be missing
+    from the graph."""
     if _capturing.get():
         raise CaptureError(
             f"xdevice.{verb} cannot be called in a task that is being captured; capture the inner tasks instead"
@@ -92,16 +92,16 @@ def refuse_in_capture(verb: str) -> None:
 
 
 class Graph:
-    """The work of a task on one GPU, as `make_graphed_callable` recorded it. Calling the graph does that work again.
+    """The work of a task on one GPU, recorded by `make_graphed_callable`. Calling the graph does that work again.
 
     Experimental: it may change in a minor version.
 
-    `graph()` runs on this thread's stream of the graph's device, so it is ordered like any other work there. It returns
-    at once with the task's result: each time the same tensors, whose values the next call overwrites. Copy values that
-    you want to keep (`xdevice.copy_to`). A graph can be a task of `parallel.run`: `xdevice.parallel.run(graph_0,
-    graph_1)`.
+    `graph()` runs on this thread's stream of the graph's device, so its work is ordered like any other work there. The
+    call immediately returns the task's result. Each call returns the same tensors, and overwrites their values: copy
+    values that you want to keep (`xdevice.copy_to`). A graph can be a task of `parallel.run`:
+    `xdevice.parallel.run(graph_0, graph_1)`.
 
-    A call costs one request to the GPU, and the GPU's time for the work.
+    A call costs one request to the GPU, and the time that the GPU needs for the work.
     """
 
     def __init__(self, backend: Backend, device: Device, native: Any, result: Any) -> None:
@@ -120,15 +120,14 @@ class Graph:
 
 
 def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
-    """Runs the task once on `stream`, before it is recorded: some memory is allocated at the
-    first call only, which is impossible while recording. Raises `CaptureError`, with the line
-    of the program, if the task reads a tensor on the host or copies one between devices, and
-    `DeviceMismatchError` if it works on another device."""
+    """Runs the task once on `stream`, before it is recorded. The first call of a task may allocate memory, which is
+    impossible during the recording. Raises `CaptureError`, with the line of the program, if the task reads a tensor on
+    the host or copies a tensor between devices. Raises `DeviceMismatchError` if the task works on another device."""
     # imported here, because a program without graphs does not need it
     from xdevice.performance.transfers import transfers
 
     caller = streams.Stream.current(stream.device)
-    # the task may read results of work that the caller has enqueued before
+    # the task may read the results of work that the caller has enqueued earlier
     stream.wait(caller)
     try:
         with stream, transfers("disallow_explicit"), stream.backend.only_on(stream.device):
@@ -140,18 +139,18 @@ def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
             f"the task"
         ) from error
     finally:
-        # also after an error: the task may have written into tensors of the caller
+        # this also happens after an error, because the task may have written into tensors of
+        # the caller
         caller.wait(stream)
 
 
 def _record(task: Callable[[], Any], graph: Any, stream: streams.Stream) -> Any:
-    """Calls the task, records its work in the graph, and returns its result. Raises
-    `CaptureError`, which lists the possible causes, for an error of the framework or of the
-    task, and xdevice's own errors unchanged."""
+    """Calls the task, records its work in the graph, and returns its result. If the framework or the task raises an
+    error, raises a `CaptureError` that lists the possible causes. Does not change xdevice's own errors."""
     try:
         with stream:
             return stream.backend.capture(graph, stream.native, task)
-    # the text of xdevice's own errors already says what is wrong, and how to fix it
+    # the message of xdevice's own errors already says what is wrong, and how to fix it
     except XDeviceError:
         raise
     except Exception as error:

@@ -1,16 +1,15 @@
-"""`parallel.run`: runs independent tasks side by side, each in its own thread, which enqueues
-the task's work.
+"""`parallel.run`: runs independent tasks side by side. Each task has its own thread, which enqueues the work of the
+task.
 
-One thread cannot feed two GPUs from Python, so streams alone gain little (figures:
-docs/reference/async.md). Threads are kept for the next call (`pool`): starting a thread takes
-ten times as long as waking one, and thirty times on TensorFlow.
+A single Python thread cannot keep two GPUs busy, so streams alone gain little (figures: docs/reference/async.md).
+Threads are kept for the next call (`pool`), because starting a thread takes ten times as long as waking an idle one,
+and thirty times as long on TensorFlow.
 
-On a backend where each thread can have its own streams, a task works on streams that belong to
-its thread, one for each GPU in use. These streams wait for the work that the caller has
-enqueued, and then the caller's streams wait for them, so results are ready for use. Memory that
-a task allocates for anything except its result, such as a gradient, belongs to the task's
-stream. The next task on that stream waits for its own caller too, and so does not write into
-the memory while the caller still reads it.
+On a backend where each thread can have its own streams, a task works on streams that belong to its thread, one for each
+GPU in use. At the start, these streams wait for the work that the caller has enqueued. At the end, the caller's streams
+wait for the tasks' streams, so results are ready for use. Memory that a task allocates for anything except its result,
+such as a gradient, belongs to the task's stream. The next task on this stream also waits for its own caller, so it does
+not write into that memory while the caller still reads it.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ if TYPE_CHECKING:
 def run(*tasks: Callable[[], Any]) -> list[Any]:
     """Runs independent tasks side by side, and returns their results in order, ready for use.
 
-    Each task gets a thread, and on PyTorch a stream on every GPU in use. The task inherits `with device:`, the
-    selected backend, context variables and the framework's own per-thread state. Up to 32 tasks run at once, or one
-    per core on a machine with more than 32 cores; the others wait. Calls can be nested. docs/reference/async.md has
-    more. Costs tens of microseconds a task, ten times that for the first thread, and on GPUs a few microseconds for
-    each tensor in a result.
+    Each task runs in its own thread, and on PyTorch on its own stream on every GPU in use. The task inherits `with
+    device:`, the selected backend, context variables and the framework's own per-thread state. Up to 32 tasks run at
+    once, or one per core on a machine with more than 32 cores; the others wait. Calls can be nested. More is in
+    docs/reference/async.md. Costs tens of microseconds for each task, ten times as much when a thread is started, and
+    on GPUs a few microseconds for each tensor in a result.
 
     Args:
-        tasks: functions without arguments; `functools.partial` or a lambda makes one. `run()` returns `[]`.
+        tasks: functions without arguments, such as lambdas or `functools.partial` objects. `run()` returns `[]`.
 
     | backend | tasks run | gradients of results in the caller |
     |---|---|---|
@@ -58,9 +57,9 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
 
     Raises:
         ArgumentError: an argument cannot be called; no task has started.
-        CaptureError: called inside a task that `make_graphed_callable` records.
-        The error of the first task in order that raised one, once the other tasks have ended, with a note that names
-            the task. Its `other_errors` are the errors of the other tasks.
+        CaptureError: called inside a task that `make_graphed_callable` records. Errors of tasks: once all tasks have
+        ended, the error of the first one in order that failed is raised, with a note that names this task. Its
+        attribute `other_errors` contains the errors of the other tasks.
 
     Example:
         >>> x = xdevice.ones(1)
@@ -79,34 +78,33 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
     refuse_in_capture("parallel.run")
     backend = selection.current()
     gpus = _gpus_in_use(backend)
-    # all are made before the first task starts, so that each task gets the state that the
-    # caller has now
+    # all of these are created before the first task starts, so that each task inherits the
+    # state that the caller has now
     runs = [_Run(task, backend, gpus) for task in tasks]
     try:
         _run_all(runs, backend)
         for run in runs:
-            # a task may have switched on a mode that the caller needs to use its result, such as MXNet's NumPy
-            # semantics
+            # a task may have enabled a mode that the caller needs for using its result, such as MXNet's NumPy semantics
             run.rejoin()
-        # also if a task has failed: the others may have written into tensors of the caller
+        # necessary even if a task has failed: other tasks may have written into tensors of the caller
         _join(runs, backend, gpus)
         _raise_first(runs)
         return [run.result for run in runs]
     finally:
-        # `runs` has the exception, whose traceback has this frame: a cycle that would keep the
-        # results alive
+        # `runs` refers to the exception, whose traceback refers to this frame: a cycle that would keep the results
+        # alive
         del runs
 
 
 def close_pool() -> None:
-    """Ends the idle threads that `parallel.run` keeps for its next call, and waits for them. Busy threads are not
-    ended.
+    """Ends the idle threads that `parallel.run` keeps for its next call, and waits for their end. Busy threads
+    continue.
 
     Experimental: it may change in a minor version.
 
-    The next `parallel.run` starts new ones. A program need not call this at its end, because the threads then end by
-    themselves, after the tasks that are running. If the program ends while one of its daemon threads is inside
-    `parallel.run`, it waits up to 10 seconds for these tasks.
+    The next `parallel.run` starts new threads. A program need not call this function at its end, because the threads
+    then end by themselves, after the tasks that are running. If the program ends while one of its daemon threads is
+    inside `parallel.run`, the program waits up to 10 seconds for the tasks of that call.
 
     Example:
         >>> xdevice.parallel.close_pool()
@@ -118,7 +116,7 @@ def close_pool() -> None:
 
 
 class _GpuInUse(NamedTuple):
-    """A GPU in use, and an event that was recorded in the caller's stream on that GPU when `parallel.run` was
+    """A GPU in use, and an event that was recorded in the caller's stream on this GPU when `parallel.run` was
     called."""
 
     device: Device
@@ -126,8 +124,8 @@ class _GpuInUse(NamedTuple):
 
 
 class _Run:
-    """One task of a call of `parallel.run`: the caller's state in which it runs, and its result or error. Calling the
-    object, in any thread, runs the task, and never raises."""
+    """One task of a call of `parallel.run`, with the caller's state in which the task runs, and its result or error.
+    Calling this object, in any thread, runs the task and never raises an error."""
 
     def __init__(
         self, task: Callable[[], Any], backend: Backend, gpus: Sequence[_GpuInUse]
@@ -139,7 +137,7 @@ class _Run:
         self._backend = backend
         self._gpus = gpus
         self._context = copy_context()
-        # each task draws its own random numbers, whichever runs first
+        # each task draws its own random numbers, whichever task runs first
         self._context.run(generators.branch)
         self._states = carry_states()
 
@@ -154,16 +152,18 @@ class _Run:
         rejoin(self._states)
 
     def _run(self) -> None:
-        """Runs the task on this thread's streams and in the caller's state. Sets `result` or
-        `error`, and `events`: one event for each GPU in use, after the task's work there."""
+        """Runs the task on this thread's streams and in the caller's state. Sets `result` or `error`. Also sets
+        `events`: one event for each GPU in use, recorded after the task's work on that GPU."""
         with ExitStack() as stack:
             streams = [self._branch(gpu, stack) for gpu in self._gpus]
-            # after the streams, because entering a stream can change the current device
+            # the states are entered after the streams, because entering a stream can change the
+            # current device
             for state in self._states:
                 stack.enter_context(state())
             try:
                 self.result = self.task()
-            # inside the `with`, because contextlib writes into exceptions, and some refuse that
+            # caught inside the `with`, because contextlib writes into exceptions, which some
+            # exceptions refuse
             except BaseException as error:
                 self.error = error
             finally:
@@ -173,8 +173,8 @@ class _Run:
                 ]
 
     def _branch(self, gpu: _GpuInUse, stack: ExitStack) -> Any:
-        """Enters this thread's stream on the GPU `gpu` until `stack` is closed, makes the stream wait for the caller's
-        work on that GPU, and returns the stream."""
+        """Makes this thread's stream on the GPU `gpu` the current one until `stack` is closed. The stream first waits
+        for the caller's work on that GPU. Returns the stream."""
         stream = _own_stream(self._backend, gpu.device)
         self._backend.stream_wait(stream, gpu.event)
         stack.enter_context(self._backend.stream_scope(stream))
@@ -182,11 +182,11 @@ class _Run:
 
 
 def carry_states() -> list[Callable[[], AbstractContextManager[Any]]]:
-    """Returns this thread's state (such as its gradient mode) in every loaded backend, as
-    functions. Each makes a context manager; inside its block, another thread has that state."""
+    """Returns this thread's state (such as its gradient mode) in every loaded backend, as a list of functions. Each
+    function creates a context manager, inside whose block another thread has that state."""
     return [
         # a backend with a `refusal` is left out: this process was forked after the framework
-        # had been imported, and cannot use it
+        # had been imported, and cannot use the framework
         backend.thread_state()
         for backend in registry.list_loaded()
         if backend.refusal is None
@@ -194,8 +194,8 @@ def carry_states() -> list[Callable[[], AbstractContextManager[Any]]]:
 
 
 def rejoin(states: Iterable[Callable[[], AbstractContextManager[Any]]]) -> None:
-    """Calls the function `rejoin` of those states that have it. It is called in the thread that
-    the states come from, when another thread that works in them has returned a result."""
+    """Calls the function `rejoin` of each state that has one. This is called in the thread to which the states belong,
+    after another thread that uses these states has returned a result."""
     for state in states:
         getattr(state, "rejoin", _nothing)()
 
@@ -204,14 +204,13 @@ def _nothing() -> None: ...
 
 
 _one_at_a_time = forks.renewed(threading.RLock())
-"""Held while tasks run whose framework allows one thread at a time: MXNet crashes if two
-threads record operations on the same input. Reentrant, because a task may call
-`parallel.run`."""
+"""A lock that is held while the tasks of a framework run that allows only one thread at a time: MXNet crashes if two
+threads record operations on the same input. The lock is reentrant, because a task may call `parallel.run`."""
 
 
 def _run_all(runs: Sequence[_Run], backend: Backend) -> None:
-    """Runs the tasks, side by side if the backend allows it, and returns when all have ended.
-    After Ctrl-C in the caller's thread, tasks that have not started are left out."""
+    """Runs the tasks, side by side if the backend allows it, and returns when all tasks have ended. After Ctrl-C in the
+    caller's thread, no further tasks start."""
     if backend.threads == "many":
         with _short_turns(backend):
             pool.threads.run(pool.Call(runs))
@@ -227,15 +226,15 @@ def _run_all(runs: Sequence[_Run], backend: Backend) -> None:
 
 
 def _raise_first(runs: Sequence[_Run]) -> None:
-    """Raises the error of the first task in order that failed, with notes about the errors of
-    other tasks. Does nothing if no task failed."""
+    """Raises the error of the first task in order that failed, with notes about the errors of the other tasks. Does
+    nothing if no task failed."""
     failed = [(number, run.error) for number, run in enumerate(runs) if run.error is not None]
     if not failed:
         return
     number, first = failed[0]
     note(first, f"raised by task {number} of xdevice.parallel.run: {_name(runs[number].task)}")
-    # notes, because ExceptionGroup needs Python 3.11, and hides the type of the error from
-    # `except`
+    # the other errors become notes, because ExceptionGroup needs Python 3.11, and hides the
+    # type of an error from `except`
     for other, error in failed[1:]:
         note(
             first,
@@ -250,7 +249,7 @@ def _raise_first(runs: Sequence[_Run]) -> None:
 
 
 def _text_of(error: BaseException) -> str:
-    """Returns the text of an error, or its type and address if its `__str__` fails."""
+    """Returns the message of an error, or its type and address if its `__str__` fails."""
     try:
         return str(error)
     except Exception:
@@ -258,8 +257,8 @@ def _text_of(error: BaseException) -> str:
 
 
 def _name(task: Any) -> str:
-    """Returns the name of a task's function; for an object without one, such as a partial, its
-    shortened `repr`."""
+    """Returns the name of a task's function. For an object without a name, such as a partial, returns its shortened
+    `repr`."""
     return str(getattr(task, "__qualname__", None) or shown(task))
 
 
@@ -271,20 +270,20 @@ TURN: Final = 0.0005
 
 _intervals_lock = forks.renewed(threading.Lock())
 _intervals: list[float] = []
-"""The user's switch interval (`sys.getswitchinterval`), in seconds, once for each call of `parallel.run` in progress
-that has shortened it."""
+"""The user's switch interval (`sys.getswitchinterval`) in seconds. It is listed once for each call of `parallel.run` in
+progress that has shortened it."""
 
 
 @contextmanager
 def _short_turns(backend: Backend) -> Iterator[None]:
-    """Inside the block, threads hand over Python's lock (the GIL) after 0.5 ms instead of Python's 5 ms, in which a GPU
-    that another thread feeds would run out of work (docs/explanation/measurements.md)."""
+    """Inside the block, threads hand over Python's lock (the GIL) after 0.5 ms. After the usual 5 ms, a GPU to which
+    another thread sends work would be idle (docs/explanation/measurements.md)."""
     if not _feeds_gpus(backend):
         yield
         return
     with _intervals_lock:
-        # while another call is in progress, Python reports the shortened interval, and not the
-        # user's
+        # while another call is in progress, Python reports the shortened interval instead of
+        # the user's
         _intervals.append(_intervals[0] if _intervals else sys.getswitchinterval())
         sys.setswitchinterval(min(TURN, _intervals[0]))
     try:
@@ -292,7 +291,7 @@ def _short_turns(backend: Backend) -> Iterator[None]:
     finally:
         with _intervals_lock:
             before = _intervals.pop()
-            # the last call to end restores it
+            # the call that ends last restores the user's interval
             if not _intervals:
                 sys.setswitchinterval(before)
 
@@ -300,14 +299,14 @@ def _short_turns(backend: Backend) -> Iterator[None]:
 @forks.in_child
 def _after_fork() -> None:
     """Restores the user's switch interval in a forked child, where no call of `parallel.run` is in progress."""
-    # the calls end in the parent only
+    # the calls in progress end only in the parent
     if _intervals:
         sys.setswitchinterval(_intervals[0])
         _intervals.clear()
 
 
 def _feeds_gpus(backend: Backend) -> bool:
-    """Whether the framework has started a GPU, so that tasks may give it work."""
+    """Whether the framework has started a GPU, so that tasks may send work to it."""
     gpus = (device for device in backend.devices() if device.kind == "gpu")
     return any(backend.is_started(gpu) for gpu in gpus)
 
@@ -316,13 +315,13 @@ def _feeds_gpus(backend: Backend) -> bool:
 
 
 def _gpus_in_use(backend: Backend) -> list[_GpuInUse]:
-    """Returns the GPUs in use, each with an event on the caller's stream there. The list is empty if tasks cannot have
-    their own streams, and so work on the caller's."""
+    """Returns the GPUs in use, each with an event in the caller's stream on that GPU. The list is empty if tasks cannot
+    have their own streams and therefore work on the caller's streams."""
     # entering a stream in one thread would change the stream of all threads
     if backend.stream_reach == "process":
         return []
     try:
-        # a GPU that is not started has no work to wait for, and is left alone
+        # a GPU that is not started has no work to wait for, and must not be started here
         gpus = [
             gpu for gpu in backend.devices() if gpu.kind == "gpu" and backend.is_started(gpu)
         ]
@@ -336,20 +335,21 @@ def _gpus_in_use(backend: Backend) -> list[_GpuInUse]:
 
 
 def record_event(backend: Backend, device: Device, stream: Any) -> Any:
-    """Returns a new event, recorded in a stream: it is reached when the work that is in the stream now is done."""
+    """Returns a new event, recorded in a stream. The event is reached when the work that is in the stream now is
+    complete."""
     event = backend.new_event(device)
     backend.record(event, stream)
     return event
 
 
 _streams = threading.local()
-"""Each thread's own streams, by backend and device. They are used again, because memory is kept
-for each stream."""
+"""Each thread's own streams, by backend and device. Streams are reused, because frameworks keep memory for each
+stream."""
 
 
 def _own_stream(backend: Backend, device: Device) -> Any:
-    """Returns this thread's own stream on a device. It is made at the first call. A task that
-    is started inside a task may run in the same thread, and then has the same stream."""
+    """Returns this thread's own stream on a device. The stream is created at the first call. If a task starts further
+    tasks, some of these may run in the same thread, on the same stream."""
     streams = _streams.__dict__
     key = f"{backend.name} {device}"
     if key not in streams:
@@ -372,7 +372,7 @@ def _join(runs: Sequence[_Run], backend: Backend, gpus: Sequence[_GpuInUse]) -> 
 
 def keep_memory(x: Any, backend: Backend, streams: dict[Device, Any]) -> None:
     """Keeps a backend's allocator from reusing the memory of the tensors in `x`, which may be a container, before the
-    streams that use them are done. `streams` has one stream for each device."""
+    streams that use these tensors have finished. `streams` contains one stream for each device."""
     from xdevice.tensors.contents import owned
 
     for owner, kind, value in owned(x):

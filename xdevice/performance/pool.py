@@ -1,8 +1,8 @@
-"""The threads in which `parallel.run` runs tasks, kept for its next call.
+"""The threads in which `parallel.run` runs tasks. They are kept for the next call.
 
-A call uses at most `MOST` threads. If a task calls `parallel.run`, this nested call must not
-wait for threads that never become free, so it gets only as many as are left of the `MOST`. Its
-caller's thread runs the other tasks.
+A call uses at most `MOST` threads. If a task calls `parallel.run`, this nested call must not wait for threads that
+never become free. Therefore, it uses only as many threads as are left of the `MOST`, and the thread that calls it runs
+the other tasks.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     Run = Callable[[], None]
-    """Runs one task, and keeps its result or error."""
+    """A function that runs one task, and stores its result or error."""
 
 MOST: Final = max(32, os.cpu_count() or 1)
-"""How many tasks of one call of `parallel.run` run at the same time, at most."""
+"""The maximum number of tasks of one call of `parallel.run` that run at the same time."""
 
 
 class Call:
-    """One call of `parallel.run`: the tasks that no thread has taken yet, and a queue that gets a None for each task
-    that has ended."""
+    """One call of `parallel.run`: the tasks that no thread has started yet, and a queue to which a None is added for
+    each task that has ended."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.count = len(runs)
@@ -37,24 +37,25 @@ class Call:
         self._waiting = deque(runs)
 
     def next(self) -> Run | None:
-        """Returns the next task that no thread has taken; None if there is none. May be called
-        in any thread."""
+        """Returns the next task that no thread has started; None if there is no such task. May be called in any
+        thread."""
         try:
             return self._waiting.popleft()
         except IndexError:
             return None
 
     def drop(self) -> None:
-        """Forgets the tasks that still wait for a thread, so that they never start."""
+        """Removes the tasks that still wait for a thread, so that they never start."""
         self._waiting.clear()
 
     def work(self, run: Run | None, mark_idle: Callable[[], None] = lambda: None) -> None:
-        """Runs a task, and then the tasks that wait for a thread, one after another. Calls `mark_idle`, which returns
-        this thread to the pool, before it reports the end of the last task, so that the thread is free for the
-        caller's next call of `parallel.run`."""
+        """Runs a task, and then the tasks that wait for a thread, one after another. `mark_idle` returns this thread to
+        the pool. It is called before the end of the last task is reported, so that the thread is free for the caller's
+        next call of `parallel.run`."""
         while run is not None:
             run()
-            # before the report, since the name `run` would keep the last result alive
+            # before the end of the task is reported, since the name `run` would keep the task's
+            # result alive
             run = self.next()
             if run is None:
                 mark_idle()
@@ -67,8 +68,7 @@ class Call:
 
 
 class _Worker(workers.Worker):
-    """A thread that runs the jobs in its queue one after another, until it gets None from the
-    queue."""
+    """A thread that runs the jobs in its queue one after another, until the next item in the queue is None."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -78,12 +78,13 @@ class _Worker(workers.Worker):
         """Runs the thread."""
         while (job := self.jobs.get()) is not None:
             job()
-            # the name would keep the job's result alive until the next job comes
+            # the name `job` would keep the job's result alive until the next job arrives
             del job
 
 
 class Pool:
-    """The threads that `parallel.run` keeps: as many as were ever busy at once."""
+    """The threads that `parallel.run` keeps. Their number is the largest number of threads that were ever busy at the
+    same time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -91,14 +92,13 @@ class Pool:
         """Notified each time that a thread becomes idle."""
         self._idle: list[_Worker] = []
         self._busy = 0
-        """How many threads are at work."""
+        """The number of threads that are running jobs."""
         self._calls: set[Call] = set()
-        """The calls of `parallel.run` in progress, except those that tasks have made."""
+        """The calls of `parallel.run` in progress, except the calls that tasks have made."""
 
     def run(self, call: Call) -> None:
-        """Runs the tasks of a call in the pool's threads, and returns when they have ended. If
-        the calling thread is one of the pool's, because a task has called `parallel.run`, it
-        runs some of the tasks itself."""
+        """Runs the tasks of a call in the pool's threads, and returns when they have ended. If the calling thread
+        belongs to the pool, because a task has called `parallel.run`, this thread runs some of the tasks itself."""
         if isinstance(threading.current_thread(), _Worker):
             self._start(call, is_nested=True)
             call.work(call.next())
@@ -109,25 +109,24 @@ class Pool:
             self._start(call, is_nested=False)
             call.wait()
         finally:
-            # after Ctrl-C during the wait, the tasks that have not started must not start any
-            # more
+            # after Ctrl-C during the wait, no further tasks may start
             call.drop()
             self._calls.discard(call)
 
     def _start(self, call: Call, *, is_nested: bool) -> None:
-        """Starts as many tasks of a call as may run at once. Each thread then takes the next task by itself.
-        `is_nested` says whether a task of another call has made this call."""
+        """Starts as many tasks of a call as may run at once. After a task has ended, its thread starts the next one by
+        itself. `is_nested` says whether a task of another call has made this call."""
         for _ in range(min(call.count, MOST)):
             if not self._submit(call, is_nested):
                 return
 
     def _submit(self, call: Call, is_nested: bool) -> bool:
-        """Gives the next task of a call to an idle thread, or to a new one. Returns False if no task is left, or if no
-        further thread may be used. `is_nested` says whether a task of another call has made this call."""
+        """Starts the next task of a call in an idle thread, or in a new thread. Returns False if no task is left, or if
+        no further thread may be used. `is_nested` says whether a task of another call has made this call."""
         with self._lock:
-            # a call that is not nested may use more than `MOST` busy threads, because its own
-            # thread only waits. If the program is ending, a call from one of its daemon threads
-            # gets none: that thread then blocks in `Call.wait` until Python ends it
+            # a call that is not nested may use more than `MOST` busy threads, because its own thread only waits. If the
+            # program is ending, no thread is used for a call from one of its daemon threads: the calling thread then
+            # blocks in `Call.wait` until Python ends it
             if (is_nested and self._busy >= MOST) or workers.must_block():
                 return False
             run = call.next()
@@ -139,7 +138,7 @@ class Pool:
             worker = _Worker("xdevice-parallel")
             try:
                 worker.start()
-            # the system may have no thread left
+            # the system may be unable to start another thread
             except BaseException:
                 self._mark_idle(None)
                 raise
@@ -147,8 +146,8 @@ class Pool:
         return True
 
     def _mark_idle(self, worker: _Worker | None) -> None:
-        """Counts `worker`, which has been busy, as idle. With None, for a thread that could not
-        be started, only lowers the number of busy threads."""
+        """Adds `worker`, which has been busy, to the idle threads. If `worker` is None, because the thread could not be
+        started, only reduces the number of busy threads."""
         with self._lock:
             if worker is not None:
                 self._idle.append(worker)
@@ -158,7 +157,7 @@ class Pool:
     def close(self) -> None:
         """Ends the idle threads, and waits until they have ended."""
         with self._lock:
-            # threads at work are not included: they become idle again, and may be closed later
+            # busy threads are not included: they become idle later, and may be ended then
             ending, self._idle = self._idle, []
         for worker in ending:
             worker.jobs.put(None)
@@ -166,13 +165,12 @@ class Pool:
             worker.join()
 
     def end(self) -> None:
-        """Ends the threads when the program ends: starts no further tasks, waits up to
-        `PATIENCE` seconds for those at work, and ends the threads if all tasks have ended by
-        then."""
+        """Ends the threads when the program ends: starts no further tasks, waits up to `PATIENCE` seconds for the
+        running tasks, and ends the threads if all tasks have ended by then."""
         for call in tuple(self._calls):
             call.drop()
         with self._lock:
-            # with a limit, because a task may never end, but the program must
+            # the wait has a limit, because a task may never end, but the program must
             are_all_idle = self._became_idle.wait_for(lambda: not self._busy, workers.PATIENCE)
         if are_all_idle:
             self.close()
@@ -183,10 +181,10 @@ threads = Pool()
 
 @forks.in_child
 def _after_fork() -> None:
-    """Makes a new pool in a forked child, where the parent's threads do not exist."""
+    """Creates a new pool in a forked child, where the parent's threads do not exist."""
     global threads
     threads = Pool()
 
 
-# a lambda, because the name `threads` has another value in a forked child
+# a lambda, because `threads` is another pool in a forked child
 workers.at_exit(lambda: threads.end())

@@ -1,5 +1,5 @@
-"""`transfers`: shows every read by the host and every copy between devices that a block of code
-makes, with its line."""
+"""`transfers`: records every read by the host and every copy between devices in a block of code, with the line that
+causes it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Mode = Literal["allow", "log", "log_explicit", "disallow", "disallow_explicit"]
 
 
 class Record(Transfer):
-    """One read by the host, or one copy between devices, with the file and line that made it."""
+    """One read by the host, or one copy between devices, with the file and line that caused it."""
 
     __slots__ = ()
 
@@ -42,12 +42,12 @@ class Record(Transfer):
 
 
 class TransferLog(Sequence[Record]):
-    """The records of the transfers in a block, in order: `log[0]`, `len(log)`, `for record in
-    log`. The log can be read after the block too."""
+    """The records of the transfers in a block, in order. It is a sequence: `log[0]`, `len(log)`, `for record in log`.
+    The log can be read after the block, too."""
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
-        # False after the block, when no more records are added
+        # False after the block: no more records are added then
         self._open = True
         self._records: list[Record] = []
 
@@ -66,13 +66,13 @@ class TransferLog(Sequence[Record]):
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of all records together."""
+        """The total number of bytes of all records."""
         return sum(record.nbytes for record in self._records)
 
     def summary(self) -> str:
-        """Returns a table in plain text: one row for each line and call, with how often it was made and how many bytes
-        it transferred. The row with the most bytes comes first, and the totals last. Without records, returns "no
-        transfers".
+        """Returns a plain-text table with one row for each call on each line. The row says how often the call was made
+        and how many bytes it transferred. The row with the most bytes comes first, and the totals come last. Without
+        records, returns "no transfers".
 
         Example:
             >>> with xdevice.transfers() as log:
@@ -84,7 +84,7 @@ class TransferLog(Sequence[Record]):
             return "no transfers"
         sums: dict[Record, tuple[int, int]] = {}
         for record in tuple(self._records):
-            # one row for transfers that differ in their size only
+            # transfers that differ only in their size share a row
             key = record._replace(nbytes=0)
             times, nbytes = sums.get(key, (0, 0))
             sums[key] = times + 1, nbytes + record.nbytes
@@ -114,37 +114,37 @@ class TransferLog(Sequence[Record]):
 
 
 def _cell(text: str, width: int) -> str:
-    """Returns a cell of the table, padded to `width`: numbers and their headings to the right,
-    texts to the left."""
+    """Returns a cell of the table, padded to `width`. Numbers and their headings are aligned right, all other strings
+    left."""
     return (
         text.rjust(width) if text.isdigit() or text in ("times", "bytes") else text.ljust(width)
     )
 
 
 _logs: ContextVar[tuple[TransferLog, ...]] = ContextVar("xdevice_transfers", default=())
-"""The logs of the blocks that this thread or task has entered, the outermost first."""
+"""The logs of the blocks that this thread or task has entered. The outermost block comes first."""
 
 
 class transfers:
-    """Records the transfers of a block, warns of them or refuses them: `with xdevice.transfers("disallow"): ...`.
+    """Records, reports or refuses the transfers inside a block: `with xdevice.transfers("disallow"): ...`.
 
     Experimental: it may change in a minor version.
 
-    A transfer is a read by the host or a copy between devices; a read of a tensor on the CPU counts too, with
-    `physical` False. It is explicit if the program asks for it by name (`to_device`, `item`, `x.cpu()`, `x.numpy()`),
-    and otherwise implicit (`float(x)`, `if x`, `print(x)`, `np.asarray(x)`, copies by an operation). A block applies
-    to its own thread or task, even across an `await`, and can be nested. docs/reference/async.md has its limits.
+    A transfer is a read by the host or a copy between devices. Reads of tensors on the CPU are included, with
+    `physical` False. A transfer is explicit if the program names it (`to_device`, `item`, `x.cpu()`, `x.numpy()`), and
+    otherwise implicit (`float(x)`, `if x`, `print(x)`, `np.asarray(x)`, copies by an operation). A block applies to its
+    own thread or task, even across an `await`, and can be nested. docs/reference/async.md describes the limits.
 
     Args:
-        mode: as in `jax.transfer_guard`. "allow" records, "log" also warns of implicit transfers at their line,
-            "disallow" refuses them before the read; "log_explicit" and "disallow_explicit" do so for all transfers.
+        mode: as in `jax.transfer_guard`. "allow" records; "log" also warns about implicit transfers at their line;
+            "disallow" refuses these; "log_explicit" and "disallow_explicit" apply to all transfers.
 
     Raises:
-        ArgumentError, ScopeError: if `mode` is none of these; if the block is exited without having been entered.
-        TransferError: for a transfer inside "disallow" or "disallow_explicit"; its `record` says where.
-        UnsupportedError: if a third-party backend is loaded whose transfers cannot be recorded.
+        ArgumentError, ScopeError: if `mode` is none of these words; if the block is exited without having been entered.
+        TransferError: for a transfer that "disallow" or "disallow_explicit" refuses; its `record` says where it is.
+        UnsupportedError: if the transfers of a loaded third-party backend cannot be recorded.
 
-    Costs a few us a transfer, on PyTorch 7 us and on TensorFlow 25 us for each operation; nothing outside a block.
+    Costs a few us for each transfer; 7 us on PyTorch, 25 us on TensorFlow for each operation; nothing outside a block.
 
     Example:
         >>> with xdevice.transfers() as log:
@@ -172,8 +172,8 @@ class transfers:
 
 
 class _Block:
-    """One open block of `transfers`, with its log. From its creation until `end` is called, it watches all loaded
-    backends, and those that are loaded later in the same thread."""
+    """One open block of `transfers`, with its log. From its creation until `end` is called, the block watches all
+    backends that are loaded already, or are loaded later in the same thread."""
 
     def __init__(self, mode: Mode) -> None:
         self.log = TransferLog(mode)
@@ -185,7 +185,7 @@ class _Block:
         try:
             for backend in registry.list_loaded():
                 self._watch(backend)
-        # if one backend refuses to be watched, none stays watched
+        # if one backend cannot be watched, no backend stays watched
         except BaseException:
             self._watching.close()
             raise
@@ -193,13 +193,13 @@ class _Block:
         _open.append(self)
         self._was_listening = listening.get()
         _logs.set((*_logs.get(), self.log))
-        # last, so that nothing above is reported
+        # this comes last, so that nothing above is reported
         listening.set(True)
 
     def end(self) -> None:
-        """Ends the block, and stops watching. A thread or task other than the one that entered
-        the block may end it. The log then stays in `_logs` of the thread or task that entered
-        the block, but gets no more records. Does nothing if the block has ended already."""
+        """Ends the block, and stops watching. Any thread or task may end the block. If this is not the one that entered
+        the block, the log stays in the `_logs` of the latter, but no more records are added. Does nothing if the block
+        has ended already."""
         # `_end_all` has ended the block already, because the program is ending
         if not self.log._open:
             return
@@ -216,10 +216,8 @@ class _Block:
         self._watching.close()
 
     def _watch_loaded(self, backend: Backend) -> None:
-        """Watches a backend that was loaded inside the block. It is called in the thread that
-        loads the backend."""
-        # PyTorch and TensorFlow are watched in one thread only, and that must be the thread of
-        # the block
+        """Watches a backend that was loaded inside the block. Called in the thread that loads the backend."""
+        # PyTorch and TensorFlow are watched in one thread only, which must be the thread of the block
         if threading.get_ident() == self._thread:
             self._watch(backend)
 
@@ -236,8 +234,7 @@ _open: list[_Block] = []
 
 
 def _end_all() -> None:
-    """Ends the open blocks when the program ends, because the watches must be removed before
-    the frameworks are torn down."""
+    """Ends the open blocks when the program ends, because watching must stop before the frameworks are torn down."""
     for block in tuple(_open):
         block.end()
 
@@ -246,9 +243,8 @@ workers.at_exit(_end_all)
 
 
 def _report(transfer: Transfer) -> None:
-    """Adds a transfer, with the line of the program that made it, to the logs of the open
-    blocks. Then raises `TransferError` or warns if the mode of a block says so. The adapters
-    call this for each transfer."""
+    """Adds a transfer, with the line of the program that made it, to the logs of the open blocks. Then raises
+    `TransferError` or warns, if the mode of a block requires it. The adapters call this for each transfer."""
     # blocks that another thread has ended are still in the list
     logs = [log for log in _logs.get() if log._open]
     if not logs:
@@ -256,13 +252,13 @@ def _report(transfer: Transfer) -> None:
     frame, called = _user_frame(sys._getframe(1))
     transfer = transfer._replace(file=frame.f_code.co_filename, line=frame.f_lineno)
     if called is not None:
-        # explicit, because the program called a function of xdevice; but not if that is one of
-        # the arithmetic, which reads values on its own if a framework lacks a function
+        # the transfer is explicit, because the program called a function of xdevice. Functions of the arithmetic are an
+        # exception: they read values on their own if a framework lacks a function
         transfer = transfer._replace(
             how=called.co_name, explicit=not called.co_filename.startswith(_ARITHMETIC)
         )
     record = Record(*transfer)
-    # before the modes are checked, because a refused transfer belongs in the log too
+    # added before the modes are checked, because a refused transfer is recorded, too
     for log in logs:
         log._records.append(record)
     modes = {log._mode for log in logs}
@@ -282,8 +278,8 @@ def _report(transfer: Transfer) -> None:
         )
     if modes & ({"log_explicit"} if record.explicit else {"log", "log_explicit"}):
         module_globals = frame.f_globals
-        # at the line of the program, so that Python's warning filters and its "once" apply to
-        # that line
+        # the warning is attributed to the line of the program, so that Python's warning filters
+        # and its "once" apply to that line
         warnings.warn_explicit(
             str(record).partition(": ")[2],
             TransferWarning,
@@ -304,20 +300,19 @@ _STDLIB = sysconfig.get_path("stdlib") + os.sep
 # installed packages, which are inside the folder of the standard library, are the user's code
 _PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 _is_inner: dict[str, bool] = {}
-"""Whether a source file belongs to xdevice, a framework or Python, and not to the user's code.
-The key is the name of the file as code objects have it (`co_filename`)."""
+"""Whether a source file belongs to xdevice, a framework or Python, and not to the user's code. The key is the name of
+the file in code objects (`co_filename`)."""
 
 
 def _user_frame(frame: FrameType) -> tuple[FrameType, CodeType | None]:
-    """Returns the innermost frame of the user's code at or above `frame`, and the code of the
-    xdevice function that the frame called; None instead of the code if the frame called the
-    framework directly."""
+    """Returns the innermost frame of the user's code at or above `frame`, and the code of the xdevice function that
+    this frame called. Instead of the code, returns None if the frame called the framework directly."""
     inner = None
     while _belongs_inside(frame.f_code.co_filename) and frame.f_back is not None:
         inner, frame = frame, frame.f_back
     if inner is not None:
         file = inner.f_code.co_filename
-        # a hook belongs to the framework's function in whose place it is
+        # a hook is treated as the framework's function that it replaces
         if file.startswith(_HERE) and file != _HOOKS and file != __file__:
             return frame, inner.f_code
     return frame, None
@@ -334,8 +329,8 @@ def _belongs_inside(file: str) -> bool:
 
 
 def _folders() -> tuple[str, ...]:
-    """Returns the folders of xdevice, of the loaded adapters, and of their frameworks. The code
-    in them is not the user's."""
+    """Returns the folders of xdevice, of the loaded adapters, and of their frameworks. The code in these folders is not
+    the user's."""
     folders = [_HERE]
     for backend in registry.list_loaded():
         for name in (type(backend).__module__.partition(".")[0], *backend.modules):

@@ -1,10 +1,10 @@
 """xdevice's own threads, and how they end with the program.
 
-While Python exits, it lets daemon threads run on, and ends each thread as soon as it asks for
-Python's lock. If that happens inside a framework's C++ code, SIGABRT kills the whole process
-(measured on PyTorch, TensorFlow, JAX and NumPy). For a thread that is not a daemon, Python
-waits without telling it to end. So xdevice's threads are daemons. When Python exits, xdevice
-tells them to end, and then waits for them.
+While Python exits, it lets daemon threads continue, and ends each of these threads as soon as the thread requests
+Python's lock. If that happens inside a framework's C++ code, SIGABRT kills the whole process (measured on PyTorch,
+TensorFlow, JAX and NumPy). For a thread that is not a daemon, Python waits without telling the thread to end.
+Therefore, xdevice's threads are daemons, and when Python exits, xdevice tells its threads to end and then waits for
+them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATIENCE: Final = 10
-"""How many seconds xdevice waits for a thread that was told to end while it is at work."""
+"""How many seconds xdevice waits for a busy thread that was told to end."""
 
 _exit_functions: Final[list[Callable[[], None]]] = []
 """The functions that `at_exit` has registered."""
@@ -29,15 +29,15 @@ _is_ending = False
 
 
 def at_exit(end: Callable[[], None]) -> None:
-    """Registers the function `end`, which is called when the program ends, before frameworks and modules are torn
-    down. It must end threads and exit open blocks. The function that was registered last is called first."""
+    """Registers the function `end`, which is called when the program ends, before frameworks and modules are torn down.
+    `end` must end threads and exit open blocks. The function that was registered last is called first."""
     _exit_functions.append(end)
     _register_first()
 
 
 class Worker(threading.Thread):
-    """A daemon thread of xdevice. The part of xdevice that starts it must end it, in a function
-    for `at_exit`."""
+    """A daemon thread of xdevice. The part of xdevice that starts the thread must end it, in a function that it
+    registers with `at_exit`."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -49,26 +49,26 @@ class Worker(threading.Thread):
         super().start()
 
     def join(self, timeout: float | None = None) -> None:
-        """Waits for the thread as Python does, but not if it was never started."""
-        # None if Ctrl-C came before the thread was started: Python would raise an error
+        """Waits for the thread, as in Python. Returns at once if the thread was never started."""
+        # None if Ctrl-C was pressed before the thread was started: Python would raise an error
         if self.ident is not None:
             super().join(timeout)
 
 
 def block_if_ending() -> None:
     """Blocks forever if the program is ending and the calling thread is one of the program's own daemon threads, which
-    Python ends. Otherwise returns at once.
+    Python is going to end. Otherwise returns at once.
 
-    The threads of xdevice no longer take on work then, so the calling thread may lack results, and must not continue
-    without them.
+    When the program is ending, the threads of xdevice start no new work. The calling thread may therefore lack results,
+    and must not continue without them.
     """
     if must_block():
         threading.Event().wait()
 
 
 def must_block() -> bool:
-    """Whether the program is ending and the calling thread is a daemon thread that xdevice has not started, so that
-    Python ends it."""
+    """Whether the program is ending and the calling thread is a daemon thread that xdevice has not started. Python is
+    going to end such a thread."""
     if not _is_ending:
         return False
     thread = threading.current_thread()
@@ -84,9 +84,8 @@ def _end() -> None:
 
 
 def _register_first(*_: object) -> None:
-    """Registers `_end` again as an exit function. Python calls the function that was registered
-    last first, and so calls `_end` before the exit functions of all frameworks that are
-    imported so far. Arguments are ignored."""
+    """Registers `_end` again as an exit function. Python calls the function that was registered last first, so it calls
+    `_end` before the exit functions of all frameworks that have been imported so far. Arguments are ignored."""
     atexit.unregister(_end)
     atexit.register(_end)
 
@@ -97,6 +96,6 @@ registry.on_load.append(_register_first)
 
 @forks.in_child
 def _after_fork() -> None:
-    """Resets the state in a forked child, which continues to run even if its parent was ending."""
+    """Resets the state in a forked child, which continues even if its parent was ending."""
     global _is_ending
     _is_ending = False

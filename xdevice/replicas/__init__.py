@@ -1,2 +1,2 @@
-"""One model on several devices of one process: batches are split and gathered, models
-replicated, gradients summed."""
+"""One model on several devices of one process: splitting and gathering batches, replicating models, and summing
+gradients."""

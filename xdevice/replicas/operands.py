@@ -1,4 +1,4 @@
-"""Finds the tensors and models in an argument, checks them, and replaces them by results.
+"""Finds the tensors and models in an argument, checks these operands, and replaces them by results.
 
 The verbs for several devices (`replicas`) and for several processes (`distributed`) use these functions.
 """
@@ -36,15 +36,14 @@ class Operand(NamedTuple):
 
 
 def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
-    """Returns the tensors, symbols and models in `x`, as operands. `name` is what errors call
-    `x`, and `verb` names the function that was called. Raises `ContainerError` for an object of
-    an unknown type that holds tensors, and `UnsupportedError` for an object whose tensors have
-    a meaning only together, such as a sparse array."""
+    """Returns the tensors, symbols and models in `x`, as operands. Errors call `x` by `name`, and `verb` is the
+    function that was called. Raises `ContainerError` for an object of an unknown type that holds tensors, and
+    `UnsupportedError` for an object whose tensors are meaningful only together, such as a sparse array."""
     owner = registry.kind_of(type(x))
     if owner is not None:
         return [Operand(name, x, *owner)]
-    # walked twice: first to find objects of unknown types, and then to list every place of a
-    # tensor that is in several places, because each of them gets the result
+    # `x` is walked twice: first to find objects of unknown types, and then to list every place of a tensor that is in
+    # several places, because the result is put into each of these places
     once = trees.searched(x)
     # replicas must not share models or arrays that objects of other types hold
     once.refuse_strangers(verb == "replicate")
@@ -61,9 +60,9 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
 
 
 def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
-    """Returns the tensors and symbols in `x`, as operands. `name` is what errors call `x`, and `verb` names the
-    function that was called. Raises `NotATensorError` if `x` contains no tensor, or a model; `UnsupportedError` for a
-    tensor that is not dense; and the errors of `leaves_in`."""
+    """Returns the tensors and symbols in `x`, as operands. Errors call `x` by `name`, and `verb` is the function that
+    was called. Raises `NotATensorError` if `x` contains no tensor, or a model; `UnsupportedError` for a tensor that is
+    not dense; and the errors of `leaves_in`."""
     operands = leaves_in(x, name, verb)
     if not operands:
         refuse_non_container(x, verb)
@@ -76,7 +75,7 @@ def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
                 f"{operand.name} is a model of type {type(operand.value).__qualname__}; expected a tensor; "
                 "xdevice.parallel.replicate(model, devices) copies a model to several devices"
             )
-        # MXNet's symbols, which cannot be split
+        # symbols of MXNet have no shape, and cannot be split
         if not hasattr(operand.value, "shape"):
             refuse_symbol(operand)
         refuse_sparse(operand, verb)
@@ -84,10 +83,9 @@ def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
 
 
 def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
-    """Returns the tensors and variables in `x`, as operands of a sum. `name` is what errors
-    call `x`, and `who` what they call its owner. Raises `NotATensorError` if anything else is
-    in `x`, such as None or a number, and `UnsupportedError` for a symbol and for a tensor that
-    is not dense or is spread over devices."""
+    """Returns the tensors and variables in `x`, as operands of a sum. Errors call `x` by `name`, and its owner by
+    `who`. Raises `NotATensorError` if `x` contains anything else, such as None or a number. Raises `UnsupportedError`
+    for a symbol, and for a tensor that is not dense or is spread over devices."""
     rows = []
     for path, value in dense_leaves(x, name, "all_reduce"):
         if value is None:
@@ -105,16 +103,16 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
         if operand.kind != "model":
             refuse_symbol(operand)
             refuse_sparse(operand, "all_reduce")
-        # raises for a tensor that is spread over devices
+        # raises an error for a tensor that is spread over devices
         owner.backend.device_of(read(operand))
         rows.append(operand)
     return rows
 
 
 def dense_leaves(x: Any, name: str, verb: str) -> list[trees.Leaf]:
-    """Returns every leaf of `x`, tensor or not, with its path; `x` itself, with an empty path, if it is a leaf. Raises
-    `UnsupportedError` if `x` is or contains a sparse array. In the error, `name` stands for `x`, and `verb` for the
-    function that was called."""
+    """Returns every leaf of `x` with its path, whether it is a tensor or not. If `x` itself is a tensor, symbol or
+    model, returns only `x`, with an empty path. Raises `UnsupportedError` if `x` is or contains a sparse array. Errors
+    call `x` by `name`, and `verb` is the function that was called."""
     if is_leaf(x):
         return [trees.Leaf("", x)]
     tree = trees.Tree(x)
@@ -123,13 +121,14 @@ def dense_leaves(x: Any, name: str, verb: str) -> list[trees.Leaf]:
 
 
 def refuse_symbol(operand: Operand) -> None:
-    """Raises `UnsupportedError` for a symbol."""
+    """Raises `UnsupportedError` if the operand is a symbol."""
     if operand.kind == "symbol":
         raise traced(operand.backend, operand.name)
 
 
 def refuse_sparse(operand: Operand, verb: str) -> None:
-    """Raises `UnsupportedError` for a tensor that is not dense. `verb` names the function that was called."""
+    """Raises `UnsupportedError` if the operand is a tensor that is not dense. `verb` is the function that was
+    called."""
     if not operand.backend.is_dense(operand.value):
         raise operand.backend.unsupported(
             f"{verb} of {operand.name}, an object of type {type(operand.value).__qualname__} that is not dense",
@@ -149,15 +148,15 @@ def require_built(operands: Iterable[Operand]) -> None:
 def read(operand: Operand) -> Any:
     """Returns the tensor of an operand. If the operand is a variable of a framework, such as a
     `tf.Variable`, returns the tensor from which its values can be read."""
-    # a variable has the kind "model", as models have
+    # variables have the same kind as models: "model"
     return (
         operand.backend.tensor_of(operand.value) if operand.kind == "model" else operand.value
     )
 
 
 def rebuilt(x: Any, row: list[Operand], new: list[Any]) -> Any:
-    """Returns `x` with the values `new` in place of the operands `row`, which were found in it;
-    `x` itself if all values are the same objects as before."""
+    """Returns `x` with the values `new` in place of the operands `row`, which were found in `x`. Returns `x` itself if
+    all values are the same objects as before."""
     # by `id`, because `x` may contain a tensor in several places
     by_id = {id(operand.value): value for operand, value in zip(row, new, strict=True)}
     # `x` itself is the tensor or model
@@ -167,9 +166,8 @@ def rebuilt(x: Any, row: list[Operand], new: list[Any]) -> Any:
 
 
 def length_of(operands: list[Operand]) -> int:
-    """Returns the length that all operands have along their first axis. Raises `ShapeError` if
-    the lengths differ, if an operand has no axis, or if a length is not known because a
-    function is being traced."""
+    """Returns the length that all operands have along their first axis. Raises `ShapeError` if the lengths differ, if
+    an operand has no axis, or if a length is unknown because a function is being traced."""
     first = operands[0]
     for operand in operands:
         shape = tuple(operand.value.shape)
@@ -193,9 +191,9 @@ def length_of(operands: list[Operand]) -> int:
 
 
 def sizes_of(length: int, count: int, even: bool, what: str = "devices") -> list[int]:
-    """Returns the sizes of `count` parts of an axis of this length, which differ by at most
-    one; the larger parts come first. Raises `ShapeError` if `even` is True and the length
-    cannot be divided evenly. `what` is what the error calls the receivers of the parts."""
+    """Returns the sizes of the `count` parts into which an axis of this length is split. Sizes differ by at most one,
+    and larger parts come first. Raises `ShapeError` if `even` is True and the length cannot be divided evenly. The
+    error calls the receivers of the parts by `what`."""
     size, remainder = divmod(length, count)
     sizes = [size + (i < remainder) for i in range(count)]
     if even and remainder:
@@ -222,7 +220,7 @@ def dtype_of(operand: Operand) -> str:
 
 
 def bytes_of(operand: Operand) -> int:
-    """Returns the size of an operand's elements together, in bytes."""
+    """Returns the total size of an operand's elements in bytes."""
     return prod(shape_of(operand)) * host_dtype(dtype_of(operand)).itemsize
 
 
@@ -256,14 +254,14 @@ def refuse_overlaps(operands: list[Operand]) -> None:
 
 
 def first_overlap(operands: list[Operand]) -> tuple[str, str] | None:
-    """Returns the names of two of the operands that share memory; None if no two do. Memory
-    that cannot be written into is ignored, and so are two operands that are the same tensor."""
+    """Returns the names of two operands that share memory; None if no two operands do. Memory that cannot be written
+    into is ignored. Operands that are the same tensor are treated as one operand."""
     blocks: dict[tuple[Backend, Device], dict[int, overlaps.Block]] = {}
     for operand in operands:
         tensor = read(operand)
         block = _block(operand, tensor) if operand.backend.can_write(tensor) else None
         if block is not None:
-            # the same address on two devices is not the same memory
+            # the same address on another device is other memory
             blocks.setdefault((operand.backend, operand.backend.device_of(tensor)), {})[
                 id(operand.value)
             ] = block
@@ -275,10 +273,10 @@ def first_overlap(operands: list[Operand]) -> tuple[str, str] | None:
 
 
 def _block(operand: Operand, tensor: Any) -> overlaps.Block | None:
-    """Returns the memory of `tensor`, the tensor of an operand; None if it has no elements, or
-    if two tensors of its framework never share memory."""
+    """Returns the memory of `tensor`, the tensor of an operand. Returns None if the tensor has no elements, or if
+    tensors of its framework never share memory."""
     shape = shape_of(operand)
-    # a tensor without elements shares no byte with any other
+    # a tensor without elements shares no byte with other tensors
     memory = operand.backend.memory_of(tensor) if 0 not in shape else None
     if memory is None:
         return None

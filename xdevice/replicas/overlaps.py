@@ -1,5 +1,4 @@
-"""Finds tensors that share memory. Only addresses are compared, so it works for the memory of
-every device."""
+"""Finds tensors that share memory. Only addresses are compared, so this works for the memory of every device."""
 
 from __future__ import annotations
 
@@ -27,31 +26,31 @@ class Block(NamedTuple):
             "data": (self.address, True),
             "shape": self.shape,
             "strides": self.strides,
-            # elements of this many bytes, of no particular type
+            # elements without a type, of this many bytes
             "typestr": f"|V{self.width}",
             "version": 3,
         }
 
     @property
     def first(self) -> int:
-        """The lowest address of the bytes."""
-        # a negative stride goes to lower addresses
+        """The address of the lowest byte."""
+        # a negative stride leads to lower addresses
         return self.address + sum(step for step in self._steps() if step < 0)
 
     @property
     def last(self) -> int:
-        """The highest address of the bytes."""
+        """The address of the highest byte."""
         return self.address + sum(step for step in self._steps() if step > 0) + self.width - 1
 
     def _steps(self) -> list[int]:
-        """Returns, for each axis, the distance in bytes from its first element to its last
-        one."""
+        """Returns the distance in bytes between the first and the last element along each axis."""
         return [(size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)]
 
 
 def first_overlap(blocks: Iterable[Block]) -> tuple[Block, Block] | None:
-    """Returns the first pair of blocks found that share a byte; None if no two blocks do."""
-    # sorted, so that each block is compared only with those that begin before it ends
+    """Returns two blocks that share a byte; None if no two blocks do."""
+    # the blocks are sorted, so that each one is compared only with blocks that begin before it
+    # ends
     sorted_blocks = sorted(blocks, key=lambda block: block.first)
     for i, block in enumerate(sorted_blocks):
         for other in sorted_blocks[i + 1 :]:
@@ -63,8 +62,8 @@ def first_overlap(blocks: Iterable[Block]) -> tuple[Block, Block] | None:
 
 
 def _overlap(first: Block, second: Block) -> bool:
-    """Whether the blocks `first` and `second` share a byte. Two columns of a matrix share none,
-    although their bytes alternate. Also True if NumPy would take too long to decide."""
+    """Whether the blocks `first` and `second` share a byte. Two columns of a matrix share no byte, although their bytes
+    alternate. Also True if NumPy would need too long to decide."""
     import numpy
 
     try:

@@ -1,8 +1,8 @@
-"""Several devices in one process: batches split over them, models and parameters copied to each, gradients summed.
+"""Several devices in one process: splitting batches over the devices, copying models and parameters to each device, and
+summing gradients.
 
-This module has the rules for all frameworks; an adapter splits, joins, copies and sums
-individual tensors. Everything is checked, in all containers and on all devices, before a tensor
-is made or written.
+This module contains the rules that apply to all frameworks; an adapter splits, joins, copies and sums individual
+tensors. Everything is checked, in all containers and on all devices, before a tensor is created or written.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
     """Splits a batch along the first axis into one part for each device, in the order of `devices`. Gradients flow.
 
     Args:
-        x: a tensor, or a container of tensors of the same length along the first axis. Each part
-            is a container of the same type. Other values go to every part as they are: a list of
-            6 strings is not a batch of 6.
-        devices: a list of devices in any spelling; one that is named twice gets two parts.
-        even: True: all parts must have the same length. False: the lengths differ by one at most, and longer parts come
-            first. 5 over 2 devices gives 3 and 2; 3 over 4 gives 1, 1, 1 and 0; 0 over 2 gives 0 and 0.
+        x: a tensor, or a container of tensors of the same length along the first axis. Each part is a container of the
+            same type. Other values are put into every part unchanged: a list of 6 strings is not split.
+        devices: a list of devices in any spelling. A device that is named twice gets two parts.
+        even: if True, all parts must have the same length. If False, the lengths differ by at most one, and longer
+            parts come first: a length of 5 is split over 2 devices as 3 and 2, and 3 over 4 devices as 1, 1, 1 and 0.
 
     Raises:
         ShapeError: if `even` is True and the length cannot be divided evenly; if a tensor has no first axis, or a
             different length from the first tensor.
-        ArgumentError, DeviceError: if `devices` is empty; if it is not a list.
-        DeviceNotFoundError: if a tensor's backend lacks a device. NumPy arrays are on cpu:0 only: make tensors of them.
-        NotATensorError: if `x` holds a model, or no tensor. UnsupportedError: for a sparse, ragged or masked tensor,
-            or a tensor made of other tensors (DTensor).
+        ArgumentError, DeviceError: if `devices` is empty; if `devices` is not a list.
+        DeviceNotFoundError: if a tensor's backend lacks a device. NumPy arrays can only be on cpu:0: turn them into
+            tensors.
+        NotATensorError: if `x` holds a model, or no tensor. UnsupportedError: for a sparse, ragged or masked tensor, or
+            a tensor that consists of others (DTensor).
 
-    Costs a copy of each part that goes to another device. A part that stays on the device of `x` may be a view, which
-    costs nothing and changes `x` when it is written: on PyTorch, NumPy, MXNet, and Paddle from version 3 on.
+    Costs a copy of each part that goes to another device. On PyTorch, NumPy, MXNet and Paddle (from version 3 on), a
+    part that stays on the device of `x` may be a view, which costs nothing; writing into the view changes `x`.
 
     Example:
         >>> first, second = xdevice.split_batch(xdevice.ones(5, 2), ["cpu", "cpu"], even=False)
@@ -78,7 +78,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
         ((3, 2), (2, 2))
     """
     places = _places(devices)
-    # all checks come first, so that nothing is split if one part cannot be placed
+    # everything is checked first, so that nothing is split if one part cannot be placed
     operands = tensors_in(x, "x", "split")
     places = _checked_devices(operands, places)
     sizes = sizes_of(length_of(operands), len(places), even)
@@ -98,21 +98,21 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
 
 
 def gather(parts: Iterable[Any], device: object) -> Any:
-    """Joins parts along the first axis, on one device: the reverse of `split_batch`. Gradients flow.
+    """Joins parts along the first axis on one device, as the reverse of `split_batch`. Gradients flow.
 
     Args:
-        parts: a list of tensors, or of containers of the same structure, which are joined
-            tensor by tensor. Numbers (0-d tensors, such as the loss of each device) become a
-            vector. Other values must be equal in all parts; NaN counts as equal to NaN.
+        parts: a list of tensors, or of containers of the same structure, which are joined tensor by tensor. Numbers
+            (0-d tensors, such as the loss of each device) become a vector. Other values must be equal in all parts; NaN
+            is treated as equal to NaN.
         device: any spelling.
 
     Raises:
-        ShapeError, DTypeError, ContainerError: if parts differ in more than their length; the error names the part.
-        ArgumentError: if there are no parts, or they are of several backends. DeviceNotFoundError: as in `to_device`.
+        ShapeError, DTypeError, ContainerError: if parts differ in anything but their length; the error names the part.
+        ArgumentError: if there are no parts, or parts of several backends. DeviceNotFoundError: as in `to_device`.
         NotATensorError: if a part holds a model, or no tensor. UnsupportedError: for a sparse, ragged or masked tensor,
-            or a tensor made of other tensors (DTensor).
+            or a tensor that consists of others (DTensor).
 
-    Costs a copy of each part to the device, if it is not there yet, and one copy into the result, which is new storage.
+    Costs a copy of each part that is not on the device yet, and one copy of all parts into new storage, the result.
 
     Example:
         >>> halves = xdevice.split_batch(xdevice.tensor([1, 2, 3]), ["cpu", "cpu"], even=False)
@@ -121,7 +121,8 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     """
     place = _devices.parse(device)
     listed = _as_list(parts, "parts")
-    # a row has the tensors of one part, and a column those at one path in all parts
+    # a row contains the tensors of one part, and a column the tensors at the same path in all
+    # parts
     rows = [tensors_in(part, f"parts[{i}]", "gather") for i, part in enumerate(listed)]
     _check_structures(listed, rows, "parts")
     _check_others(listed)
@@ -130,16 +131,16 @@ def gather(parts: Iterable[Any], device: object) -> Any:
         # the parts may have different lengths along axis 0, along which they are joined
         _check_alike(column, start=1)
     [place] = _checked_devices([operand for row in rows for operand in row], [place])
-    # by the `id`s of the parts of a tensor: one that each container has in two places is joined
-    # once
+    # results by the `id`s of the joined tensors: if each container holds a tensor in two
+    # places, these parts are joined once
     joined: dict[tuple[int, ...], Any] = {}
     for column in columns:
         if _ids(column) not in joined:
             joined[_ids(column)] = column[0].backend.join(
                 [_moved_part(operand, operand.value, place, listed[0]) for operand in column]
             )
-    # by their order, because one tensor in two places of the first part may be two tensors in
-    # another part
+    # the values are matched by their order, because one tensor in two places of the first part
+    # may be two tensors in another part
     tree = trees.Tree(listed[0])
     values = (joined[_ids(column)] for column in columns)
     return tree.rebuilt(
@@ -148,32 +149,34 @@ def gather(parts: Iterable[Any], device: object) -> Any:
 
 
 def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
-    """Makes an independent copy of parameters or of a model for each device, to be trained there.
+    """Creates an independent copy of parameters or of a model on each device, for training there.
 
-    Nothing is shared, neither with the source nor between the copies, even if a device is the source's own or is named
-    twice. No gradient flows back to the source. In each copy, a tensor or model that appears in several places is still
-    one object, a parameter next to its model still belongs to that model, and tied weights stay tied. Costs a copy for
-    each device.
+    Nothing is shared, neither with the source nor between the copies, even on the source's own device, or if a device
+    is named twice. No gradient flows back to the source. In each copy, a tensor or model that appears in several places
+    is still one object, a parameter in the same container as its model still belongs to that model, and tied weights
+    stay tied. Costs a copy for each device.
 
     Args:
-        params_or_model: a model, which keeps its frozen parameters, buffers and mode; a tensor; or a container of both.
-            Tensors of ints and bools are copied. Other values go to every copy as they are.
+        params_or_model: a model, whose copies keep its frozen parameters, buffers and mode; a tensor; or a container of
+            both. Tensors of ints and bools are copied. Other values are put into every copy unchanged.
         devices: a list of devices in any spelling.
 
     | backend | a tensor of floats becomes |
     |---|---|
-    | torch | a leaf with `requires_grad=True`; an `nn.Parameter` stays one and keeps its flag |
+    | torch | a leaf with `requires_grad=True`; an `nn.Parameter` remains a parameter and keeps its flag |
     | tensorflow | a `tf.Variable`, which tapes watch, optimizers update and `all_reduce` writes |
-    | paddle | a leaf with `stop_gradient=False`; a `Parameter` stays one and keeps its flag |
+    | paddle | a leaf with `stop_gradient=False`; a `Parameter` remains a parameter and keeps its flag |
     | mxnet | an array with `attach_grad()` |
-    | jax | an array: `jax.grad` takes any |
+    | jax | an array: `jax.grad` accepts any array |
     | numpy | an array |
 
     Raises:
-        ArgumentError, DeviceError, DeviceNotFoundError: if `devices` is empty, or not a list; if a backend lacks one.
+        ArgumentError, DeviceError, DeviceNotFoundError: if `devices` is empty, or not a list; if a backend lacks a
+            device.
         NotATensorError: if there is nothing to copy. NotBuiltError: if a model has a variable without values yet.
-        UnsupportedError: for an optimizer (make one for each copy), for two models in one container that share a
-            variable (put them into one model), and for a sparse or masked tensor, or one made of others (DTensor).
+        UnsupportedError: for an optimizer (create one for each copy), for two models in one container that share a
+            variable (put both into one model), and for a sparse or masked tensor, or a tensor that consists of others
+            (DTensor).
 
     Example:
         >>> first, second = xdevice.parallel.replicate({"w": xdevice.ones(2)}, ["cpu", "cpu"])
@@ -205,9 +208,9 @@ def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
         devices: a list of devices in any spelling.
 
     Raises:
-        ArgumentError, DeviceError: if `devices` is empty; if it is not a list.
-        DeviceNotFoundError: if one of the devices does not exist; nothing has been copied.
-        NotBuiltError: if a model has a variable without values yet. Also the other errors of `copy_to`.
+        ArgumentError, DeviceError: if `devices` is empty; if `devices` is not a list.
+        DeviceNotFoundError: if one of the devices does not exist. Then nothing has been copied.
+        NotBuiltError: if a model has a variable without values yet. The other errors of `copy_to` are raised, too.
 
     Costs a copy for each device.
 
@@ -216,7 +219,7 @@ def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
         2
     """
     places = _places(devices)
-    # all is checked before the first copy is made
+    # everything is checked before the first copy is made
     for backend, kind, value in containers.owned(x):
         if kind == "model":
             backend.require_built(value)
@@ -225,16 +228,17 @@ def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
 
 
 def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
-    """Makes each tensor the sum, or the mean, of all the tensors, each on its own device. Use the returned list.
+    """Replaces each tensor by the sum, or the mean, of all the tensors, on the tensor's own device. Use the returned
+    list.
 
-    Tensors that can be written are changed in place and returned, with the same gradient flags, so it works for
-    `.grad`s and for parameters. No gradients flow through it. The result is the same bit for bit on all devices, and in
-    each run.
+    Tensors that can be written are changed in place and returned, with the same gradient flags, so this works for
+    `.grad`s and for parameters. No gradients flow through the call. The result is bit for bit the same on all devices,
+    and in each run.
 
     | backend | in place | several GPUs |
     |---|---|---|
     | torch | yes | NCCL |
-    | tensorflow | `tf.Variable`s; `tf.Tensor`s come back as new ones | NCCL (float16, float32, float64) |
+    | tensorflow | `tf.Variable`s only; for `tf.Tensor`s, new ones are returned | NCCL (float16, float32, float64) |
     | mxnet | yes | device to device |
     | paddle | yes | device to device |
     | jax | no | NCCL, as a collective of XLA |
@@ -245,14 +249,14 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
         op: "sum" or "mean".
 
     Raises:
-        NotATensorError: if a gradient is None (the error names the replica), a model, or anything else but a tensor.
+        NotATensorError: if a gradient is None (the error names the replica), a model, or anything else that is not a
+            tensor.
         ArgumentError, ShapeError, DTypeError, ContainerError: if the replicas differ in structure, dtype or shape.
         DTypeError: if the tensors are bools, or `op` is "mean" and they are ints.
-        ArgumentError: if the list is empty, the tensors are of several backends, or `op` is another word.
+        ArgumentError: if the list is empty, if the tensors are of several backends, or if `op` is another word.
         ContainerError, UnsupportedError: if two different tensors share memory; if a tensor is sparse or masked.
 
-    Costs as much as NCCL itself, or without NCCL one copy to the first device and one back
-    (docs/reference/devices.md).
+    Costs as much as NCCL; without NCCL, one copy to the first device and one back (docs/reference/devices.md).
 
     Example:
         >>> [x.tolist() for x in xdevice.parallel.all_reduce([xdevice.tensor([1.0, 2.0]), xdevice.tensor([3.0, 4.0])])]
@@ -261,7 +265,8 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     if op not in ("sum", "mean"):
         raise ArgumentError(f"all_reduce: op must be 'sum' or 'mean', not {shown(op)}")
     listed = _as_list(tensors, "tensors")
-    # a row has the tensors of one replica, and a column those at one path in all replicas
+    # a row contains the tensors of one replica, and a column the tensors at the same path in
+    # all replicas
     rows = [summands_in(x, f"tensors[{i}]") for i, x in enumerate(listed)]
     _check_structures(listed, rows, "tensors")
     columns = list(zip(*rows, strict=True))
@@ -275,7 +280,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     refuse_overlaps([operand for row in rows for operand in row])
     reduced: dict[tuple[int, ...], list[Any]] = {}
     for column in columns:
-        # tied weights are one tensor, which must be summed only once
+        # tied weights are one tensor, and must be summed only once
         if _ids(column) not in reduced:
             reduced[_ids(column)] = _reduce(column, op)
     results = [reduced[_ids(column)] for column in columns]
@@ -288,10 +293,10 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
 
 
 def _places(devices: Iterable[object]) -> list[Device]:
-    """Returns the devices that an iterable of spellings names. Raises `DeviceError` for one
-    device, for an object of a framework, and for anything else that is not an iterable of
-    spellings, and `ArgumentError` for an empty iterable."""
-    # a string can be iterated over too, and so can a framework's tensors
+    """Returns the devices that an iterable of spellings names. Raises `ArgumentError` for an empty iterable. Raises
+    `DeviceError` for a single device, for an object of a framework, and for anything else that is not an iterable of
+    spellings."""
+    # strings and a framework's tensors can be iterated over, too, but are not lists of devices
     if (
         isinstance(devices, str | Device)
         or registry.owner_of(type(devices))
@@ -310,10 +315,9 @@ def _places(devices: Iterable[object]) -> list[Device]:
 
 
 def _as_list(things: Iterable[Any], name: str) -> list[Any]:
-    """Returns `things`, an iterable with one item for each device, as a list. Raises
-    `NotATensorError` for a string, a dict, an object of a framework (one tensor would be taken
-    apart along its first axis), and anything that cannot be iterated over. Raises
-    `ArgumentError` if there are no items. `name` is what errors call the items."""
+    """Returns `things`, an iterable with one item for each device, as a list. Raises `NotATensorError` for a string, a
+    dict, an object of a framework (a single tensor would be split along its first axis), and anything that cannot be
+    iterated over. Raises `ArgumentError` if there are no items. Errors call the items by `name`."""
     if (
         isinstance(things, str | dict)
         or registry.owner_of(type(things))
@@ -330,9 +334,9 @@ def _as_list(things: Iterable[Any], name: str) -> list[Any]:
 
 
 def _checked_devices(operands: Iterable[Operand], places: list[Device]) -> list[Device]:
-    """Returns the devices `places` under their plain names, `gpu:1` for `cuda:1`. Raises
-    `DeviceNotFoundError` if a backend of the operands lacks one of the devices, and
-    `DTypeError` if a device lacks the dtype of an operand."""
+    """Returns the devices `places` under their plain names, such as `gpu:1` for `cuda:1`. Raises `DeviceNotFoundError`
+    if the backend of an operand lacks one of the devices, and `DTypeError` if a device lacks the dtype of an
+    operand."""
     for backend in {operand.backend for operand in operands}:
         for place in places:
             backend.require(place)
@@ -345,15 +349,15 @@ def _checked_devices(operands: Iterable[Operand], places: list[Device]) -> list[
 
 
 def _moved_part(operand: Operand, x: Any, place: Device, argument: Any) -> Any:
-    """Returns `x`, a part of `operand`, on a device. As in `to_device`, a tensor that cannot leave the host stays
-    there if it is in a container: if `argument`, which was passed to the verb, is not the tensor itself."""
+    """Returns `x`, a part of `operand`, on a device. As in `to_device`, a tensor that cannot leave the host stays there
+    if it is in a container. `argument` is the argument of the verb: the tensor itself, or a container that holds it."""
     if operand.kind == "tensor" and operand.backend.is_host_bound(x) and not is_leaf(argument):
         return x
     return leaves.move(operand.backend, operand.kind, x, place)
 
 
 def _ids(column: Iterable[Operand]) -> tuple[int, ...]:
-    """Returns the `id`s of the tensors in a column: the operands at one path, one from each
+    """Returns the `id`s of the tensors in a column. A column contains the operands at the same path, one from each
     replica or part."""
     return tuple(id(operand.value) for operand in column)
 
@@ -362,9 +366,8 @@ def _ids(column: Iterable[Operand]) -> tuple[int, ...]:
 
 
 def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -> None:
-    """Raises `ContainerError` if the paths of the tensors in one of the containers in `listed`
-    differ from those in the first container. `rows` has the operands of each container, and
-    `name` is what errors call the list."""
+    """Raises `ContainerError` if the paths of the tensors in one of the containers in `listed` differ from those in the
+    first container. `rows` contains the operands of each container. Errors call the list by `name`."""
     paths = [
         [operand.name.removeprefix(f"{name}[{i}]") for operand in row]
         for i, row in enumerate(rows)
@@ -390,8 +393,8 @@ def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -
 def _check_others(parts: list[Any]) -> None:
     """Raises `ContainerError` if a value that is not a tensor differs between the parts,
     because the joined result can have only one value there."""
-    # `_check_structures` has ensured that either all parts are tensors, which have no other
-    # values, or none is: so `i` below is the index in `parts`
+    # `_check_structures` has ensured that either every part is a tensor, without other values,
+    # or no part is a tensor. So `i` below is the index in `parts`
     others = [
         {leaf.path: leaf.value for leaf in trees.leaves(part) if not is_leaf(leaf.value)}
         for part in parts
@@ -400,7 +403,7 @@ def _check_others(parts: list[Any]) -> None:
     for i, other in enumerate(others):
         for path in {**others[0], **other}:
             own_value, first = other.get(path), others[0].get(path)
-            # a value of None differs from no value, for which `get` returns None as well
+            # None as a value differs from a missing value, for which `get` returns None as well
             if (path in other) is not (path in others[0]) or not _is_same(own_value, first):
                 raise ContainerError(
                     f"parts[{i}]{path} is {shown(own_value)}, but parts[0]{path} is {shown(first)}; values that are "
@@ -409,18 +412,17 @@ def _check_others(parts: list[Any]) -> None:
 
 
 def _is_same(first: Any, second: Any) -> bool:
-    """Whether two values are equal; two NaNs are."""
+    """Whether two values are equal. NaN is treated as equal to NaN."""
     # only a NaN is unequal to itself
     return bool(first is second or first == second or (first != first and second != second))
 
 
 def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
-    """Raises an error unless all tensors of a column (see `_ids`) have the same backend
-    (`ArgumentError`), the same dtype (`DTypeError`), and as many axes with equal sizes from
-    axis `start` on (`ShapeError`)."""
+    """Raises an error unless all tensors of a column (see `_ids`) have the same backend (`ArgumentError`), the same
+    dtype (`DTypeError`), the same number of axes, and the same sizes from axis `start` on (`ShapeError`)."""
     first = column[0]
-    # dtypes as the framework has them, because some have no name here: JAX's random keys and
-    # 4-bit ints
+    # the framework's own dtypes are compared, because xdevice has no name for some dtypes, such as JAX's random keys
+    # and 4-bit ints
     shape, dtype = shape_of(first), first.value.dtype
     for operand in column[1:]:
         if operand.backend is not first.backend:
@@ -442,9 +444,9 @@ def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
 
 
 def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
-    """Raises `ContainerError` if one tensor is at two paths of a replica, but another replica
-    has two tensors at these paths: the sums at both paths would have to be equal. Each of
-    `columns` has the operands at one path."""
+    """Raises `ContainerError` if one replica has the same tensor at two paths, but another replica has two tensors at
+    these paths, because the sums at both paths would have to be equal. Each of the `columns` contains the operands at
+    one path."""
     columns_by_id: dict[int, Sequence[Operand]] = {}
     for column in columns:
         for operand in column:
@@ -463,10 +465,9 @@ def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
 
 
 def _models(operands: list[Operand]) -> list[Operand]:
-    """Returns the models among the operands that have to be copied, each once. A model that is
-    part of another model is left out, because it is copied together with that model. Raises
-    `UnsupportedError` if two models, neither of which is part of the other, share a
-    variable."""
+    """Returns the models among the operands that have to be copied, each of them once. A model that is part of another
+    model is left out, because it is copied together with that model. Raises `UnsupportedError` if two models, neither
+    of which is part of the other, share a variable."""
     # the model to which each variable belongs, by the variable's `id`
     owners: dict[int, Operand] = {}
     models: list[Operand] = []
@@ -474,13 +475,15 @@ def _models(operands: list[Operand]) -> list[Operand]:
     unique = {
         id(operand.value): operand for operand in operands if operand.kind == "model"
     }.values()
-    # each with the `id`s of its variables, which are not needed if it is the only operand
+    # pairs of a model and the `id`s of its variables; the `id`s are unnecessary if the model is
+    # the only operand
     sized = [
         (operand, [] if _is_alone(operands) else [id(v) for _, v in _variables(operand)])
         for operand in unique
     ]
-    # models with more variables first, and so every model before its parts; of two with as
-    # many, a variable (which is among its own variables) comes after a model that has it
+    # models with more variables come first, so that every model comes before its parts. A
+    # variable, which is listed as a model with one variable, comes after a model that has no
+    # other variable
     for operand, variables in sorted(
         sized, key=lambda pair: (-len(pair[1]), id(pair[0].value) in pair[1])
     ):
@@ -508,15 +511,15 @@ def _variables(operand: Operand) -> Iterable[tuple[str, Any]]:
 
 
 def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Device) -> Any:
-    """Returns a copy of `x` on the device `place`. `operands` are the tensors and models in
-    `x`, and `models` those that are copied as models. These come first: if a parameter of such
-    a model is also in `x` outside the model, the copy of `x` has the parameter of the copied
-    model there."""
+    """Returns a copy of `x` on the device `place`. `operands` are the tensors and models in `x`, and `models` are the
+    operands that are copied as models. Models are copied first: if a parameter of a model is also in `x` outside the
+    model, the copy of `x` contains the parameter of the copied model there."""
     # the copy of each operand, by the operand's `id`
     new: dict[int, Any] = {}
     for operand in models:
         twin = leaves.copy(operand.backend, operand.kind, operand.value, place)
-        # other operands may be variables of this model; a copy has the same names
+        # other operands may be variables of this model; the copy's variables have the same
+        # names
         if not _is_alone(operands):
             twins = dict(operand.backend.variables(twin))
             new.update((id(old), twins[name]) for name, old in _variables(operand))
@@ -531,13 +534,13 @@ def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Devi
 
 
 def _reduce(column: Sequence[Operand], op: str) -> list[Any]:
-    """Returns the sum or mean (`op`) of a column of operands, once for each operand: as the
-    operand itself, if the result was written into it, or as a new tensor."""
+    """Returns a list with the sum or mean (`op`) of a column of operands, once for each operand. An item is the operand
+    itself if the result was written into the operand, otherwise a new tensor."""
     tensors = [read(operand) for operand in column]
-    # `_check_alike` has checked that all have the same backend
+    # `_check_alike` has checked that all operands have the same backend
     results = column[0].backend.all_reduce(tensors, op == "mean")
     for operand, tensor, result in zip(column, tensors, results, strict=True):
-        # the framework has not written into the variable's tensor, but returned a new one
+        # the framework has not written into the variable's tensor, but returned a new tensor
         if operand.kind == "model" and result is not tensor:
             operand.backend.write(operand.value, result)
     return [

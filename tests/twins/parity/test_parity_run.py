@@ -516,7 +516,7 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch)
         (["--backends", "torch,jax", "--rtol", "0", "--calibrate"], "choose one"),
         (
             ["--backends", "torch,jax", "--save", "s.py/run"],
-            "cannot make the folder s.py/run: Not a directory",
+            "cannot create the folder s.py/run: Not a directory",
         ),
         (["--backends", "torch,jax", "--timeout", "0"], "--timeout"),
         (
