@@ -1,8 +1,8 @@
-"""Passes tensors through an engine: converts them to the engine's framework and back, and adds the operations that
-engines lack: means, weighted means, and sums of 16-bit floats that are rounded once.
+"""Passes tensors through an engine: converts them to the engine's framework and back, and implements the operations
+that engines lack: means, weighted means, and sums of 16-bit floats that are rounded only once.
 
-A tensor that can be written in place receives the result, without a copy if the engine's
-framework can use its memory. For any other tensor a new one is made. Nothing here is voted on,
+If a tensor can be written in place, the result is written to it, without a copy if the engine's
+framework can use the tensor's memory. Otherwise a new tensor is created. Nothing here votes,
 because the ranks have already voted on the call.
 """
 
@@ -43,27 +43,28 @@ if TYPE_CHECKING:
     from xdevice.replicas.operands import Operand
 
 OPS: Final = ("sum", "mean", "max", "min")
-"""The operations by which tensors are reduced."""
+"""The names of the reductions."""
 _MAX_WEIGHT: Final = sys.float_info.max
-"""The largest weight that is allowed: the largest finite float."""
+"""The largest allowed weight: the largest finite float."""
 BUCKET_BYTES: Final = 25 * 2**20
-"""The most bytes in a bucket. A gradient with more bytes has a bucket to itself. PyTorch's DDP
-uses the same size."""
+"""The maximum size of a bucket, in bytes. A larger gradient has a bucket of its own. PyTorch's
+DDP uses the same size."""
 FIRST_BUCKET_BYTES: Final = 2**20
-"""The most bytes in the first bucket of each kind, which is small so that it is sent early."""
+"""The maximum size of the first bucket of each kind, in bytes. The first bucket is small so
+that it is sent early."""
 _SMALL_BYTES: Final = 2**16
-"""The most bytes of a tensor that is sent together with others in one call of `all_reduce` or
-`broadcast`."""
+"""The maximum size, in bytes, of a tensor that is sent together with other tensors in one call
+of `all_reduce` or `broadcast`."""
 _JOINED: Final = (*FLOATS, "int32", "int64")
-"""The dtypes of tensors that every engine's backend can join to one vector."""
+"""The dtypes of which the backend of every engine can join tensors to one vector."""
 _WIDE: Final = {"float16": "float32", "bfloat16": "float32"}
-"""The dtype in which floats of each 16-bit dtype are summed."""
+"""Maps each 16-bit float dtype to the dtype in which its values are summed."""
 
 
 def check_op(operand: Operand, op: str) -> None:
-    """Raises `DTypeError` if the tensor's dtype cannot be reduced by `op`, one of `OPS`."""
+    """Raises `DTypeError` if tensors of this dtype cannot be reduced by `op`, one of `OPS`."""
     dtype = dtype_of(operand)
-    # a maximum needs an order, which complex numbers lack, and a sum does not
+    # unlike a sum, a maximum needs an order, which complex numbers do not have
     if op in ("max", "min"):
         if dtype.startswith("complex"):
             raise DTypeError(
@@ -78,8 +79,8 @@ def check_op(operand: Operand, op: str) -> None:
 
 
 def require_dtype(operand: Operand, op: str | None) -> None:
-    """Raises `DTypeError` if the tensor's dtype cannot be reduced by `op`, or, with None, if no
-    engine can send it."""
+    """Raises `DTypeError` if tensors of this dtype cannot be reduced by `op`, or, if `op` is
+    None, if no engine can send tensors of this dtype."""
     if op is not None:
         check_op(operand, op)
     elif (dtype := dtype_of(operand)) in SHORT_FLOATS:
@@ -89,9 +90,9 @@ def require_dtype(operand: Operand, op: str | None) -> None:
 
 
 def require_here(operand: Operand, verb: str, own_device: Callable[[], Device]) -> None:
-    """Raises an error if no engine can take this tensor: if it is symbolic or sparse, or on a
-    GPU other than `own_device()`, the device of this process. `verb` is the name of the
-    collective, for the error."""
+    """Raises an error if no engine can accept this tensor: if it is symbolic or sparse, or if
+    it is on a GPU other than `own_device()`, the device of this process. `verb` is the name of
+    the collective, for the error."""
     if operand.kind != "model":
         refuse_symbol(operand)
         refuse_sparse(operand, verb)
@@ -103,25 +104,25 @@ def require_here(operand: Operand, verb: str, own_device: Callable[[], Device]) 
     # framework that the program has not imported
     if tensor_device.kind != "cpu" and tensor_device is not (device := own_device()):
         raise DeviceMismatchError(
-            f"{operand.name} is on {tensor_device}, but this process works on {device} (world.device); move it there"
+            f"{operand.name} is on {tensor_device}, but this process works on {device} (world.device); move the tensor "
+            "there"
         )
 
 
 class Bucket(NamedTuple):
-    """The gradients that are sent together, in one vector."""
+    """A group of gradients that are sent together, in one vector."""
 
     dtype: str
     indices: list[int]
-    """The indices of the gradients in the list of all gradients."""
+    """The indices of these gradients in the list of all gradients."""
 
 
 def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
-    """Returns the buckets for the `operands` with these indices. Each bucket has one dtype,
-    backend and device, and the buckets are the same on all ranks. The last operands come first,
-    because a backward pass computes their gradients first."""
+    """Returns the buckets for those `operands` whose indices are in `indices`. All operands of
+    a bucket have the same dtype, backend and device, and the buckets are the same on all ranks.
+    The last operands come first, because a backward pass computes their gradients first."""
     buckets: list[Bucket] = []
-    # for each kind, the bucket that is not full yet, its bytes, and the most bytes that it may
-    # have
+    # maps each kind to the bucket that is not full yet, its size, and its maximum size
     filling: dict[tuple[Any, ...], tuple[Bucket, int, int]] = {}
     for i in reversed(indices):
         operand = operands[i]
@@ -129,41 +130,42 @@ def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
         kind = operand.backend.name, dtype, operand.backend.device_of(read(operand))
         size = bytes_of(operand)
         bucket, used, most = filling.get(kind, (Bucket(dtype, []), 0, FIRST_BUCKET_BYTES))
-        # this kind has no bucket yet, or its bucket has no room for the operand
+        # this kind has no bucket yet, or the operand does not fit into its bucket
         if not bucket.indices or used + size > most:
             # only the first bucket of a kind is small; later ones have the full size
             most = BUCKET_BYTES if bucket.indices else most
             bucket, used = Bucket(dtype, []), 0
             buckets.append(bucket)
         bucket.indices.append(i)
-        # gradients of several dtypes may alternate, so each kind keeps a bucket that is being filled
+        # gradients of several dtypes may alternate, so each kind has its own bucket that is being filled
         filling[kind] = bucket, used + size, most
     return buckets
 
 
 def _is_small(operand: Operand) -> bool:
-    """Whether a tensor is sent together with others, in one vector."""
+    """Whether a tensor is sent together with other tensors, in one vector."""
     return dtype_of(operand) in _JOINED and 0 < bytes_of(operand) <= _SMALL_BYTES
 
 
 def _is_empty(operand: Operand) -> bool:
-    """Whether a tensor has no elements. No engine gets such a tensor, because several engines
-    crash or hang on it."""
+    """Whether a tensor has no elements. Such a tensor is not passed to any engine, because
+    several engines crash or hang on it."""
     return 0 in shape_of(operand)
 
 
 def _cast(y: Any, dtype: str) -> Any:
-    """Returns a tensor of any framework in another dtype."""
+    """Returns `y`, a tensor of any framework, cast to `dtype`."""
     return array_namespace(y).astype(y, dtype)
 
 
 def _reshaped(y: Any, shape: tuple[int, ...]) -> Any:
-    """Returns a tensor of any framework in another shape."""
+    """Returns `y`, a tensor of any framework, reshaped to `shape`."""
     return array_namespace(y).reshape(y, shape)
 
 
 class Weight(NamedTuple):
-    """The weight of this rank's tensors in a mean, and the sum of all ranks' weights."""
+    """The weight of this rank's tensors in a mean (`own`), and the sum of the weights of all
+    ranks (`total`)."""
 
     own: float
     total: float
@@ -171,25 +173,26 @@ class Weight(NamedTuple):
 
 def weight_of(value: Any) -> float:
     """Returns the argument `weight` of a collective as a float. Raises `ArgumentError` if it is
-    not a finite number of 0 or more."""
-    # the comparison with the largest float refuses infinity, and NaN, which compares as False
+    not a finite, non-negative number."""
+    # the comparison with the largest float excludes infinity, and also NaN, for which every
+    # comparison is False
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= _MAX_WEIGHT:  # type: ignore[operator]
         raise ArgumentError(
-            f"weight must be a finite number of 0 or more, such as the number of samples, not {shown(value)}"
+            f"weight must be a finite, non-negative number, such as the number of samples, not {shown(value)}"
         )
     return float(value)
 
 
 class Carrier:
-    """Runs collectives on tensors of any backend: an engine, together with the backend whose
-    tensors it takes. A `Session` makes it.
+    """Runs collectives on tensors of any backend. It consists of an engine and the backend
+    whose tensors the engine accepts. A `Session` creates it.
 
     Args:
         backend: the backend of the engine's framework.
         engine: the engine.
         size: the number of ranks.
         device: the device of this process.
-        run_copy: calls a function that makes a copy, perhaps in another thread, and returns its result.
+        run_copy: calls a function that copies a tensor, possibly in another thread, and returns the function's result.
     """
 
     def __init__(
@@ -206,33 +209,34 @@ class Carrier:
         self.device = device
         self._run_copy = run_copy
         self._admitted: set[tuple[str, Any, str, str | None]] = set()
-        """The keys of `require_dtype` that have passed the check."""
+        """The keys, computed in `require_dtype`, of the calls that have passed the check."""
 
     def require_dtype(self, operand: Operand, verb: str, op: str | None) -> None:
-        """Raises `DTypeError` or `UnsupportedError` if the engine's method `verb` cannot take
-        this tensor's dtype. `op` is the operation of a method that reduces, or None."""
-        # the result depends on these four only, and each training step needs the same few
-        # results
+        """Raises `DTypeError` or `UnsupportedError` if the engine's method `verb` does not
+        support this tensor's dtype. `op` is the name of the reduction, or None if the method
+        does not reduce."""
+        # the result depends only on these four values, and each training step needs the same
+        # few results
         key = operand.backend.name, read(operand).dtype, verb, op
         if key not in self._admitted:
             self._require_dtype(operand, verb, op)
             self._admitted.add(key)
 
     def _require_dtype(self, operand: Operand, verb: str, op: str | None) -> None:
-        """Does the check of `require_dtype`. Raises `DTypeError` if all engines, or the
-        framework of this engine, lack the tensor's dtype for `op`, and `UnsupportedError` if
-        this engine itself refuses the dtype."""
+        """Checks a tensor for `require_dtype`. Raises `DTypeError` if no engine supports the
+        tensor's dtype for `op`, or if the framework of this engine lacks the dtype. Raises
+        `UnsupportedError` if only the engine itself refuses the dtype."""
         require_dtype(operand, op)
         dtype, target = dtype_of(operand), self.backend
         reason = (
             target.dtype_refusal(dtype)
             if dtype in target.dtypes
-            else f"{target.name} does not support it"
+            else f"{target.name} has no such dtype"
         )
         if reason is not None:
             raise DTypeError(
-                f"{operand.name} is {dtype}, which the engine {self.engine.name} cannot take: {reason}; choose another "
-                "engine with xdevice.distributed.processes(engine=...), or another dtype"
+                f"{operand.name} is {dtype}, which the engine {self.engine.name} does not support: {reason}; choose "
+                "another engine with xdevice.distributed.processes(engine=...), or another dtype"
             )
         # a reduction casts 16-bit floats first; other methods send the bits as they are
         sent_as = _WIDE.get(dtype, dtype) if op else dtype
@@ -252,17 +256,17 @@ class Carrier:
         run_one: Callable[[Operand], Any],
         run_packed: Callable[[Any, str], Any],
     ) -> dict[int, Any]:
-        """Runs a collective on several operands, and returns the results by the `id` of the
-        operands' values.
+        """Runs a collective on several operands, and returns a dict that maps the `id` of each
+        operand's value to the result.
 
-        `run_one` gets an operand, and returns its result. If there are several small operands,
-        `run_packed` gets a vector with the elements of several, and its dtype, and returns the
-        vector of the results. A call of an engine takes 0.2 to 2 ms, however small its tensor
-        is.
+        `run_one` is called with an operand, and returns its result. If there are several small
+        operands, `run_packed` is called with a vector that contains the elements of several
+        operands, and with its dtype, and returns the vector of the results. This saves time
+        because a call of an engine takes 0.2 to 2 ms even for a very small tensor.
         """
         small = [i for i, operand in enumerate(operands) if _is_small(operand)]
         new = {}
-        # a single small tensor gains nothing from being packed
+        # packing a single small tensor would save no time
         for bucket in buckets_of(operands, small) if len(small) > 1 else ():
             bucketed = [operands[i] for i in bucket.indices]
             new.update(
@@ -272,9 +276,10 @@ class Carrier:
         return new | {id(operand.value): run_one(operand) for operand in rest}
 
     def all_reduce(self, operand: Operand, op: str, weight: Weight | None) -> Any:
-        """Returns the sum, mean, max or min (`op`) of an operand over the ranks: the caller's
-        tensor with the result in it, or a new tensor if the caller's cannot be written.
-        `weight` is for a mean; None gives all ranks equal weights."""
+        """Returns the sum, mean, max or min (`op`) of an operand over the ranks. The result is
+        written to the caller's tensor, which is returned; if that tensor cannot be written, a
+        new tensor is returned. `weight` is used for a mean; None means that all ranks have
+        equal weights."""
         if _is_empty(operand):
             return operand.value
         y, is_shared = self._as_writable(operand)
@@ -282,23 +287,24 @@ class Carrier:
         return self._store(operand, y, is_shared, total)
 
     def reduce_scatter(self, operand: Operand, op: str) -> Any:
-        """Returns this rank's part of the reduction of an operand, along the first axis, as a
-        new tensor."""
+        """Reduces an operand over the ranks, and returns this rank's part of the result along
+        the first axis, as a new tensor."""
         y, is_shared = self._as_writable(operand)
         if _is_empty(operand):
             lengths = [shape_of(operand)[0] // self.size] * self.size
             return self._to_framework(self.backend.split(y, lengths)[0], operand.backend)
-        # the engine may write into `y`, but this collective must not change the caller's tensor
+        # the engine may write to `y`, but this collective must not change the caller's tensor
         if is_shared:
             y = self.backend.copy(y, self.backend.device_of(y))
         part = self.reduce(y, dtype_of(operand), op, None, "reduce_scatter")
         return self._to_framework(part, operand.backend)
 
     def start_mean(self, y: Any, dtype: str, weight: Weight | None) -> Callable[[], Any]:
-        """Starts the mean of `y` over the ranks, and returns a function that waits for the mean
-        and returns it. An engine that can do only one thing at a time computes the mean in that
-        function. `y` is as in `reduce`."""
-        # no engine gets a tensor without elements, because several crash or hang on it
+        """Starts to compute the mean of `y` over the ranks, and returns a function that waits
+        for the mean and returns it. If the engine can run only one operation at a time, that
+        function computes the mean. `y` is as in `reduce`."""
+        # a tensor without elements is not passed to the engine, because several engines crash
+        # or hang on it
         if 0 in y.shape:
             return lambda: y
         engine, divisor = self.engine, weight.total if weight is not None else self.size
@@ -312,7 +318,7 @@ class Carrier:
     def reduce(self, y: Any, dtype: str, op: str, weight: Weight | None, verb: str) -> Any:
         """Returns the sum, mean, max or min (`op`) of `y` over the ranks. `y` is a tensor of
         the engine's framework, and may be overwritten. `dtype` is the name of its dtype, and
-        `verb` the name of the engine's method, "all_reduce" or "reduce_scatter"."""
+        `verb` is the name of the engine's method: "all_reduce" or "reduce_scatter"."""
         engine = self.engine
         y = self._summand(y, dtype, weight)
         if op in ("max", "min") and dtype in FLOATS:
@@ -320,14 +326,14 @@ class Carrier:
         else:
             result = getattr(engine, verb)(y, "sum" if op == "mean" else op)
         if op == "mean":
-            # after the sum, so that it is rounded once: dividing on each rank would round once
-            # for each rank
+            # the sum is divided, so that the division rounds once; dividing the summands on
+            # each rank would round once per rank
             result = engine.over(result, weight.total if weight is not None else self.size)
         return _cast(result, dtype) if dtype in _WIDE else result
 
     def _summand(self, y: Any, dtype: str, weight: Weight | None) -> Any:
-        """Returns `y` as the engine reduces it: 16-bit floats as float32, and times this rank's
-        weight."""
+        """Returns `y` in the form in which the engine reduces it: cast to float32 if it
+        contains 16-bit floats, and multiplied by this rank's weight, if there is one."""
         wide = _WIDE.get(dtype)
         # a sum of 16-bit floats would be rounded once for each rank, in an order that depends
         # on the engine
@@ -336,9 +342,10 @@ class Carrier:
         return y if weight is None else self._multiply(y, wide or dtype, weight.own)
 
     def _extreme(self, y: Any, op: str, reduce: Callable[[Any, str], Any]) -> Any:
-        """Returns the max or min of `y` over the ranks, which is NaN if any rank has NaN, as in
-        NumPy. `reduce` is the engine's method. It is called twice, because engines lose NaN in
-        some orders of ranks: gloo's max of 0, NaN and 2 on three ranks is 0."""
+        """Returns the max or min of `y` over the ranks. As in NumPy, the result is NaN where
+        any rank has NaN. `reduce` is the engine's method. It is called twice, because engines
+        lose NaN in some orders of the ranks: with 0, NaN and 2 on three ranks, gloo's max is
+        0."""
         xp = array_namespace(y)
         is_nan = xp.isnan(y)
         has_nan = reduce(xp.astype(is_nan, y.dtype), "max")
@@ -346,17 +353,17 @@ class Carrier:
         return xp.where(has_nan > 0, xp.full_like(extreme, float("nan")), extreme)
 
     def _multiply(self, y: Any, dtype: str, own: float) -> Any:
-        """Returns `y` times `own`, the weight of this rank; with the weight 0, zeros, even
-        where `y` is NaN. `dtype` is the name of the dtype of `y`."""
-        # `y` may be NaN, as the mean of no samples is in many frameworks, and NaN times 0 is
-        # NaN
+        """Returns `y` times `own`, the weight of this rank. If the weight is 0, the result is 0
+        everywhere, even where `y` is NaN. `dtype` is the name of the dtype of `y`."""
+        # NaN times 0 is NaN, and `y` may contain NaN: in many frameworks, the mean over no
+        # samples is NaN
         if own == 0:
             return self.backend.full(tuple(y.shape), 0.0, self.backend.device_of(y), dtype)
         return self.engine.times(y, own)
 
     def broadcast(self, operand: Operand, root: int) -> Any:
-        """Returns the values of the rank `root`, in the caller's tensor or in a new one, like
-        `all_reduce`."""
+        """Returns the values that the operand has on the rank `root`, in the caller's tensor or
+        in a new tensor, as `all_reduce` does."""
         if _is_empty(operand):
             return operand.value
         y, is_shared = self._as_writable(operand)
@@ -364,9 +371,9 @@ class Carrier:
 
     def all_gather(self, operand: Operand, lengths: list[int] | None) -> Any:
         """Returns the tensors of all ranks, joined along the first axis, as a new tensor.
-        `lengths` has the length of that axis on each rank; it is None if the lengths are equal.
-        Shorter tensors are padded before they are sent, because engines need one shape on all
-        ranks."""
+        `lengths` contains the length of that axis on each rank, or is None if the lengths are
+        equal. Shorter tensors are padded before they are sent, because engines need the same
+        shape on all ranks."""
         y = self.read_only(operand)
         if lengths is None:
             parts = self._gathered(y)
@@ -374,7 +381,7 @@ class Carrier:
             longest = max(lengths)
             parts = self._gathered(self._pad(y, dtype_of(operand), longest))
             pairs = zip(parts, lengths, strict=True)
-            # without the padding
+            # removes the padding
             parts = [
                 self.backend.split(part, [n, longest - n])[0] if n < longest else part
                 for part, n in pairs
@@ -382,12 +389,12 @@ class Carrier:
         return self._to_framework(self.backend.join(parts), operand.backend)
 
     def _gathered(self, y: Any) -> list[Any]:
-        """Returns a list with the `y` of each rank, in the order of the ranks. All have the
-        same shape. Tensors without elements are not sent."""
+        """Returns a list with the `y` of each rank, in the order of the ranks. `y` has the same
+        shape on all ranks. Tensors without elements are not sent."""
         return [y] * self.size if 0 in y.shape else self.engine.all_gather(y)
 
     def _pad(self, y: Any, dtype: str, longest: int) -> Any:
-        """Returns `y` with zeros appended, so that its first axis has the length `longest`."""
+        """Returns `y`, padded with zeros so that its first axis has the length `longest`."""
         length, *rest = y.shape
         if length == longest:
             return y
@@ -402,7 +409,7 @@ class Carrier:
 
     def recv(self, operand: Operand, source: int) -> Any:
         """Returns the values that the rank `source` sends, in the caller's tensor or in a new
-        one, like `all_reduce`."""
+        tensor, as `all_reduce` does."""
         if _is_empty(operand):
             return operand.value
         y, is_shared = self._as_writable(operand)
@@ -411,17 +418,17 @@ class Carrier:
     # converting tensors to the engine's framework and back
 
     def read_only(self, operand: Operand) -> Any:
-        """Returns the caller's tensor as a tensor of the engine's framework. The two may share
-        memory, so the result must not be written."""
+        """Returns the caller's tensor, converted to the engine's framework. The two tensors may
+        share memory, so the result must not be written."""
         x = read(operand)
-        # waits, because the framework may still be computing the values, and the engine reads
-        # the memory at once
+        # waits until the framework has computed the values, because the engine reads the memory
+        # at once
         operand.backend.finish(x)
         return convert(x, self.backend)
 
     def _as_writable(self, operand: Operand) -> tuple[Any, bool]:
-        """Returns a tensor of the engine's framework that has the values of the caller's tensor and may be written,
-        and whether the two share memory."""
+        """Returns two values: a tensor of the engine's framework that has the values of the caller's tensor and may be
+        written, and whether the two tensors share memory."""
         backend, x = operand.backend, read(operand)
         backend.finish(x)
         plain = backend.detached(x)
@@ -437,36 +444,37 @@ class Carrier:
             return self._copy_of(plain), False
 
     def _copy_of(self, x: Any) -> Any:
-        """Returns a copy of a tensor of any framework as a tensor of the engine's framework."""
+        """Returns a copy of `x`, a tensor of any framework, as a tensor of the engine's
+        framework."""
         return self._run_copy(lambda: convert(x, self.backend, copy=True))
 
     def _store(self, operand: Operand, y: Any, is_shared: bool, new: Any) -> Any:
-        """Returns the result of a collective: the caller's tensor with the new values in it, or
-        a new tensor if the caller's cannot be written. `_as_writable` has returned `y` and
+        """Returns the result of a collective: the caller's tensor with the new values, or a new
+        tensor if the caller's tensor cannot be written. `_as_writable` has returned `y` and
         `is_shared`, and the engine has returned `new`."""
         if is_shared:
-            # the engine may have written into `y`, and so into the caller's tensor, already
+            # the engine may already have written to `y`, and thereby to the caller's tensor
             if new is not y:
                 self.backend.write(y, new)
             return operand.value
         return self.write_back(operand, new)
 
     def pack(self, operands: list[Operand]) -> Any:
-        """Returns the elements of the operands, one operand after the other, as one new vector
-        of the engine's framework."""
+        """Returns a new vector of the engine's framework with the elements of the operands, one
+        operand after the other."""
         values = self._native_values(operands)
-        # the engine may pack them in one call of its framework
+        # the engine may be able to pack the values in one call of its framework
         packed = None if values is None else self.engine.pack(values)
         if packed is not None:
             return packed
-        # the operands belong to a different framework than the engine, or the engine packs nothing
+        # the operands belong to a different framework than the engine, or the engine does not pack tensors
         return self.backend.join(
             [_reshaped(self.read_only(operand), (-1,)) for operand in operands]
         )
 
     def unpack(self, vector: Any, operands: list[Operand]) -> bool:
-        """Writes the elements of a vector of the engine's framework into the operands, if the
-        engine can do so in one call. Returns False if nothing was written."""
+        """Writes the elements of `vector`, a tensor of the engine's framework, to the operands,
+        if the engine can do so in one call. Returns False if nothing was written."""
         values = self._native_values(operands)
         return (
             values is not None
@@ -475,9 +483,9 @@ class Carrier:
         )
 
     def write_back_all(self, operands: list[Operand], new: Any) -> dict[int, Any]:
-        """Writes the elements of `new`, a vector of the engine's framework, into the operands.
-        Returns a dict from the `id` of each operand's value to the value itself, or to a new
-        tensor if the value cannot be written."""
+        """Writes the elements of `new`, a vector of the engine's framework, to the operands.
+        Returns a dict that maps the `id` of each operand's value to the value itself, or to a
+        new tensor if the value cannot be written."""
         if self.unpack(new, operands):
             return {id(operand.value): operand.value for operand in operands}
         parts = self.backend.split(new, [prod(shape_of(operand)) for operand in operands])
@@ -487,9 +495,10 @@ class Carrier:
         }
 
     def _native_values(self, operands: list[Operand]) -> list[Any] | None:
-        """Returns the values of the operands if all of them are tensors of the engine's
+        """Returns the values of the operands if all operands are tensors of the engine's
         framework, and otherwise None."""
-        # a variable, such as TensorFlow's, is an operand of the kind "model", and not a tensor
+        # a variable, such as a TensorFlow variable, is an operand of the kind "model", and not
+        # a tensor
         if any(
             operand.backend is not self.backend or operand.kind == "model"
             for operand in operands
@@ -498,10 +507,11 @@ class Carrier:
         return [operand.value for operand in operands]
 
     def write_back(self, operand: Operand, new: Any) -> Any:
-        """Writes `new`, a tensor of the engine's framework, into the caller's tensor, and returns the latter. If the
-        caller's tensor cannot be written, converts `new` to its framework and returns that instead."""
+        """Writes `new`, a tensor of the engine's framework, to the caller's tensor, and returns the caller's tensor. If
+        the caller's tensor cannot be written, returns `new`, converted to the framework of the caller's tensor."""
         back = self._to_framework(new, operand.backend)
-        # a variable, such as TensorFlow's, whose kind is "model", can always be written
+        # a variable, such as a TensorFlow variable, has the kind "model" and can always be
+        # written
         if operand.kind != "model" and not operand.backend.can_write(
             operand.backend.detached(operand.value)
         ):
@@ -510,6 +520,6 @@ class Carrier:
         return operand.value
 
     def _to_framework(self, new: Any, backend: Backend) -> Any:
-        """Returns a tensor of the engine's framework as a tensor of `backend`. The two may
-        share memory."""
+        """Returns `new`, a tensor of the engine's framework, as a tensor of `backend`. The two
+        tensors may share memory."""
         return new if backend is self.backend else convert(new, backend)

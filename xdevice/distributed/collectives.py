@@ -1,8 +1,8 @@
-"""The collectives on containers of tensors: each checks its argument, votes with the other ranks on the call, calls the
-engine, and rebuilds the container around the results.
+"""The collectives on containers of tensors. Each collective checks its argument, votes with the other ranks on the
+call, calls the engine, and rebuilds the container with the results.
 
-The whole argument is checked before anything is sent to the other ranks. In a world of one, it
-is checked and returned.
+The whole argument is checked before anything is sent to the other ranks. In a world of one, the
+argument is only checked and returned.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from .session import Session
 
 _checked: dict[tuple[type, Any, str], Backend] = {}
-"""The types of tensors, with a dtype and an operation, that have passed the checks of a collective in a world of one,
-and for each its backend. Later calls skip most checks, which would take most of the time in such a world. So a
-collective takes a microsecond or two."""
+"""Maps the type and dtype of each tensor that has passed the checks of a collective in a world of one, together with
+the operation, to the backend of the tensor. Later calls skip most checks, which would take most of the time in such a
+world. So a collective takes only a microsecond or two."""
 _NO_OP: Final = "none"
-"""The operation in the keys of `_checked` for collectives that compute nothing."""
+"""The operation in the keys of `_checked` for collectives that do not reduce."""
 
 
 def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     """Does the work of `World.all_reduce`: checks the arguments, votes on them, and reduces
-    each tensor, many small ones in one call of the engine."""
+    each tensor. One call of the engine reduces many small tensors."""
     _require_op("all_reduce", op)
     # a world of one returns its argument
     if (
@@ -55,31 +55,32 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     ):
         return x
     own_weight = None if weight is None else carrying.weight_of(weight)
-    # a sum, maximum or minimum has no weights
+    # weights make no sense for a sum, maximum or minimum
     if own_weight is not None and op != "mean":
         raise ArgumentError(f"a weight is allowed only with op='mean', but op is {shown(op)}")
     x = registry.as_array(x)
     operands = _sort(_summands(x))
     session.require_ready("all_reduce", operands, op)
-    # if two tensors share memory, the result for the first would change the second before the
-    # second is sent
+    # if two tensors shared memory, writing the result for the first would change the second
+    # before the second is sent
     if len(operands) > 1:
         refuse_overlaps(operands)
     if session.size == 1:
-        # refuses a weight of 0, as a larger world does. `str` stands for the text of the call,
-        # which is not sent
+        # refuses a weight of 0, as a larger world does. `str`, which returns "", replaces the
+        # function that describes the call, because nothing is sent
         session.agree(str, own_weight)
         _remember(x, op)
         return x
     carrier, unique = session.carrier, _each_once(operands)
 
     def describe_call() -> str:
-        """Returns the text that describes this call, and must be the same on all ranks."""
+        """Returns the string that describes this call. It must be the same on all ranks."""
         return f"all_reduce {op}{' weighted' if own_weight is not None else ''}: {signatures(operands)}"
 
-    # called after the vote, which sets `total`
+    # runs after the vote, which sets `total`
     def job() -> dict[int, Any]:
-        """Reduces the tensors, and returns the results by the `id` of the tensors."""
+        """Reduces the tensors, and returns a dict that maps the `id` of each tensor to its
+        result."""
         return carrier.one_by_one_or_packed(
             unique,
             lambda operand: carrier.all_reduce(operand, op, total),
@@ -94,7 +95,7 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
 
 def broadcast(session: Session, x: Any, root: int) -> Any:
     """Does the work of `World.broadcast`: checks the arguments, votes on them, and sends each
-    variable and tensor, many small ones in one call of the engine."""
+    variable and tensor. One call of the engine sends many small ones."""
     session.require_rank(root, "root")
     if session.is_ready_world_of_one and _is_checked(session, x, _NO_OP):
         return x
@@ -111,7 +112,7 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
         return x
     carrier, unique = session.carrier, _each_once(parts)
 
-    # the tensors of an optimizer are sent, and its numbers, such as the learning rate, are
+    # the tensors of an optimizer are sent, but its numbers, such as the learning rate, are only
     # compared
     settings = "".join(
         f"; {operand.name} {text}"
@@ -120,11 +121,12 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
     )
 
     def describe_call() -> str:
-        """Returns the text that describes this call, and must be the same on all ranks."""
+        """Returns the string that describes this call. It must be the same on all ranks."""
         return f"broadcast from {root}: {signatures(parts)}{overlap(parts)}{others_text(x)}{settings}"
 
     def job() -> dict[int, Any]:
-        """Sends the tensors, and returns the results by the `id` of the tensors."""
+        """Sends the tensors, and returns a dict that maps the `id` of each tensor to its
+        result."""
         return carrier.one_by_one_or_packed(
             unique,
             lambda operand: carrier.broadcast(operand, root),
@@ -145,7 +147,7 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
     operands = _sort(tensors_in(x, "x", "all_gather"))
     session.require_ready("all_gather", operands)
     if session.size == 1:
-        # a 0-d tensor becomes a vector with a number for each rank, even if there is only one
+        # a 0-d tensor becomes a vector with one number for each rank, even if there is only one
         # rank
         scalars = [operand for operand in operands if not shape_of(operand)]
         _remember(x, _NO_OP)
@@ -159,7 +161,7 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
     uneven = [not even and bool(shape_of(operand)) for operand in operands]
 
     def describe_call() -> str:
-        """Returns the text that describes this call, and must be the same on all ranks."""
+        """Returns the string that describes this call. It must be the same on all ranks."""
         return f"all_gather: {signatures(operands, uneven)}{others_text(x)}"
 
     with session.exclusive("all_gather"):
@@ -181,9 +183,9 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
 def _exchange_lengths(
     session: Session, call: str, operands: list[Operand]
 ) -> list[list[int] | None]:
-    """Votes on `call`, a text, and exchanges the lengths of the tensors' first axes in the
-    vote. Returns, for each tensor, a list of the lengths of its first axis on all ranks; None
-    for a 0-d tensor."""
+    """Votes on `call`, the string that describes the call, and in the same vote exchanges the
+    lengths of the tensors' first axes. Returns a list with one item for each tensor: the
+    lengths of its first axis on all ranks, or None if it is a 0-d tensor."""
     own_lengths = [shape_of(operand)[:1] for operand in operands]
     rows = [json.loads(text) for text in session.vote(call, json.dumps(own_lengths))]
     return [
@@ -202,7 +204,8 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
     for operand in operands:
         carrying.check_op(operand, op)
         length = length_of([operand])
-        # each rank gets an equal part, because engines do not take parts of different lengths
+        # each rank gets an equal part, because engines do not support parts of different
+        # lengths
         if length % session.size:
             raise ShapeError(
                 f"{operand.name} has the length {length} along its first axis, which cannot be divided "
@@ -215,7 +218,7 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
     carrier = session.carrier
 
     def describe_call() -> str:
-        """Returns the text that describes this call, and must be the same on all ranks."""
+        """Returns the string that describes this call. It must be the same on all ranks."""
         return f"reduce_scatter {op}: {signatures(operands)}"
 
     new = session.agree_and_call(
@@ -233,15 +236,14 @@ def send(session: Session, x: Any, to: int) -> None:
 
 
 def recv(session: Session, like: Any, source: int) -> Any:
-    """Does the work of `World.recv`, and returns the tensors with the values that were
-    received."""
+    """Does the work of `World.recv`: returns the tensors with the received values."""
     return _pair(session, "recv", like, source, "source")
 
 
 def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
-    """Sends or receives the tensors in `x`: `verb` is "send" or "recv", `other` the rank at the
-    other end, and `name` the argument that names it. Returns None after "send", and the tensors
-    with the received values after "recv"."""
+    """Sends or receives the tensors in `x`. `verb` is "send" or "recv", `other` is the rank at
+    the other end, and `name` is the name of the argument that contains this rank, for errors.
+    Returns None for "send", and the tensors with the received values for "recv"."""
     session.require_rank(other, name)
     if other == session.rank:
         raise ArgumentError(f"{name} is {other}, which is this rank; {verb} needs another rank")
@@ -252,13 +254,13 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
     what = signatures(operands) + others_text(x)
 
     def describe_call() -> str:
-        """Returns the text that describes this call to the hub, if the call takes long."""
+        """Returns the string that describes this call to the hub, if the call takes long."""
         return f"{verb} with rank {other}: {what}"
 
     # without `agree`, because the other ranks of the world take no part in this call
     with session.exclusive(verb):
-        # the two ranks vote even with check=False: a rank whose partner expects another tensor
-        # would hang in the engine
+        # the two ranks vote even with check=False, because otherwise a rank whose partner
+        # expects a different tensor would hang in the engine
         session.line.pair(verb, other, what)
         if verb == "send":
             session.call("send", describe_call, lambda: carrier.send(operands, other), operands)
@@ -280,12 +282,13 @@ def split_batch(session: Session, x: Any, even: bool) -> Any:
     x = registry.as_array(x)
     operands = tensors_in(x, "x", "split")
     sizes = sizes_of(length_of(operands), session.size, even, "ranks")
-    # not `require_ready`, which would also require what an engine needs: nothing is sent here
+    # not `require_ready`, which would also check the requirements of the engine, but nothing is
+    # sent here
     session.require_open("split_batch")
     if session.size == 1:
         _remember(x, _NO_OP)
         return x
-    # a tensor that is in the container twice stays one tensor
+    # a tensor that occurs twice in the container is still one tensor in the result
     unique = _each_once(operands)
     parts = {
         id(operand.value): operand.backend.split(operand.value, sizes)[session.rank]
@@ -298,17 +301,17 @@ def split_batch(session: Session, x: Any, even: bool) -> Any:
 
 
 def _require_op(verb: str, op: str) -> None:
-    """Raises `ArgumentError` if `op` is not the name of an operation by which tensors are
-    reduced."""
+    """Raises `ArgumentError` if `op` is not the name of a reduction."""
     if op not in OPS:
         raise ArgumentError(f"{verb}: op must be one of {', '.join(OPS)}, not {shown(op)}")
 
 
 def _summands(x: Any) -> list[Operand]:
-    """Returns the tensors in `x`, a tensor or a container. Raises an error if there are
-    none, or if `x` holds anything else, such as None, a number or a sparse tensor."""
+    """Returns the tensors in `x`, which is a tensor or a container. Raises an error if `x`
+    contains no tensor, or anything other than dense tensors, such as None, a number or a sparse
+    tensor."""
     owner = registry.kind_of(type(x))
-    # the usual case, without a walk through a container
+    # the usual case: a single tensor needs no walk through a container
     if owner is not None and owner.kind == "tensor":
         return [Operand("x", x, *owner)]
     operands = summands_in(x, "x", "this rank")
@@ -319,11 +322,11 @@ def _summands(x: Any) -> list[Operand]:
 
 
 def _variables(operand: Operand) -> list[Operand]:
-    """Returns the operands to send for one operand: for a model its variables, each once,
-    including those of layers that the framework does not list; for a tensor the operand
-    itself."""
+    """Returns the operands to send in place of `operand`. For a model these are its variables,
+    each once, including the variables of layers that the framework does not list. For a tensor
+    the only one is `operand` itself."""
     backend = operand.backend
-    # a variable of TensorFlow counts as a model, and consists of one tensor
+    # a TensorFlow variable is treated as a model, but consists of one tensor
     if operand.kind != "model" or backend.tensor_of(operand.value) is not None:
         return [operand]
     models = unlisted.WholeModel(backend, operand.value).models
@@ -343,20 +346,20 @@ def _variables(operand: Operand) -> list[Operand]:
 
 
 def _sort(operands: list[Operand]) -> list[Operand]:
-    """Returns operands sorted by their paths in the container, because two ranks may have
+    """Returns the operands, sorted by their paths in the container, because two ranks may have
     filled a dict in different orders."""
     return sorted(operands, key=lambda operand: operand.name) if len(operands) > 1 else operands
 
 
 def _each_once(operands: list[Operand]) -> list[Operand]:
-    """Returns one operand for each value. Values are compared by identity."""
+    """Returns one operand for each distinct value. Values are compared by identity."""
     return list({id(operand.value): operand for operand in operands}.values())
 
 
 def _replaced(x: Any, operands: list[Operand], new: dict[int, Any]) -> Any:
-    """Returns the container `x` with some values replaced: `new` maps the `id` of an old value
-    to the new one, and operands whose value is not in `new` stay. Returns `x` itself if `new`
-    is empty."""
+    """Returns the container `x` with some values replaced. `new` maps the `id` of each old
+    value to the new value. Operands whose value is not in `new` remain unchanged. Returns `x`
+    itself if `new` is empty."""
     if not new:
         return x
     return rebuilt(
@@ -368,21 +371,22 @@ def _replaced(x: Any, operands: list[Operand], new: dict[int, Any]) -> Any:
 
 
 def _is_checked(session: Session, x: Any, op: str) -> bool:
-    """Whether a world of one can return `x` without the full checks: a tensor of its type and
-    dtype has passed them, and `x` itself is dense, has a first axis, and is on the CPU or on
-    the device of the session."""
+    """Whether a world of one can return `x` without the full checks. It can if a tensor of the
+    same type and dtype has passed these checks, and `x` itself is dense, has a first axis, and
+    is on the CPU or on the device of the session."""
     backend = _checked.get((type(x), getattr(x, "dtype", None), op))
-    # without a first axis, `all_gather` returns a vector, and `split_batch` raises an error
+    # for a tensor without a first axis, `all_gather` returns a vector, and `split_batch` raises
+    # an error
     if backend is None or not backend.is_dense(x) or not len(x.shape):
         return False
-    # raises an error inside `torch.func.grad`, where other objects take the place of tensors
+    # raises an error inside `torch.func.grad`, where other objects replace the tensors
     backend.detached(x)
     device = backend.device_of(x)
     return device.kind == "cpu" or device is session.device
 
 
 def _remember(x: Any, op: str) -> None:
-    """Notes that `x` has passed the full checks for `op`, if it is a tensor and not a
+    """Records that `x` has passed the full checks for `op`, if `x` is a tensor and not a
     container."""
     owner = registry.kind_of(type(x))
     if owner is not None and owner.kind == "tensor":

@@ -1,10 +1,10 @@
-"""The control connection: over it the ranks vote on each call before its tensors travel, and learn that a rank has
-failed.
+"""The control connection. Over this connection the ranks vote on each call before any tensors are sent, and learn that
+a rank has failed.
 
-Every rank has two connections to rank 0's hub, "vote" and "pulse"; rank 0's own are socket
-pairs. This module has the frames (messages with a kind and a text), the handshake, and a rank's
-side of the connections (`Line`). The module `hub` has rank 0's side. Tensors are never sent
-here.
+Every rank has two connections, "vote" and "pulse", to the hub in rank 0. Rank 0's own
+connections are socket pairs. This module contains the frames (messages with a kind and a text),
+the handshake, and a rank's side of the connections (`Line`). The module `hub` contains the
+hub's side. Tensors are never sent over these connections.
 
     a rank (Line)                                                     rank 0 (Hub)
 
@@ -12,28 +12,28 @@ here.
       <---- GREETING: a nonce ------------------------------------------
       ----- HELLO: rank, run, world, size, proof of the secret -------->  wrong: REFUSED, here LaunchError
       <---- WELCOME: proof of the secret -------------------------------  wrong: LaunchError here
-      <---- JOINED, when all have come ---------------------------------  not in join_timeout: CLOSED "never joined"
+      <---- JOINED, when all ranks have joined -------------------------  after join_timeout: CLOSED "never joined"
 
     a collective, on "vote"
       ----- VOTE: number, call, payload ------------------------------->  waits for the votes of all ranks
-      <---- GO: the payloads of all ------------------------------------  all calls are equal
+      <---- GO: the payloads of all ranks ------------------------------  all calls are equal
       <---- MISMATCH: the call of each rank ----------------------------  CollectiveMismatchError; the world stays open
-      ----- PAIR: instead of VOTE, for send and recv ------------------>  waits for the other rank of the pair
-      ... the engine moves the tensors, from rank to rank
-      ----- SLOW: number, call, seconds; only if that takes long ------>  calls that were not voted on differ: CLOSED
-      ----- DONE, after SLOW ------------------------------------------>  nothing moves on any rank: CLOSED "late"
+      ----- PAIR, for send and recv instead of VOTE ------------------->  waits for the other rank of the pair
+      ... the engine moves the tensors from rank to rank
+      ----- SLOW, if the call takes long: number, call, seconds ------->  calls that were not voted on differ: CLOSED
+      ----- DONE, after SLOW ------------------------------------------>  no progress on any rank: CLOSED "late"
 
     while a rank waits for another, four times a second
-      <---- ALIVE, on "vote", to those that wait -----------------------  silence for `timeout`: PeerError "silent" here
-      <---- ASK, on "pulse", to those that they wait for ---------------
-      ----- ANSWER: has it moved, at which line ----------------------->  nothing moves for `timeout`: CLOSED "late";
+      <---- ALIVE, on "vote", to the waiting ranks ---------------------  silence for `timeout`: PeerError "silent" here
+      <---- ASK, on "pulse", to the ranks for which they wait ----------
+      ----- ANSWER: whether it has moved, at which line --------------->  no progress for `timeout`: CLOSED "late";
                                                                           no answer for `timeout`: CLOSED "silent"
     the end
-      ----- VOTE: LEAVE ----------------------------------------------->  another rank calls something: CLOSED "left"
+      ----- VOTE: LEAVE ----------------------------------------------->  another rank makes a call: CLOSED "left"
       ----- VOTE: GOODBYE, when the engine is closed ------------------>  the hub ends after its GO
       ----- FAILED: the text of the error ----------------------------->  CLOSED "raised"
       x     a connection ends ----------------------------------------->  CLOSED "died"
-      <---- CLOSED: rank, why, text; to all ranks ----------------------  PeerError here, at this and each later call
+      <---- CLOSED: rank, why, text; to all ranks ----------------------  PeerError here, in this and each later call
       <---- a connection ends ------------------------------------------  PeerError "died" of rank 0 here
 """
 
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from .launchers import Launch
 
 TOKEN: Final = "XDEVICE_TOKEN"
-"""The environment variable with the secret that all processes of a run share."""
+"""The environment variable that contains the secret shared by all processes of a run."""
 
 # the kinds of frames, in the order of the drawing
 GREETING, HELLO, REFUSED, WELCOME, JOINED = b"H", b"h", b"R", b"K", b"J"
@@ -73,42 +73,45 @@ VOTE, PAIR, SLOW, DONE, FAILED = b"V", b"P", b"S", b"D", b"F"
 GO, MISMATCH, CLOSED, ALIVE, ASK, ANSWER = b"G", b"M", b"E", b".", b"p", b"a"
 
 LEAVE: Final = "leave the block"
-"""The text of a rank's vote when it leaves the block of `processes` without an error."""
+"""The text of a rank's vote when the rank leaves the block of `processes` without an error."""
 GOODBYE: Final = "end the world"
-"""The text of a rank's last vote, when its engine is closed."""
+"""The text of a rank's last vote, after the rank has closed its engine."""
 
 PROTOCOL: Final = "xdevice control 1 "
-"""The text before the nonce in a greeting. A server that sends any other text is not a hub."""
+"""The text that precedes the nonce in a greeting. A server that sends any other text is not a
+hub."""
 MAX_FRAME: Final = 64 * 2**20
-"""The most bytes that a frame may have."""
+"""The maximum size of a frame, in bytes."""
 MAX_FRAME_BEFORE_PROOF: Final = 4096
-"""The most bytes that a frame may have before the other side has proved that it knows the token."""
+"""The maximum size of a frame, in bytes, before the other side has proved that it knows the token."""
 _EXPLAINED: Final = 1.5
-"""How many seconds `raise_reason` waits, after an engine's error, for the hub to name a failed rank as the reason."""
+"""The number of seconds that `raise_reason` waits, after an engine's error, for the hub to name a failed rank as the
+reason."""
 _LONGEST: Final = 300
-"""The most characters of the text of a call that the message of a mismatch repeats."""
+"""The maximum number of characters of a call's text that the message about a mismatch
+quotes."""
 _HEAD: Final = struct.Struct("!Ic")
-"""The first bytes of a frame: the length of the text in bytes, and the kind."""
+"""The header of a frame: the length of the text in bytes, and the kind."""
 _open: weakref.WeakSet[Conn] = weakref.WeakSet()
-"""The connections of this process, which a forked child closes."""
+"""The open connections of this process, which a forked child closes."""
 
 
-# one end of a connection, which sends and receives frames
+# one end of a connection that sends and receives frames
 
 
 class Conn:
-    """One end of a socket connection that never blocks: it keeps outgoing frames until they can
-    be sent, and incoming frames until they are complete. An incoming frame with more than
-    `most` bytes sets `is_open` to False."""
+    """One end of a socket connection that never blocks: it stores outgoing frames until they
+    can be sent, and incoming frames until they are complete. If an incoming frame has more than
+    `most` bytes, `is_open` becomes False."""
 
     def __init__(self, sock: socket.socket, most: int = MAX_FRAME) -> None:
         sock.setblocking(False)
         if sock.family != getattr(socket, "AF_UNIX", None):
-            # Nagle's algorithm would hold a small frame back until the last one is acknowledged, which may take 40 ms
+            # Nagle's algorithm would delay a small frame until the previous frame is acknowledged, which may take 40 ms
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock = sock
         self.most = most
-        # bytes that `send` has kept, because the socket did not take them
+        # bytes that `send` has stored, because the socket did not accept them
         self.out = bytearray()
         self.is_open = True
         self._in = bytearray()
@@ -118,12 +121,13 @@ class Conn:
         return self.sock.fileno()
 
     def send(self, kind: bytes, text: str = "") -> None:
-        """Sends a frame. Bytes that the socket does not take now are kept for `flush`. Never
-        raises an error: `frames` notices that a connection is lost."""
-        # a text may contain half of a surrogate pair, which UTF-8 cannot encode
+        """Sends a frame. Bytes that the socket does not accept now are stored for `flush`.
+        Never raises an error: `frames` detects that a connection is lost."""
+        # a text may contain an unpaired surrogate, which UTF-8 cannot encode
         body = text.encode("utf-8", "backslashreplace")
         frame = _HEAD.pack(len(body), kind) + body
-        # frames must arrive in order, so this one waits behind those that are kept already
+        # frames must arrive in order, so this frame is stored behind those that are already
+        # waiting
         if self.out:
             self.out += frame
             return
@@ -131,14 +135,14 @@ class Conn:
             sent = self.sock.send(frame)
         except (BlockingIOError, InterruptedError):
             sent = 0
-        # the connection is lost, which `frames` will report
+        # the connection is lost, which `frames` will detect
         except OSError:
             return
         if sent < len(frame):
             self.out += memoryview(frame)[sent:]
 
     def flush(self) -> None:
-        """Sends as many of the kept bytes as the socket takes now."""
+        """Sends as many of the stored bytes as the socket accepts now."""
         while self.out:
             try:
                 sent = self.sock.send(self.out)
@@ -150,8 +154,8 @@ class Conn:
             del self.out[:sent]
 
     def frames(self) -> Iterator[tuple[bytes, str]]:
-        """Yields the frames that have arrived completely. Sets `is_open` to False if the other end has closed the
-        connection."""
+        """Yields the kind and text of each frame that has arrived completely. Sets `is_open` to False if the other end
+        has closed the connection, or if a frame is too long."""
         while True:
             try:
                 data = self.sock.recv(65536)
@@ -163,13 +167,13 @@ class Conn:
                 self.is_open = False
                 break
             self._in += data
-            # fewer bytes than requested: nothing more has arrived, so another call would return nothing
+            # if fewer bytes came than were requested, nothing more has arrived yet
             if len(data) < 65536:
                 break
         while len(self._in) >= _HEAD.size:
             length, kind = _HEAD.unpack_from(self._in)
-            # not a frame of this protocol, or an attempt to fill the memory: the caller closes
-            # the connection
+            # this is not a frame of the protocol, or it is an attempt to fill the memory; the
+            # caller closes the connection
             if length > self.most:
                 self.is_open = False
                 return
@@ -185,7 +189,7 @@ class Conn:
         self.sock.close()
 
     def finish(self) -> None:
-        """Closes the sending direction, so that the other side still reads the last frame, and after it the end of the
+        """Closes the sending direction, so that the other side can still read the last frame, and then the end of the
         stream."""
         try:
             self.sock.shutdown(socket.SHUT_WR)
@@ -193,15 +197,16 @@ class Conn:
             self.is_open = False
 
     def is_delivered(self) -> bool:
-        """Whether the other side's system has acknowledged all bytes, which it then keeps until
-        the program reads them. Returns False if this system cannot tell."""
+        """Whether the operating system on the other side has acknowledged all bytes. It then
+        stores them until the program reads them. Returns False if the system here cannot
+        tell."""
         if self.out:
             return False
         try:
             import fcntl
             import termios
 
-            # TIOCOUTQ gives the number of bytes that are not acknowledged
+            # TIOCOUTQ returns the number of bytes that are not acknowledged
             return (
                 int.from_bytes(
                     fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder
@@ -214,16 +219,16 @@ class Conn:
 
 @forks.in_child
 def _after_fork() -> None:
-    """Closes all connections in a forked child. If they stayed open there, the other ranks
-    would not notice the death of the parent."""
+    """Closes all connections in a forked child. If the connections stayed open there, the other
+    ranks would not notice the death of the parent."""
     for conn in list(_open):
         conn.close()
 
 
 class Clock:
-    """A clock that does not run while this process is stopped or its machine sleeps: otherwise
-    the other ranks would seem late afterwards. Between two calls of `tick` it advances by at
-    most `step` seconds."""
+    """A clock that does not advance while this process is stopped or its machine sleeps.
+    Otherwise the other ranks would seem late afterwards. Between two calls of `tick` the clock
+    advances by at most `step` seconds."""
 
     def __init__(self, step: float) -> None:
         self.now = 0.0
@@ -233,17 +238,18 @@ class Clock:
     def tick(self) -> float:
         """Advances the clock, and returns its time in seconds."""
         now = time.monotonic()
-        # a longer gap than a step means that this process was stopped, and could not have answered anyone
+        # a gap longer than a step means that this process was stopped, and could not answer any rank
         self.now += min(now - self._last, self._step)
         self._last = now
         return self.now
 
 
 def beat_of(timeout: float) -> float:
-    """Returns the beat: the seconds after which the hub repeats its question to a rank that
-    other ranks wait for. `timeout` is the number of seconds after which a rank counts as
+    """Returns the beat: the number of seconds after which the hub repeats its question to a
+    rank for which other ranks wait. `timeout` is the number of seconds after which a rank is
     late."""
-    # at least eight questions within the timeout, so that one slow answer does not decide
+    # the hub asks at least eight times within the timeout, so that a single slow answer is not
+    # decisive
     return min(0.25, timeout / 8)
 
 
@@ -252,13 +258,13 @@ def beat_of(timeout: float) -> float:
 
 class Line:
     """A rank's side of its two connections to the hub, the thread in rank 0 that receives the
-    messages of all ranks. `hub.join` makes it.
+    messages of all ranks. `hub.join` creates it.
 
     Args:
         vote: the socket of the connection for votes.
-        pulse: the socket of the connection for questions about signs of life.
+        pulse: the socket of the connection for the hub's questions about signs of life.
         host: the address at which the other ranks reach this process.
-        timeout: the seconds after which a rank counts as late.
+        timeout: the number of seconds after which a rank is late.
         hub: the hub's thread if this is rank 0, and otherwise None.
     """
 
@@ -272,14 +278,14 @@ class Line:
     ) -> None:
         self.host = host
         self.started = 0
-        """How many collectives this rank has begun."""
+        """The number of collectives that this rank has begun."""
         self.is_first_busy = False
-        """Whether this rank is rank 0 and runs a block of `World.first`, which may take any time."""
+        """Whether this rank is rank 0 and runs a block of `World.first`, which may take any length of time."""
         self.is_in_engine = False
         """Whether this rank is in a slow call of the engine, and has reported that to the hub."""
         self.failure: PeerError | CollectiveMismatchError | None = None
-        """The error that has closed the world, which every collective raises; None as long as
-        the world is open."""
+        """The error that has closed the world, and that every collective raises from then on;
+        None as long as the world is open."""
         self.on_lost_hub: Callable[[], None] = lambda: None
         """A function to call when the hub has ended. It is called in the thread of
         `_answer`."""
@@ -292,8 +298,8 @@ class Line:
         # the time of the last frame from the hub
         self._last_frame = 0.0
         self._lock = threading.RLock()
-        """Held by the thread that reads the connection for votes: the program's thread, or,
-        while the engine starts, the engine's thread."""
+        """Held by the thread that reads the connection for votes: usually the program's thread,
+        but the engine's thread while the engine starts."""
         self._poll = _poller(self._vote)
         self._pulse = Conn(pulse)
         thread = threading.Thread(target=self._answer, name="xdevice pulse", daemon=True)
@@ -301,10 +307,10 @@ class Line:
         thread.start()
 
     def wait_for_all(self, join_timeout: float) -> None:
-        """Waits until the hub says that all ranks have joined. Raises `PeerError` if a rank has
-        not joined in time."""
-        # the hub sends no ALIVE before all ranks have joined, so until then its silence is no
-        # sign of a failure
+        """Waits until the hub reports that all ranks have joined. Raises `PeerError` if a rank
+        has not joined in time."""
+        # the hub sends no ALIVE before all ranks have joined, so until then silence does not
+        # mean that the hub has failed
         self._timeout += join_timeout
         self._last_frame = self._clock.tick()
         while not any(kind == JOINED for kind, _ in self._frames(self._beat)):
@@ -314,19 +320,19 @@ class Line:
     # sending to the hub
 
     def vote(self, call: str, payload: str = "") -> list[str]:
-        """Sends the hub a text for the collective that this rank is about to call, and waits
-        until all ranks have sent the same text. Returns the payloads of all ranks, in the
-        order of the ranks, or an empty list if no rank sent a payload.
+        """Sends the hub `call`, a string that describes the collective that this rank is about
+        to call, and waits until all ranks have sent the same string. Returns the payloads of
+        all ranks, in the order of the ranks, or an empty list if no rank has sent a payload.
 
         Raises:
             PeerError: a rank has failed, or is late.
-            CollectiveMismatchError: a rank calls something else.
+            CollectiveMismatchError: another rank makes a different call.
         """
         return self._ask(VOTE, call, payload)
 
     def pair(self, verb: str, other: int, what: str) -> None:
-        """Votes with the rank `other`, and no third rank, on a transfer between the two: `verb` is "send" or "recv",
-        and `what` a text with dtypes and shapes. Raises the errors of `vote`."""
+        """Votes on a `send` or `recv` with the rank `other`; no third rank takes part. `verb` is "send" or "recv", and
+        `what` is a string that contains the dtypes and shapes of the tensors. Raises the errors of `vote`."""
         self._ask(
             PAIR,
             f"{verb} {'to' if verb == 'send' else 'from'} rank {other}: {what}",
@@ -334,16 +340,16 @@ class Line:
         )
 
     def exchange(self, text: str) -> list[str]:
-        """Sends every rank a text, and returns the texts of all ranks, in the order of the
+        """Sends `text` to every rank, and returns the texts of all ranks, in the order of the
         ranks. All ranks must call this. Raises the errors of `vote`."""
-        # as JSON, because an empty payload counts as none
+        # the text is sent as JSON, because an empty payload is treated as no payload
         return [json.loads(payload) for payload in self.vote("exchange", json.dumps(text))]
 
     def _ask(self, kind: bytes, call: str, payload: str) -> list[str]:
-        """Sends a call to the hub in a frame of this kind, VOTE or PAIR, and waits for the
-        hub's GO. Returns the payloads that came with the GO. Raises `CollectiveMismatchError`
-        if the calls differ, and `PeerError` if a rank fails."""
-        # the hub of a closed world answers no votes
+        """Sends a call to the hub in a frame of the kind `kind`, VOTE or PAIR, and waits for
+        the hub's GO. Returns the payloads that came with the GO. Raises
+        `CollectiveMismatchError` if the calls differ, and `PeerError` if a rank fails."""
+        # the hub of a closed world does not answer votes
         if self.failure is not None:
             raise self.failure
         with self._lock:
@@ -353,7 +359,7 @@ class Line:
                 for kind, text in self._frames(self._beat):
                     if kind == GO:
                         return json.loads(text) if text else []
-                    # the vote failed before anything was sent, so the world can be used again
+                    # the vote failed before any tensor was sent, so the world remains usable
                     if kind == MISMATCH:
                         raise _mismatch(
                             json.loads(text),
@@ -361,12 +367,12 @@ class Line:
                         )
 
     def fail(self, why: str, text: str) -> None:
-        """Tells the hub, and so all ranks, that this rank has failed. `why` is one word,
-        "raised", and `text` the message of the error. Does nothing in a world that has failed
-        already."""
+        """Reports to the hub, and thereby to all ranks, that this rank has failed. `why` is one
+        word, "raised", and `text` is the message of the error. Does nothing in a world that has
+        already failed."""
         if self.failure is None:
-            # waits for up to a second until the frame is sent, because the process may end
-            # right after this
+            # waits up to a second until the frame is sent, because the process may end right
+            # after this call
             self._vote.send(FAILED, json.dumps({"why": why, "text": text}))
             until = time.monotonic() + 1
             while self._vote.out and time.monotonic() < until:
@@ -376,13 +382,14 @@ class Line:
     # receiving from the hub
 
     def _frames(self, seconds: float) -> list[tuple[bytes, str]]:
-        """Waits for frames of the hub for up to `seconds`, and returns those that have arrived,
-        as kinds and texts. Raises `PeerError` if a frame closes the world after a failure, or
-        if the hub is gone or silent, and `CollectiveMismatchError` if calls that were not voted
-        on differ."""
+        """Waits for frames from the hub for up to `seconds`, and returns the frames that have
+        arrived, as pairs of a kind and a text. Raises `PeerError` if a frame closes the world
+        after a failure, or if the hub is gone or silent. Raises `CollectiveMismatchError` if a
+        frame reports that calls which were not voted on differ."""
         ready = self._poll(seconds)
         now = self._clock.tick()
-        # rank 0 sends ALIVE at each beat, so one beat more than the timeout is silence
+        # rank 0 sends ALIVE at each beat, so it is silent if nothing comes for the timeout plus
+        # one beat
         if not ready and now - self._last_frame > self._timeout + self._beat:
             text = (
                 f"rank 0 has been silent for {self._timeout:g} s: "
@@ -397,8 +404,8 @@ class Line:
         for kind, text in frames:
             if kind == CLOSED:
                 error = self.record_failure(_error(json.loads(text)))
-                # this call raises the mismatch, which says more, and the next call raises
-                # `error`
+                # the caller raises the mismatch, which is more informative, and the next call
+                # raises `error`
                 if any(kind == MISMATCH for kind, _ in frames):
                     break
                 raise error
@@ -414,8 +421,8 @@ class Line:
     def record_failure(
         self, error: PeerError | CollectiveMismatchError
     ) -> PeerError | CollectiveMismatchError:
-        """Stores `error`, which every later call raises, unless an error is stored already.
-        Returns the stored error."""
+        """Stores `error`, unless an error is already stored. Every later call raises the stored
+        error. Returns the stored error."""
         if self.failure is None:
             self.failure = error
         return self.failure
@@ -428,32 +435,32 @@ class Line:
         describe_call: Callable[[], tuple[str, float]],
         is_counted: bool,
     ) -> None:
-        """Waits until a call of the engine has ended. Raises `PeerError` if a rank fails
-        meanwhile, and `CollectiveMismatchError` if calls that were not voted on differ.
+        """Waits until a call of the engine has ended. Raises `PeerError` if a rank fails in the
+        meantime, and `CollectiveMismatchError` if calls that were not voted on differ.
 
         Args:
-            done: waits for at most the seconds that it is called with, and returns whether the
-                call has ended.
-            describe_call: returns the text of the call, and the seconds that it may take. Only
-                slow calls need it.
-            is_counted: whether all ranks make this call, so that it has a number.
+            done: called with a number of seconds; waits for at most that time, and returns
+                whether the call has ended.
+            describe_call: returns the string that describes the call, and the number of seconds
+                that the call may take. It is called only for slow calls.
+            is_counted: whether all ranks make this call, so that the call has a number.
         """
-        # a call that ends within this time needs neither a message nor a text
+        # a call that ends within this time needs neither a frame nor a description
         if done(0.1):
             return
         call, seconds = describe_call()
         begun = self._last_frame = self._clock.tick()
         try:
             while not done(0.1):
-                # the engine is starting, and exchanges addresses in its own thread, which has
-                # its own deadline
+                # the engine is starting: its thread exchanges addresses, and has its own
+                # deadline
                 if not self._lock.acquire(blocking=False):
                     begun = self._clock.tick()
                     continue
                 try:
                     now = self._clock.tick()
-                    # before SLOW the hub does not know that this rank waits, and sends it no
-                    # ALIVE
+                    # before the frame SLOW, the hub does not know that this rank is waiting,
+                    # and sends it no ALIVE
                     if not self.is_in_engine:
                         self._last_frame = now
                     # raises the failure of another rank, if a frame reports one
@@ -472,23 +479,23 @@ class Line:
             self.is_in_engine = False
 
     def raise_reason(self) -> None:
-        """Raises the failure of another rank if that is the reason for an engine's error: waits
-        up to 1.5 s for the hub to name a failed rank. Returns normally if the hub names
-        none."""
+        """Raises the failure of another rank if this failure is the reason for an engine's
+        error: waits up to 1.5 s for the hub to name a failed rank. Returns normally if the hub
+        names no rank."""
         until = time.monotonic() + _EXPLAINED
         while time.monotonic() < until:
             self._last_frame = self._clock.tick()
             self._frames(0.05)
 
     def _answer(self) -> None:
-        """Runs in its own thread: answers the hub's questions whether this process still works,
-        on the connection "pulse", until that ends."""
+        """Runs in its own thread: answers the hub's questions, on the connection "pulse",
+        whether this process is still working, until this connection ends."""
         poll = _poller(self._pulse)
-        # another thread may close the connection meanwhile, which raises one of these errors
-        # here
+        # another thread may close the connection in the meantime, which raises one of these
+        # errors here
         with suppress(OSError, ValueError):
-            # the thread sleeps in the system until the hub asks, so it costs the program
-            # nothing
+            # the thread sleeps in a system call until the hub asks, so it costs the program no
+            # time
             while self._pulse.is_open:
                 poll(None)
                 for _ in self._pulse.frames():
@@ -497,7 +504,7 @@ class Line:
                         if self.is_in_engine
                         else self.liveness.has_moved()
                     )
-                    # a block of `World.first` may take any time
+                    # a block of `World.first` may take any length of time
                     moved = moved or self.is_first_busy
                     answer = {
                         "moved": moved,
@@ -513,17 +520,18 @@ class Line:
         self._vote.close()
         if self.hub is not None:
             self.hub.join(3)
-        # wakes the thread in `_answer`, which closes the socket. If it were closed here,
-        # another file could get its number while that thread still uses it
+        # wakes the thread in `_answer`, which closes the socket. If the socket were closed
+        # here, another file could get its number while that thread still uses the number
         with suppress(OSError):
             self._pulse.sock.shutdown(socket.SHUT_RDWR)
         self._pulse.is_open = False
 
 
 def _poller(conn: Conn) -> Callable[[float | None], bool]:
-    """Returns a function that waits until a connection can be read or, if frames wait to be
-    sent, written. Its argument is the greatest number of seconds to wait; None means no limit.
-    It returns False if that time has passed first."""
+    """Returns a function that waits until the connection can be read or, if frames are waiting
+    to be sent, written. The function's argument is the maximum number of seconds to wait; None
+    means no limit. The function returns whether the connection is ready; False means that the
+    time has passed first."""
     # Windows has no `poll`
     if not hasattr(select, "poll"):
         return lambda seconds: bool(
@@ -546,8 +554,8 @@ def _poller(conn: Conn) -> Callable[[float | None], bool]:
 
 
 def _error(message: dict[str, Any]) -> PeerError | CollectiveMismatchError:
-    """Returns the error for a frame CLOSED, whose text is the JSON of `message`."""
-    # the calls of the ranks differ, and were not voted on
+    """Returns the error for a CLOSED frame whose text is `message`, encoded as JSON."""
+    # the calls of the ranks differ, and there was no vote on them
     if "calls" in message:
         return _mismatch(
             message["calls"],
@@ -557,8 +565,9 @@ def _error(message: dict[str, Any]) -> PeerError | CollectiveMismatchError:
 
 
 def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
-    """Returns the error for calls that differ. `calls` maps each rank to the text of its call,
-    and `then` is the end of the error's message, which says what follows."""
+    """Returns the error for calls that differ. `calls` maps each rank to the string that
+    describes its call, and `then` is the last part of the error's message, which states the
+    consequences."""
     by_call: dict[str, list[int]] = {}
     # ranks that make the same call are named together
     for rank, call in calls.items():
@@ -572,25 +581,25 @@ def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
 
 
 def _in_a_line(call: str) -> str:
-    """Returns the text of a call without line breaks, which names of tensors may contain: in a
-    frame, a line break ends the call."""
+    """Returns the string that describes a call with its line breaks escaped, because in a frame
+    a line break ends the call. The names of tensors may contain line breaks."""
     return call.replace("\n", "\\n")
 
 
 def _name_ranks(ranks: list[int]) -> str:
-    """Returns a text such as "rank 3" or "ranks 0, 1", which names at most eight ranks."""
+    """Returns a string such as "rank 3" or "ranks 0, 1", which names at most eight ranks."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {', '.join(map(str, ranks[:8]))}{' and more' * (len(ranks) > 8)}"
 
 
 def _short(call: str, calls: list[str]) -> str:
-    """Returns the text of a call for a message. A long text is cut to its beginning and to the
-    first item that differs between `calls`, the texts of all ranks."""
+    """Returns the description of a call for a message. A long description is shortened to its
+    beginning and the first items that differ between `calls`, the descriptions of all ranks."""
     if len(call) <= _LONGEST:
         return call
     items = [text.split("; ") for text in calls]
-    # the number of the first item that differs between the calls, or the end of the shortest call
+    # the index of the first item that differs between the calls, or the length of the shortest call
     start = next(
         (i for i, row in enumerate(zip(*items, strict=False)) if len(set(row)) > 1),
         min(map(len, items)),
@@ -600,8 +609,8 @@ def _short(call: str, calls: list[str]) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Returns a text for an error, for the other ranks: its type, its message, and the file and
-    line that raised it."""
+    """Returns a string that describes an error for the other ranks: its type, its message, and
+    the file and line that raised it."""
     # the error was raised in the last frame of its traceback
     where = error.__traceback__
     while where is not None and where.tb_next is not None:
@@ -617,49 +626,51 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}{location}"
 
 
-# the handshake: each side proves that it knows the token, without sending it
+# the handshake: each side proves that it knows the token, without sending the token
 
 
 PROVEN: Final = ("rank", "line", "run", "world", "size", "nonce")
-"""The facts about a rank in its HELLO, in the order in which its proof covers them."""
+"""The keys of the values in a rank's HELLO frame that its proof covers, in the order that the
+proof uses."""
 
 
 class Terms(NamedTuple):
     """The values that must be equal in all processes of a world. The hub checks them when a process connects."""
 
     key: str
-    """The secret in the variable XDEVICE_TOKEN. It may be empty if rank 0 listens on
-    loopback."""
+    """The secret in the environment variable XDEVICE_TOKEN. It may be empty if rank 0 listens
+    on loopback."""
     run: str
-    """The text that identifies the run: see `Launch.run`."""
+    """The string that identifies the run: see `Launch.run`."""
     world: int
-    """The number of this world, from 1: the processes can make several worlds, one after the other."""
+    """The number of this world, counted from 1: the processes can create several worlds, one after the other."""
     size: int
 
 
 def nonce() -> str:
-    """Returns a new random text. The other side must include it in its proof, so that a proof
-    cannot be used again."""
+    """Returns a new random string. The other side must include this string in its proof, so
+    that nobody can use a recorded proof again."""
     return os.urandom(16).hex()
 
 
 def proof(key: str, *parts: object) -> str:
-    """Returns a text (an HMAC) that can be computed from these parts only with the key."""
+    """Returns a string (an HMAC) that cannot be computed from these parts without the key."""
     return hmac.new(key.encode(), json.dumps(parts).encode(), hashlib.sha256).hexdigest()
 
 
 def is_proof(claimed: object, key: str, *parts: object) -> bool:
     """Whether `claimed`, which the other side has sent, is the `proof` for this key and these
     parts."""
-    # `compare_digest` takes the same time whatever differs, so nobody can guess a proof digit
-    # by digit
+    # `compare_digest` always takes the same time, wherever the strings differ, so nobody can
+    # guess a proof digit by digit
     return isinstance(claimed, str) and hmac.compare_digest(
         claimed.encode("utf-8", "replace"), proof(key, *parts).encode()
     )
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Returns the JSON object in the text of a frame; {} if the text is anything else."""
+    """Returns the JSON object in the text of a frame, or {} if the text is not a JSON
+    object."""
     try:
         message = json.loads(text)
     # a text with deeply nested lists raises RecursionError
@@ -669,8 +680,9 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def addresses(host: str, port: int, passive: bool = False) -> list[Any]:
-    """Returns the addresses of a host and port, as `socket.getaddrinfo` gives them; with
-    `passive`, those to listen on. Raises `LaunchError` if the host's name is not known."""
+    """Returns the addresses of a host and port in the format of `socket.getaddrinfo`. If
+    `passive` is true, these are the addresses to listen on. Raises `LaunchError` if the host's
+    name is unknown."""
     try:
         return socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE if passive else 0
@@ -682,9 +694,9 @@ def addresses(host: str, port: int, passive: bool = False) -> list[Any]:
 
 
 def reach(launch: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
-    """Connects this rank, which is not rank 0, to the hub, and returns its line. Tries all ports of the launch,
-    because the hub listens on one of these, and repeats that for `join_timeout` seconds, because rank 0 may start
-    later.
+    """Connects this rank, which is not rank 0, to the hub, and returns this rank's `Line`. Tries all ports of
+    `launch.ports()`, because the hub listens on one of these ports, and retries for `join_timeout` seconds, because
+    rank 0 may start later.
 
     Raises:
         PeerError: no hub of this run has answered in that time.
@@ -698,7 +710,7 @@ def reach(launch: Launch, terms: Terms, timeout: float, join_timeout: float) -> 
                 continue
             pulse = connect(launch, port, terms, "pulse")
             if pulse is not None:
-                # the address by which this machine reaches rank 0 is one by which rank 0's network reaches this machine
+                # rank 0's network can reach this machine at the address from which this machine has connected to rank 0
                 host = LOOPBACK if is_loopback(launch.host) else vote.getsockname()[0]
                 return Line(vote, pulse, host, timeout, None)
             vote.close()
@@ -713,17 +725,17 @@ def reach(launch: Launch, terms: Terms, timeout: float, join_timeout: float) -> 
 
 
 def connect(launch: Launch, port: int, terms: Terms, line: str) -> socket.socket | None:
-    """Opens a connection to this run's hub, and makes the handshake. `launch` has this process's rank and the host of
-    the hub, and `line` is the name of the connection, "vote" or "pulse". Returns None if no hub of this run answers on
-    this port. Raises `LaunchError` if the hub refuses this process."""
+    """Opens a connection to this run's hub, and performs the handshake. `launch` contains this process's rank and the
+    host of the hub. `line` is the name of the connection: "vote" or "pulse". Returns the socket, or None if no hub of
+    this run answers on this port. Raises `LaunchError` if the hub refuses this process."""
     try:
-        # the first address, which is also the first that rank 0 tries to listen on
+        # uses the first address, which is also the first on which rank 0 tries to listen
         family, kind, protocol, _, address = addresses(launch.host, port)[0]
         sock = socket.socket(family, kind, protocol)
-    # the host's name may become known later, and the caller tries again
+    # the host's name may become known later, so the caller tries again
     except (LaunchError, OSError):
         return None
-    # another program may listen on this port, and never answer
+    # another program may be listening on this port, and may never answer
     sock.settimeout(5)
     try:
         sock.connect(address)
@@ -734,13 +746,13 @@ def connect(launch: Launch, port: int, terms: Terms, line: str) -> socket.socket
     if refusal is None:
         return sock
     sock.close()
-    # the hub belongs to another run, and the caller tries the next port
+    # the hub belongs to another run, so the caller tries the next port
     if refusal.get("why") == "run":
         return None
     if refusal.get("why") == "token":
         text = f"refuses this process, which has a different {TOKEN} or belongs to another run"
-        # the port is a hash, which another run may have too, with another token: the caller
-        # tries the next port
+        # the port number is a hash, and another run, with another token, may have the same one,
+        # so the caller tries the next port
         if launch.port is None and is_loopback(launch.host):
             return None
     else:
@@ -751,12 +763,12 @@ def connect(launch: Launch, port: int, terms: Terms, line: str) -> socket.socket
 def _greet(
     sock: socket.socket, launch: Launch, terms: Terms, line: str
 ) -> dict[str, Any] | None:
-    """Makes the handshake, in which both sides prove that they belong to this run. Returns None
-    if the hub has admitted this process, and otherwise the reason: a dict with the key "why",
-    and in some cases "text". Raises `OSError` or `ValueError` if the other side does not follow
-    the protocol."""
+    """Performs the handshake, in which both sides prove that they belong to this run. Returns
+    None if the hub has admitted this process. Otherwise returns the reason: a dict with the key
+    "why", and in some cases the key "text". Raises `OSError` or `ValueError` if the other side
+    does not follow the protocol."""
     kind, text = _read(sock)
-    # another program's server, such as one that speaks HTTP, listens at this port
+    # a different program, such as an HTTP server, is listening on this port
     if kind != GREETING or not text.startswith(PROTOCOL):
         return {"why": "run"}
     own_nonce = nonce()
@@ -775,9 +787,9 @@ def _greet(
 
 
 def _read(sock: socket.socket) -> tuple[bytes, str]:
-    """Reads one frame from a socket that blocks, and no byte of the next. Returns its kind and
-    its text. Raises `ValueError` if the frame is too long, and `OSError` if the connection ends
-    in the middle of the frame, or nothing arrives in time."""
+    """Reads one frame from a blocking socket, and no byte of the next frame. Returns the kind
+    and the text of the frame. Raises `ValueError` if the frame is too long, and `OSError` if
+    the connection ends before the end of the frame, or if nothing arrives in time."""
     length, kind = _HEAD.unpack(_exactly(sock, _HEAD.size))
     if length > MAX_FRAME_BEFORE_PROOF:
         raise ValueError("another protocol")
@@ -786,7 +798,7 @@ def _read(sock: socket.socket) -> tuple[bytes, str]:
 
 def _exactly(sock: socket.socket, count: int) -> bytes:
     """Reads exactly `count` bytes, and returns them. Raises `OSError` if the connection ends
-    earlier, or nothing arrives in time."""
+    before that, or if nothing arrives in time."""
     data = b""
     while len(data) < count:
         more = sock.recv(count - len(data))

@@ -1,5 +1,5 @@
-"""Chooses and starts the engine that moves tensors between processes (NCCL, gloo, ...): the one
-that the user names, or the best that all ranks have."""
+"""Chooses and starts the engine that moves tensors between processes (NCCL, gloo, ...): the
+engine that the user names, or the best engine that all ranks have."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 
 
 def candidates(request: str, own: Backend, device: Device) -> list[str]:
-    """Returns the names of the engines that this process could start, such as "torch:gloo", the
-    best first. `own` is the backend in use, and `device` the device of this process.
+    """Returns the names of the engines that this process can start, such as "torch:gloo", with
+    the best first. `own` is the backend in use, and `device` is the device of this process.
 
     `request` may be "auto", a framework ("torch") or an engine ("torch:gloo"). On the host, "auto" prefers PyTorch's
-    gloo if PyTorch is installed: at 64 MB it was measured 2 to 5 times as fast as the engines of JAX, TensorFlow and
-    MXNet. Paddle's engine was as fast at 64 MB, and twice as fast at 4 KB, but it listens on all addresses, and gives
-    up after 30 s. On GPUs, and without PyTorch, "auto" prefers the engine of `own`, the framework in use.
+    gloo if PyTorch is installed: in measurements with 64 MB it was 2 to 5 times as fast as the engines of JAX,
+    TensorFlow and MXNet. Paddle's engine was as fast as gloo with 64 MB, and twice as fast with 4 KB, but it listens on
+    all addresses, and gives up after 30 s. On GPUs, or if PyTorch is not installed, "auto" prefers the engine of `own`.
 
     Raises:
         LaunchError: "auto" finds no engine.
-        BackendNotFoundError, UnsupportedError: the engine in `request` does not exist here.
+        BackendNotFoundError, UnsupportedError: the framework or engine in `request` is not
+        available here.
     """
     if request == "auto":
         return _automatic(own, device)
@@ -55,11 +56,11 @@ def candidates(request: str, own: Backend, device: Device) -> list[str]:
 
 
 def _automatic(own: Backend, device: Device) -> list[str]:
-    """Returns the names of the engines that `engine='auto'` may choose, the best first. The
-    docstring of `candidates` gives the reasons for the order."""
+    """Returns the names of the engines that `engine='auto'` may choose, with the best first.
+    The docstring of `candidates` explains the order."""
     names = [own.name]
     if own.name != "torch" and registry.is_installed("torch"):
-        # on GPUs, PyTorch's gloo would copy through the host, so it comes second
+        # on GPUs, PyTorch comes second, because its gloo would copy through the host
         names = ["torch", own.name] if device.kind == "cpu" else [own.name, "torch"]
     names = [f"{name}:{kind}" for name in names for kind in registry.load(name).engines()]
     names = _fitting(names, own, device)
@@ -72,9 +73,9 @@ def _automatic(own: Backend, device: Device) -> list[str]:
 
 
 def _fitting(names: list[str], own: Backend, device: Device) -> list[str]:
-    """Returns the engines in `names` that can send tensors on `device`. NCCL sends tensors on real GPUs; the other
-    engines send tensors in host memory, which includes those on virtual GPUs. PyTorch's gloo can send both, because it
-    copies tensors from a GPU to the host."""
+    """Returns the engines in `names` that can send tensors on `device`. NCCL sends tensors on real GPUs. The other
+    engines send tensors in host memory, which includes tensors on virtual GPUs. PyTorch's gloo can send tensors of both
+    kinds, because it copies tensors from a GPU to the host."""
     is_on_gpu = device.kind == "gpu" and not own.virtual
     return [
         name for name in names if name.endswith(":nccl") == is_on_gpu or name == "torch:gloo"
@@ -82,60 +83,62 @@ def _fitting(names: list[str], own: Backend, device: Device) -> list[str]:
 
 
 def agree(lists: list[str]) -> str:
-    """Returns the name of the engine that all ranks use: the first in rank 0's list that every
-    rank has. `lists` has, for each rank, a JSON list of the names that `candidates` returned
-    there. Raises `LaunchError` if no engine is in all lists."""
+    """Returns the name of the engine that all ranks use: the first engine in rank 0's list that
+    is in the lists of all ranks. `lists` contains, for each rank, the JSON text of the list
+    that `candidates` returned on that rank. Raises `LaunchError` if no engine is in all
+    lists."""
     rows: list[list[str]] = [json.loads(text) for text in lists]
-    # in the order of one rank, so that all ranks choose the same engine
+    # in the order of rank 0 on every rank, so that all ranks choose the same engine
     for name in rows[0]:
         if all(name in row for row in rows):
             return name
     texts = "; ".join(f"rank {rank}: {', '.join(row)}" for rank, row in enumerate(rows))
     raise LaunchError(
-        f"no engine exists on all ranks ({texts}); install the same engine everywhere, or choose one with engine="
+        f"no engine exists on all ranks ({texts}); install the same engine everywhere, or choose another one with "
+        "engine=..."
     )
 
 
 def gpu_of(device: Device) -> str:
-    """Returns the JSON text of a list: the name of `device`, the device of this process, and
-    the UUID of that GPU; null instead of the UUID if the GPU has none, or if the device is a
-    CPU. The ranks exchange these texts for `require_gpu_each`."""
+    """Returns the JSON text of a list of two items: the name of `device`, the device of this
+    process, and the UUID of this GPU. The UUID is null if the GPU has none, or if the device is
+    a CPU. The ranks exchange these texts for `require_gpu_each`."""
     return json.dumps(
         [str(device), nvidia.uuid(device.index) if device.kind == "gpu" else None]
     )
 
 
 def require_gpu_each(engine: str, gpus: list[str]) -> None:
-    """Raises `LaunchError` if two processes share a GPU: PyTorch's NCCL would fail then, and
-    JAX's would wait for ever. `gpus` has the text that `gpu_of` returned on each rank, and
+    """Raises `LaunchError` if two processes use the same GPU: NCCL would then fail in PyTorch,
+    and wait for ever in JAX. `gpus` contains the text that `gpu_of` returned on each rank, and
     `engine` is the engine's name."""
-    # the first rank with each UUID
+    # maps each UUID to the first rank with that GPU
     ranks: dict[str, int] = {}
     for rank, text in enumerate(gpus):
         device, uuid = json.loads(text)
-        # GPUs without a UUID cannot be told apart, so they are not refused
+        # GPUs without a UUID cannot be told apart, so no error is raised for them
         first_rank = ranks.setdefault(uuid, rank) if uuid else rank
         if first_rank != rank:
             raise LaunchError(
                 f"ranks {first_rank} and {rank} are both on the GPU {uuid}, which rank {rank} calls {device}, but "
-                f"{engine} takes only one process for each: start one for each GPU, give each its own "
-                "XDEVICE_LOCAL_RANK or CUDA_VISIBLE_DEVICES, or choose engine='torch:gloo', which copies through the "
-                "host"
+                f"{engine} allows only one process for each GPU: start one process for each GPU, set "
+                "XDEVICE_LOCAL_RANK or CUDA_VISIBLE_DEVICES to a different value in each process, or choose "
+                "engine='torch:gloo', which copies through the host"
             )
 
 
 def start(name: str, group: Group) -> tuple[Backend, Engine]:
-    """Starts an engine by its name ("torch:gloo"). Returns the backend whose tensors the engine takes, and the
-    engine."""
+    """Starts the engine with this name, such as "torch:gloo". Returns the backend whose tensors the engine accepts, and
+    the engine."""
     framework, _, kind = name.partition(":")
     backend = registry.load(framework)
     return backend, backend.start_engine(kind, group)
 
 
 def setting(value: Any, name: str, default: Any, read: Callable[[str], Any], what: str) -> Any:
-    """Returns `value`, an argument of `processes`. If that is None, returns the environment variable `name`, parsed by
-    `read`; if the variable is not set or is empty, returns `default`. Raises `SettingError` if `read` raises
-    ValueError or KeyError; `what` names the expected value in the message."""
+    """Returns `value`, an argument of `processes`, if it is not None. Otherwise returns the value of the environment
+    variable `name`, parsed by `read`, or `default` if the variable is not set or is empty. Raises `SettingError` if
+    `read` raises ValueError or KeyError; `what` describes the expected value in the message."""
 
     if value is not None:
         return value
@@ -144,7 +147,7 @@ def setting(value: Any, name: str, default: Any, read: Callable[[str], Any], wha
         return default
     try:
         return read(text)
-    # KeyError, because `read` may look the text up in a dict
+    # KeyError, because `read` may be the lookup in a dict
     except (ValueError, KeyError):
         raise SettingError(f"{name} must be {what}, not {shown(text)}") from None
 
@@ -152,8 +155,8 @@ def setting(value: Any, name: str, default: Any, read: Callable[[str], Any], wha
 def require_seconds(value: object, name: str) -> float:
     """Returns the argument `name` of `processes` as a float. Raises `ArgumentError` if it is
     not a number of seconds above 0."""
-    # the limit, 116 days, also refuses infinity, which the system's functions for waiting do
-    # not take
+    # the limit of 116 days also excludes infinity, which the system's functions for waiting do
+    # not accept
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e7:
         raise ArgumentError(f"{name} must be a number of seconds above 0, not {shown(value)}")
     return float(value)

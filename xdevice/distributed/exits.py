@@ -1,8 +1,8 @@
-"""Ends a process after a failure: prints the traceback, and skips the exit hooks (`atexit`) of collective libraries
-such as JAX's or gloo, which may never return.
+"""Ends a process after a failure: prints the traceback, and skips the exit hooks (`atexit`) of other libraries, such as
+JAX, which may never return.
 
 The exit hooks of JAX and MXNet wait for the rank that has died, and a thread of gloo that is still waiting can crash
-the process. So an error that nobody catches ends the process with status 1 as soon as it has been printed.
+the process. So an uncaught error ends the process with status 1 as soon as the error has been printed.
 """
 
 from __future__ import annotations
@@ -19,24 +19,27 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 PATIENCE: Final = 5
-"""Seconds that the exit hooks (`atexit`) of other packages may take, if the program has caught
-the error and ends normally."""
+"""The number of seconds that the exit hooks (`atexit`) of other packages may take if the
+program has caught the error and ends normally."""
 
 _armed_in: int | None = None
-"""The id of the process in which `arm` was called; None if it was not called."""
+"""The id of the process in which `arm` was called; None if `arm` has not been called."""
 _status: int | None = None
-"""The exit status that the program has chosen by `sys.exit`, if the error that ended its world
-was a SystemExit."""
+"""The exit status that the program has passed to `sys.exit`, if the error that ended its world
+was a SystemExit; otherwise None."""
 
 
 def arm(error: BaseException | None) -> None:
-    """Makes this process end without exit hooks (`atexit`) when it ends. It is called after a
-    rank has failed. `error` is the exception that leaves the block of `processes`, or None."""
+    """Ensures that this process skips its exit hooks (`atexit`) when it ends with an error or
+    with a status from `sys.exit`, and that these hooks have only `PATIENCE` seconds otherwise.
+    It is called after a rank has failed. `error` is the exception that leaves the block of
+    `processes`, or None."""
     global _armed_in, _status
     # the program has chosen its exit status
     if isinstance(error, SystemExit):
         _status = error.code if isinstance(error.code, int) else int(error.code is not None)
-    # a forked child has its parent's flag, but not the parent's broken engine
+    # in a forked child the variable has the parent's id, because the child does not have the
+    # parent's broken engine
     if _armed_in == os.getpid():
         return
     _armed_in = os.getpid()
@@ -45,26 +48,28 @@ def arm(error: BaseException | None) -> None:
     def uncaught(
         kind: type[BaseException], value: BaseException, where: TracebackType | None
     ) -> Any:
-        """Replaces `sys.excepthook`: prints the traceback, and ends the process unless the
-        session is interactive."""
+        """Replaces `sys.excepthook`: prints the traceback, and then ends the process, unless
+        the session is interactive."""
         # prints the traceback
         previous(kind, value, where)
-        # an interactive session goes on after an error
+        # an interactive session continues after an error
         if _armed_in == os.getpid() and not sys.flags.interactive and not hasattr(sys, "ps1"):
-            # 130 is the status of a program that Ctrl-C has ended: 128 + SIGINT
+            # 130 is the exit status of a program that was ended by Ctrl-C: 128 + SIGINT
             _exit(130 if issubclass(kind, KeyboardInterrupt) else 1)
 
     sys.excepthook = uncaught
-    # Python calls the function that was registered last first
+    # Python calls the functions in reverse order of registration, so this one comes before
+    # those registered earlier
     atexit.register(_at_exit)
 
 
 def _at_exit() -> None:
-    """Ends the process with the program's status, before the exit hooks of other packages. If
-    the program has chosen no status, gives these hooks `PATIENCE` seconds."""
+    """Ends the process with the status that the program has passed to `sys.exit`, before the
+    exit hooks of other packages run. If there is no such status, lets these hooks run for at
+    most `PATIENCE` seconds."""
     if _armed_in != os.getpid():
         return
-    # `sys.exit` goes past `sys.excepthook`, so the status has to be applied here
+    # Python does not call `sys.excepthook` for `sys.exit`, so the status is applied here
     if _status is not None:
         _exit(_status)
     if hasattr(signal, "alarm") and threading.current_thread() is threading.main_thread():
@@ -74,7 +79,8 @@ def _at_exit() -> None:
 
 
 def _exit(status: int) -> None:
-    """Flushes the output, and ends the process with this exit status, without exit hooks."""
+    """Flushes the output, and ends the process with this exit status, without running exit
+    hooks."""
     # `os._exit` itself flushes nothing
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):

@@ -1,15 +1,16 @@
-"""Averages gradients over the ranks. `average_gradients` takes gradients that exist already;
-`averaging` sends the first gradients while the pass computes the next. Many small gradients are
-sent as a few long vectors, called buckets, each of one dtype.
+"""Averages gradients over the ranks. `average_gradients` averages gradients that have already
+been computed; `averaging` sends the first gradients while the backward pass computes the next
+ones. Many small gradients are sent as a few long vectors, called buckets, each of one dtype.
 
-In `averaging` the ranks vote twice: before the block on the parameters, and after it on the
-parameters without a gradient. A rank that raises an error in between tells the others over the
-control connection. Gradients that the framework does not report during the pass are sent after
-it. Every bucket is sent whole, on all ranks and in the same order, with zeros for gradients
-that are None. So the engine stays usable if the second vote fails.
+In `averaging` the ranks vote twice: before the block, on the parameters, and after the block,
+on the parameters that have no gradient. If a rank raises an error between the two votes, it
+reports the error to the other ranks over the control connection. Gradients that the framework
+does not report during the pass are sent after the pass. All ranks send every bucket whole and
+in the same order, with zeros for gradients that are None. So the engine remains usable if the
+second vote fails.
 
-Comparing and sorting some hundred parameters in each training step would take time, so the buckets of a model are kept
-in a `Plan`.
+Comparing and sorting a few hundred parameters in each training step would take time, so a `Plan` stores the buckets of
+a model between steps.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ if TYPE_CHECKING:
     from .session import Session
 
 _COMPARED: Final = "weights"
-"""The key in `Session.plans[model]` that exists if the ranks have compared the weights of the
+"""A key that is in `Session.plans[model]` if the ranks have compared the weights of the
 model."""
 
 
 def average_gradients(session: Session, model_or_gradients: Any, weight: float | None) -> Any:
     """Does the work of `World.average_gradients`: checks the arguments, votes on them, sends
     the gradients in buckets, and writes the means."""
-    # before the vote, because a wrong weight must change nothing on any rank
+    # checked before the vote, so that an invalid weight changes nothing on any rank
     own_weight = None if weight is None else weight_of(weight)
     backend = backend_of_model(model_or_gradients)
     rows = (
@@ -60,39 +61,41 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
     )
     operands = [operand for _, operand in rows if operand is not None]
     session.require_ready("average_gradients")
-    # a gradient that is in several places is sent once
+    # a gradient that occurs in several places is sent once
     unique = list({id(operand.value): operand for operand in operands}.values())
     if backend is None:
         session.require_supported(unique, "average_gradients", "mean")
         plan = Plan(unique)
     else:
         plan = _plan(session, "average_gradients", backend, model_or_gradients, unique)
-    # a world of one has nothing to average, but refuses a weight of 0 as a larger world does.
-    # `str` stands for the text of the call, which is not sent
+    # a world of one has nothing to average, but refuses a weight of 0, as a larger world does.
+    # `str`, which returns "", replaces the function that describes the call, because nothing is
+    # sent
     if session.size == 1:
         session.agree(str, own_weight)
         return model_or_gradients
     carrier = session.carrier
 
     def describe_call() -> str:
-        """Returns the text that describes this call, and must be the same on all ranks."""
-        # the plan has each gradient once, but the ranks must also agree on which gradients are
-        # the same tensor
+        """Returns the string that describes this call. It must be the same on all ranks."""
+        # the plan contains each gradient only once, but the ranks must also agree on which
+        # gradients are the same tensor
         text = plan.text if len(unique) == len(operands) else signatures(operands)
-        # a rank that lacks a gradient would send one bucket fewer, so the ranks vote on which are None
+        # a rank that lacks a gradient might send one bucket fewer, so the ranks vote on which gradients are None
         nones = "".join(f"; {name} None" for name, operand in rows if operand is None)
-        # at the first vote on a model also a checksum of its parameters, because equal
-        # gradients do not make models equal that began with different weights
+        # the first vote on a model also includes a checksum of its parameters, because equal
+        # gradients do not make models equal if their first weights were different
         weights = (
             "" if backend is None else _first_weights(session, backend, model_or_gradients)
         )
         return f"average_gradients{_weight_text(own_weight)}: {text}{nones}{weights}"
 
-    # called after the vote, which sets `total`
+    # runs after the vote, which sets `total`
     def job() -> dict[int, Any]:
-        """Averages the gradients, and returns the means by the `id` of the gradients."""
-        # all buckets are started before the first wait, so that some are sent while others are
-        # packed
+        """Averages the gradients, and returns a dict that maps the `id` of each gradient to its
+        mean."""
+        # starts to send all buckets before it waits for the first, so that some are sent while
+        # others are packed
         sent = []
         for bucket in plan.buckets:
             gradients = [unique[i] for i in bucket.indices]
@@ -102,16 +105,18 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
             means.update(carrier.write_back_all(gradients, wait()))
         return means
 
-    # from here on the other ranks take part, so an error closes the world on all of them
+    # from here on the other ranks take part, so an error closes the world on all ranks
     with session.exclusive("average_gradients"):
         total = session.agree(describe_call, own_weight)
         if backend is not None:
             session.plans[model_or_gradients][_COMPARED] = True
         means = session.call("all_reduce", describe_call, job, operands)
     if backend is not None:
-        # a mean in a new tensor would not reach the model, which would go on training without
-        # the other ranks
-        _require_written(unique, means, "pass the gradients themselves, and use the result")
+        # if a mean were in a new tensor, the model would not use it, and would be trained
+        # without the other ranks
+        _require_written(
+            unique, means, "pass the gradients instead of the model, and use the return value"
+        )
         return model_or_gradients
     return rebuilt(
         model_or_gradients, operands, [means[id(operand.value)] for operand in operands]
@@ -119,8 +124,8 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
 
 
 def backend_of_model(x: Any) -> Backend | None:
-    """Returns the backend of the model `x`. Returns None if `x` is not a model, or if it is a single variable of
-    TensorFlow: that counts as a model elsewhere, but here it is a gradient."""
+    """Returns the backend of the model `x`. Returns None if `x` is not a model, or if it is a single TensorFlow
+    variable, which is treated as a model elsewhere, but as a gradient here."""
     owner = registry.kind_of(type(x))
     if owner is None or owner.kind != "model" or owner.backend.tensor_of(x) is not None:
         return None
@@ -128,8 +133,8 @@ def backend_of_model(x: Any) -> Backend | None:
 
 
 def _gradients_of_model(backend: Backend, model: Any) -> list[tuple[str, Operand | None]]:
-    """Returns the names and gradients of a model's trainable parameters, in the model's order, with None for a
-    parameter without a gradient. Raises `NotATensorError` if the model has no trainable parameters."""
+    """Returns the name and the gradient of each trainable parameter of a model, in the model's order. The gradient is
+    None if the parameter has no gradient. Raises `NotATensorError` if the model has no trainable parameters."""
     rows = [
         (name, None if gradient is None else Operand(name, gradient, backend, "tensor"))
         for name, _, gradient in backend.gradients(model)
@@ -142,17 +147,17 @@ def _gradients_of_model(backend: Backend, model: Any) -> list[tuple[str, Operand
 
 
 def _gradients_in_container(x: Any) -> list[tuple[str, Operand | None]]:
-    """Returns the path and the operand of each gradient in a container, with None as the
-    operand of a missing gradient. The pairs are sorted by path, because two ranks may have
-    filled a dict in different orders. Raises `NotATensorError` if the container is empty, or
-    holds anything except tensors and None, and `UnsupportedError` for a sparse array."""
+    """Returns a pair of a path and an operand for each gradient in a container. The operand is
+    None for a missing gradient. The pairs are sorted by path, because two ranks may have filled
+    a dict in different orders. Raises `NotATensorError` if the container is empty, or contains
+    anything except tensors and None. Raises `UnsupportedError` for a sparse array."""
     name = "gradients" if registry.kind_of(type(x)) is None else "gradient"
     pairs = sorted(
         (name + leaf.path, leaf.value) for leaf in dense_leaves(x, name, "average_gradients")
     )
     if not pairs:
         raise NotATensorError(
-            f"{shown(x)} holds no gradients; pass a model, or a container of gradients"
+            f"{shown(x)} contains no gradients; pass a model, or a container of gradients"
         )
     return [
         (name, None if value is None else _as_operand(name, value)) for name, value in pairs
@@ -160,29 +165,30 @@ def _gradients_in_container(x: Any) -> list[tuple[str, Operand | None]]:
 
 
 def _as_operand(name: str, value: Any) -> Operand:
-    """Returns the operand for `value`, a gradient or a parameter that errors call `name`.
+    """Returns the operand for `value`, a gradient or a parameter. Errors refer to it as `name`.
     Raises `NotATensorError` if `value` is not a tensor."""
     owner = registry.kind_of(type(value))
     # a model that is not a single variable
     if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
         raise NotATensorError(
-            f"{name} is {shown(value)} of type {type(value).__qualname__}, expected a gradient: a tensor or None"
+            f"{name} is {shown(value)} of type {type(value).__qualname__}, but a gradient must be a tensor or None"
         )
     return Operand(name, value, *owner)
 
 
 class Plan:
-    """Which gradients go into which bucket, and the text that describes them in a vote. The gradients themselves are
-    not kept, because they would then stay in memory after the program has set them to None. So the plan identifies a
-    gradient by its number, which is its index in the list of all gradients."""
+    """The assignment of gradients to buckets, and the string that describes the gradients in a vote. The plan does not
+    refer to the gradients themselves, because it would then keep them in memory after the program has set them to None.
+    Instead, it identifies each gradient by its number, which is its index in the list of all gradients."""
 
     def __init__(self, operands: list[Operand]) -> None:
         self.arrange(operands, [])
 
     def arrange(self, operands: list[Operand], missing: list[int]) -> None:
-        """Sorts gradients with the dtypes and shapes of `operands` into buckets. `missing` has
-        the numbers of the gradients that were None in the step before. Their buckets come last,
-        because a bucket waits for all buckets before it."""
+        """Assigns gradients with the dtypes and shapes of `operands` to buckets. `missing`
+        contains the numbers of the gradients that were None in the previous step. The buckets
+        of these gradients come last, because a bucket is sent only after all buckets before
+        it."""
         self.missing = missing
         """The numbers of the gradients that were None in the last step."""
         others = [i for i in range(len(operands)) if i not in set(missing)]
@@ -191,28 +197,29 @@ class Plan:
         self.bucket_numbers = {
             i: number for number, bucket in enumerate(self.buckets) for i in bucket.indices
         }
-        """For each gradient's number, the index of its bucket in `buckets`."""
+        """Maps the number of each gradient to the index of its bucket in `buckets`."""
         self.text = signatures(operands) + "".join(
             f"; {operands[i].name} last" for i in missing
         )
 
 
 def _facts_of(backend: Backend, name: str, x: Any) -> tuple[Any, ...]:
-    """Returns the facts about a tensor that decide how it is sent: its name, whether it is
-    dense, its dtype, shape and device."""
+    """Returns the facts about a tensor that determine how it is sent: its name, whether it is
+    dense, its dtype, its shape and its device."""
     return name, backend.is_dense(x), x.dtype, tuple(x.shape), backend.device_of(x)
 
 
 def _plan(
     session: Session, verb: str, backend: Backend, model: Any, operands: list[Operand]
 ) -> Plan:
-    """Returns the plan for `operands`, the parameters or gradients of a model: the plan of the
-    step before, if the names, dtypes, shapes and devices of the operands have not changed.
-    `verb` is "averaging" or "average_gradients". Raises an error if an operand cannot be
-    averaged."""
-    # they change if a layer was frozen, moved or resized since the last step
+    """Returns the plan for `operands`, the parameters or gradients of a model. This is the plan
+    of the previous step if the names, dtypes, shapes and devices of the operands have not
+    changed, and otherwise a new plan. `verb` is "averaging" or "average_gradients". Raises an
+    error if an operand cannot be averaged."""
+    # these facts change if a layer was frozen, moved or resized since the last step
     facts = [_facts_of(operand.backend, operand.name, operand.value) for operand in operands]
-    # the dict holds the model weakly, so its plans disappear with the model
+    # the dict refers to the model weakly, so the model's plans are deleted together with the
+    # model
     plans = session.plans.setdefault(model, {})
     if verb not in plans or plans[verb][0] != facts:
         session.require_supported(operands, "all_reduce", "mean")
@@ -223,14 +230,15 @@ def _plan(
 
 
 def _first_weights(session: Session, backend: Backend, model: Any) -> str:
-    """Returns a text with a checksum of a model's trainable parameters for the first vote on the model, and "" for
-    later votes. Ranks that begin with different weights would train different models, even with the same gradients."""
+    """Returns a string with a checksum of a model's trainable parameters for the first vote on the model, and "" for
+    later votes. If the ranks began with different weights, they would train different models, even with the same
+    gradients."""
     if _COMPARED in session.plans.get(model, {}):
         return ""
     checksum = 0
     for _, variable, _ in backend.gradients(model):
-        # a checksum of 32 bits is enough to notice different weights, and short enough for a
-        # vote
+        # a checksum of 32 bits is long enough to detect different weights, and short enough for
+        # a vote
         checksum = zlib.crc32(creation.to_numpy(variable).tobytes(), checksum)
     return (
         f"; first weights {checksum:08x}, which world.broadcast(model) makes equal on all ranks"
@@ -241,14 +249,15 @@ def _start_mean(
     carrier: Carrier, bucket: Bucket, gradients: list[Operand], weight: Weight | None
 ) -> Callable[[], Any]:
     """Starts to average the gradients of a bucket over the ranks. Returns a function that waits
-    for the means, and returns them in one vector."""
+    for the means, and returns the means in one vector."""
     return carrier.start_mean(carrier.pack(gradients), bucket.dtype, weight)
 
 
 def _require_written(gradients: list[Operand], means: dict[int, Any], instead: str) -> None:
-    """Raises `ArgumentError` if a mean is in a new tensor: the model would keep its old
-    gradient, and the ranks would diverge. `means` has the means by the `id` of the gradients,
-    and `instead` says what the program can do."""
+    """Raises `ArgumentError` if a mean was not written to its gradient: the model would then
+    use its own gradient, and the ranks would diverge. `means` maps the `id` of each gradient to
+    its mean, and `instead` is the part of the message that tells the user what to do
+    instead."""
     for operand in gradients:
         if means[id(operand.value)] is not operand.value:
             raise ArgumentError(f"the gradient of {operand.name} cannot be written; {instead}")
@@ -259,29 +268,29 @@ def _require_written(gradients: list[Operand], means: dict[int, Any], instead: s
 
 @contextmanager
 def averaging(session: Session, model: Any, weight: float | None) -> Iterator[None]:
-    """Does the work of `World.averaging`, a block: votes, has the framework report each
+    """Does the work of the block `World.averaging`: votes, makes the framework report each
     gradient of the backward pass, and sends each bucket when it is full."""
     own_weight = None if weight is None else weight_of(weight)
     backend = backend_of_model(model)
     if backend is None:
         raise NotATensorError(
-            f"averaging takes a model, not {shown(model)}; for gradients, call average_gradients"
+            f"averaging needs a model, not {shown(model)}; for gradients, call average_gradients"
         )
     parameters = [_as_operand(name, variable) for name, variable, _ in backend.gradients(model)]
     if not parameters:
         raise NotATensorError(
-            f"{shown(model)} has no trainable parameters, so there are no gradients to average; leave the block out"
+            f"{shown(model)} has no trainable parameters, so there are no gradients to average; remove the block"
         )
     session.require_ready("averaging")
     plan = _plan(session, "averaging", backend, model, parameters)
 
     def describe_call() -> str:
-        """Returns the text that describes this call, and must be the same on all ranks."""
+        """Returns the string that describes this call. It must be the same on all ranks."""
         weights = _first_weights(session, backend, model)
         return f"averaging{_weight_text(own_weight)}: {plan.text}{weights}"
 
-    # an error that every rank raises: it is raised after the block of `exclusive`, in which it
-    # would close the world
+    # an error that every rank raises. It is raised only after the block of `exclusive`, because
+    # inside that block it would close the world
     refused: Exception | None = None
     with session.exclusive("averaging"):
         total = session.agree(describe_call, own_weight)
@@ -308,8 +317,8 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
 
 
 def _weight_text(own: float | None) -> str:
-    """Returns the part of a vote's text which says that this rank has a weight, `own`; "" if
-    that is None."""
+    """Returns the part of a vote's text which states that this rank has a weight, `own`.
+    Returns "" if `own` is None."""
     return (
         ""
         if own is None
@@ -325,10 +334,10 @@ def _end(
     describe_call: Callable[[], str],
     weight_text: str,
 ) -> Exception | None:
-    """Ends a block of `averaging`: sends the remaining gradients, votes on which parameters
-    have no gradient, and then writes the means. `describe_call` returns the text of the first vote, and
-    `weight_text` is the result of `_weight_text`. Returns None, or an error that all ranks must
-    raise; then no mean is written. Raises `CollectiveMismatchError` if the votes differ."""
+    """Ends a block of `averaging`: votes on which parameters have no gradient, sends the remaining gradients, and
+    writes the means. `describe_call` returns the text of the first vote, and `weight_text` is the result of
+    `_weight_text`. Returns None if the means were written. Otherwise returns an error that all ranks must raise. Raises
+    `CollectiveMismatchError` if the votes differ."""
     plan, parameters = sending.plan, sending.parameters
     missing = sending.fill_up(list(backend.gradients(model)))
     refused = sending.refused
@@ -337,7 +346,7 @@ def _end(
             f"{changed} was changed in the block of averaging(), before the ranks' gradients were averaged, so the "
             "ranks would diverge; only the backward pass belongs in the block: clip gradients and step afterwards"
         )
-    # names, for the vote, the parameters that have no gradient after the pass
+    # this part of the vote names the parameters that have no gradient after the pass
     nones = f"{weight_text}{''.join(f'; {parameters[i].name} None' for i in missing)}"
     try:
         session.agree(
@@ -345,8 +354,8 @@ def _end(
                 f"averaging, after the backward pass{nones if refused is None else f'; {refused}'}"
             )
         )
-    # the buckets that are being sent are waited for even so: the engine would confuse them with
-    # those of the next call
+    # still waits for the buckets that are being sent, because otherwise the engine would
+    # confuse them with the buckets of the next call
     except CollectiveMismatchError:
         session.call("all_reduce", describe_call, sending.drop, parameters)
         raise
@@ -356,8 +365,8 @@ def _end(
         sending.finish if refused is None else sending.drop,
         parameters,
     )
-    # all ranks have just agreed on the missing gradients, so all rearrange their buckets in the
-    # same way
+    # all ranks have just agreed on which gradients are missing, so all of them rearrange their
+    # buckets in the same way
     if session.options.check and refused is None and missing != plan.missing:
         plan.arrange(parameters, missing)
     return refused
@@ -371,7 +380,8 @@ class _Sending:
         session: this process's session.
         plan: the buckets.
         parameters: the trainable parameters of the model.
-        weight: the weight of this rank, or None for equal weights.
+        weight: the weight of this rank and the sum of all weights, or None if the weights are
+            equal.
     """
 
     def __init__(
@@ -379,28 +389,30 @@ class _Sending:
     ) -> None:
         self.session, self.plan, self.parameters = session, plan, parameters
         self.error: BaseException | None = None
-        """The error that `ready` has raised. Paddle replaces it with a SystemError."""
+        """The error that `ready` has raised, or None. It is stored because Paddle replaces it
+        with a SystemError."""
         self.refused: XDeviceError | None = None
-        """The error for a gradient that cannot be averaged. It is raised after the pass, when
-        all ranks know of it."""
+        """The error for a gradient that cannot be averaged, or None. It is raised after the
+        pass, when all ranks know about it."""
         self._weight = weight
         self._lacking = [len(bucket.indices) for bucket in plan.buckets]
-        """How many gradients each bucket still lacks."""
+        """The number of gradients that each bucket still lacks."""
         self._gradients: dict[int, Any] = {}
-        """The gradients that were taken, by their numbers."""
+        """The gradients that were recorded, by their numbers."""
         self._sent: list[tuple[list[Operand], Callable[[], Any]]] = []
-        """The gradients of each bucket that was started, and the function that waits for their
-        means."""
+        """For each bucket that was started: its gradients, and the function that waits for
+        their means."""
         self._writes_at_start = [_times_written(parameter) for parameter in parameters]
-        """How often each parameter had been written when the block began; None if the framework does not count."""
+        """How often each parameter had been written when the block began; None if the framework does not count
+        writes."""
         self._writes_when_taken: dict[int, int | None] = {}
-        """How often each gradient had been written when it was taken."""
-        # PyTorch runs a backward pass in a thread for each device
+        """How often each gradient had been written when it was recorded."""
+        # PyTorch runs a backward pass in several threads, one for each device
         self._lock = threading.Lock()
 
     def ready(self, i: int, gradient: Any) -> None:
-        """Takes the gradient with the number `i` during the backward pass, and starts to send
-        the buckets that are full, in their order. The framework may call this in any thread."""
+        """Records the gradient with the number `i` during the backward pass, and starts to send
+        the full buckets, in their order. The framework may call this in any thread."""
         with self._lock:
             try:
                 self._take(i, gradient)
@@ -410,21 +422,22 @@ class _Sending:
                 raise
 
     def fill_up(self, rows: list[tuple[str, Any, Any | None]]) -> list[int]:
-        """Takes the gradients that the framework has not reported. `rows` has, for each trainable parameter, the name,
-        the variable, and the gradient or None. Returns the numbers of the parameters without a gradient; [] if the
-        framework has reported every gradient, or if a gradient was refused. Raises `ArgumentError` if the variables in
-        `rows` are not the parameters with which the block began."""
-        # every gradient was reported, or no mean will be written
+        """Records the gradients that the framework has not reported. `rows` contains, for each trainable parameter, its
+        name, its variable, and its gradient or None. Returns the numbers of the parameters without a gradient. Returns
+        [] if the framework has reported every gradient, or if a gradient was refused. Raises `ArgumentError` if the
+        variables in `rows` are not the parameters with which the block began."""
+        # either every gradient was reported, or no mean will be written
         if not any(self._lacking) or self.refused is not None:
             return []
         parameters = self.parameters
-        # by identity, because gradients of other variables with the same names must not be
-        # averaged with these
+        # compares the variables by identity, because the gradients of new variables with the
+        # same names must not be averaged
         if [id(variable) for _, variable, _ in rows] != [
             id(parameter.value) for parameter in parameters
         ]:
             raise ArgumentError(
-                "the trainable parameters of the model changed in the block of averaging(); change them outside it"
+                "the trainable parameters of the model changed in the block of averaging(); change them outside the "
+                "block"
             )
         for i, (_, _, gradient) in enumerate(rows):
             if gradient is not None and i not in self._gradients:
@@ -432,14 +445,15 @@ class _Sending:
         return [i for i in range(len(parameters)) if i not in self._gradients]
 
     def first_changed(self) -> str:
-        """Returns the name of the first parameter that was written since the block began; if no
-        parameter was, "the gradient of" and the name for the first gradient that was written
-        since it was taken. Returns "" if nothing was written, or if the framework does not
-        count writes."""
+        """Returns the name of the first parameter that was written since the block began. If
+        there is none, returns "the gradient of" and the parameter's name for the first gradient
+        that was written since it was recorded. Returns "" if nothing was written, or if the
+        framework does not count writes."""
         for i, parameter in enumerate(self.parameters):
             if _times_written(parameter) != self._writes_at_start[i]:
                 return parameter.name
-        # the gradients too, because their means would overwrite what the program has written
+        # the gradients are checked too, because the means would overwrite the values that the
+        # program has written
         for i, count in self._writes_when_taken.items():
             name, _, backend, _ = self.parameters[i]
             if backend.times_written(self._gradients[i]) != count:
@@ -447,8 +461,8 @@ class _Sending:
         return ""
 
     def finish(self) -> None:
-        """Sends the remaining buckets, waits for the means of all buckets, and writes them into
-        the gradients. Raises `ArgumentError` if a gradient cannot be written."""
+        """Sends the remaining buckets, waits for the means of all buckets, and writes the means
+        to the gradients. Raises `ArgumentError` if a gradient cannot be written."""
         self._start_buckets(only_full=False)
         for gradients, wait in self._sent:
             means = self.session.carrier.write_back_all(gradients, wait())
@@ -462,9 +476,9 @@ class _Sending:
             wait()
 
     def _take(self, i: int, gradient: Any) -> None:
-        """Takes the gradient with the number `i`. If it cannot be averaged, stores the error in
-        `refused` until after the pass, because an error that is raised here would end this rank
-        only. Raises `ScopeError` if the gradient comes a second time."""
+        """Records the gradient with the number `i`. If the gradient cannot be averaged, stores
+        the error in `refused` until after the pass, because an error that is raised here would
+        end only this rank. Raises `ScopeError` if the gradient is reported a second time."""
         if i in self._gradients:
             raise ScopeError(
                 f"{self.parameters[i].name} got a gradient twice in one block of averaging(), and the first gradient "
@@ -486,7 +500,8 @@ class _Sending:
         name, parameter, backend, _ = self.parameters[i]
         if gradient is None:
             raise ArgumentError(
-                f"a hook has removed the gradient of {name} in the block of averaging(); clear it after the block"
+                f"a hook has removed the gradient of {name} in the block of averaging(); clear the gradient after the "
+                "block"
             )
         if _facts_of(backend, name, gradient) == _facts_of(backend, name, parameter):
             return
@@ -496,16 +511,16 @@ class _Sending:
             f"{dtype_of(each)} {list(shape_of(each))}" for each in (operand, self.parameters[i])
         )
         raise ArgumentError(
-            f"the gradient of {name} is {own}, on {backend.device_of(gradient)}, expected {expected} on "
-            f"{backend.device_of(parameter)}, like the parameter; use average_gradients"
+            f"the gradient of {name} is {own} on {backend.device_of(gradient)}, but the parameter is {expected} on "
+            f"{backend.device_of(parameter)}; use average_gradients"
         )
 
     def _start_buckets(self, only_full: bool) -> None:
-        """Starts to send all remaining buckets, in their order; with `only_full`, only those
-        before the first bucket that still lacks a gradient."""
+        """Starts to send all remaining buckets, in their order. With `only_full`, stops at the
+        first bucket that still lacks a gradient."""
         buckets = self.plan.buckets if self.session.size > 1 else []
-        # in the order of the plan on every rank, because engines match the calls of the ranks
-        # by their order
+        # every rank sends the buckets in the order of the plan, because engines match the calls
+        # of the ranks by their order
         while len(self._sent) < len(buckets) and not (
             only_full and self._lacking[len(self._sent)]
         ):
@@ -516,8 +531,8 @@ class _Sending:
             )
 
     def _gradient(self, i: int) -> Operand:
-        """Returns the gradient with the number `i`; if its parameter has no gradient, zeros
-        with the shape and dtype of the parameter."""
+        """Returns the gradient with the number `i`. If the parameter has no gradient, returns
+        zeros with the shape and dtype of the parameter."""
         parameter = self.parameters[i]
         gradient = self._gradients.get(i)
         if gradient is None:
@@ -529,7 +544,7 @@ class _Sending:
 
 
 def _times_written(parameter: Operand) -> int | None:
-    """Returns how often a parameter has been written in place; None if the framework does not
-    count writes."""
+    """Returns how often a parameter has been written in place, or None if the framework does
+    not count writes."""
     count: int | None = parameter.backend.times_written(parameter.value)
     return count

@@ -1,6 +1,7 @@
 """The collectives that need no engine, because they send everything over the control
-connection: `barrier`, `first`, `split_range`, which gives each rank indices of a data set, and
-`all_gather_object`, for small values of Python's own types. They do not wait for devices."""
+connection: `barrier`, `first`, `split_range`, which assigns indices of a data set to each rank,
+and `all_gather_object`, for small values of Python's built-in types. None of them waits for
+devices."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
     from .session import Session
 
 _BLOCK: Final = "first(), where the ranks run one after another"
-"""The name of the block of `first`, for the error of a collective that is called in the
-block."""
+"""The name of the block of `first` in the error that a collective raises when it is called in
+the block."""
 _MAX_BYTES: Final = 16 * 2**20
-"""The most bytes that the values of all ranks may have together: one message of the control
-connection has them all."""
+"""The maximum total size of the values of all ranks, in bytes. One message on the control
+connection contains all of these values."""
 
 
 def barrier(session: Session) -> None:
@@ -38,9 +39,9 @@ def barrier(session: Session) -> None:
 
 @contextmanager
 def first(session: Session) -> Iterator[bool]:
-    """Does the work of `World.first`, by one vote. Rank 0 runs its block, and then votes,
-    with the text of the error if the block has raised one. The other ranks vote at once, and so
-    wait for rank 0 before they run their blocks."""
+    """Does the work of `World.first`, with one vote. Rank 0 runs its block and then votes; if
+    the block has raised an error, the vote contains the error's text. The other ranks vote at
+    once, so they wait for rank 0 before they run their blocks."""
     session.require_ready("first")
     if session.size == 1:
         with session.inside(_BLOCK):
@@ -51,10 +52,10 @@ def first(session: Session) -> Iterator[bool]:
     if session.rank != 0:
         with session.exclusive("first"):
             error = line.vote("first")
-        # the payload of rank 0 is the text of its error, or empty
+        # the payload of rank 0 is the text of its error, or "" if there was no error
         if error and error[0]:
             raise PeerError(f"rank 0 raised {error[0]} in first()", 0, "raised")
-    # rank 0 may take any time in its block, so it counts as working
+    # rank 0 may spend any length of time in its block, so it is considered to be working
     line.is_first_busy = session.rank == 0
     try:
         with session.inside(_BLOCK):
@@ -62,7 +63,7 @@ def first(session: Session) -> Iterator[bool]:
     except BaseException as error:
         line.is_first_busy = False
         if session.rank == 0 and isinstance(error, Exception):
-            # another rank may have failed meanwhile, but this rank raises its own error
+            # another rank may have failed in the meantime, but this rank raises its own error
             with suppress(PeerError):
                 line.vote("first", describe(error))
         raise
@@ -75,8 +76,8 @@ def split_range(
     session: Session, count: int, pad: bool, seed: int | None
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Does the work of `World.split_range`: returns this rank's part of the indices, or of a
-    permutation of them that each rank draws from the same seed. The ranks vote on the arguments
-    only."""
+    permutation of the indices, which every rank draws from the same seed. The ranks vote only
+    on the arguments."""
     _require_whole("count", count)
     if type(pad) is not bool:
         raise ArgumentError(f"pad must be True or False, not {shown(pad)}")
@@ -86,11 +87,10 @@ def split_range(
     with session.exclusive("split_range"):
         session.agree(lambda: f"split_range of {count}, pad={pad}, seed={seed}")
     rank, size = session.rank, session.size
-    # the length of the longest part, which is the quotient rounded up, and how many ranks have
-    # such a part: the first ones
+    # `longest` is the length of the longest part: the quotient, rounded up. The first `longer`
+    # ranks have a part of this length
     longest, longer = -(-count // size), count % size or size
-    # with `pad`, every part has this length; otherwise the parts after the first `longer` ones have
-    # one index less
+    # with `pad`, every part has this length; otherwise, the other ranks have one index fewer
     start = rank * longest if pad else rank * (count // size) + min(rank, count % size)
     stop = start + (longest if pad or rank < longer else longest - 1)
     indices = np.arange(start, stop, dtype=np.int64)
@@ -105,36 +105,37 @@ def split_range(
 
 
 def _require_whole(name: str, value: object) -> None:
-    """Raises `ArgumentError` if the argument `name` is not an int of 0 or more."""
-    # by `type`, because bool is a subclass of int
+    """Raises `ArgumentError` if `value`, the argument called `name`, is not a non-negative
+    int."""
+    # compares the type exactly, because bool is a subclass of int
     if type(value) is not int or value < 0:
-        raise ArgumentError(f"{name} must be an int of 0 or more, not {shown(value)}")
+        raise ArgumentError(f"{name} must be a non-negative int, not {shown(value)}")
 
 
 def all_gather_object(session: Session, value: Any) -> list[Any]:
     """Does the work of `World.all_gather_object`: returns the values of all ranks. Each rank
-    sends its value as the payload of a vote, because the hub passes the payloads of all ranks
-    on."""
+    sends its value as the payload of a vote, because the hub returns the payloads of all ranks
+    to every rank."""
     _require_json(value, "value")
     text = json.dumps(value)
     # every rank receives the values of all ranks
     if len(text) * session.size > _MAX_BYTES:
         raise ArgumentError(
-            f"value has {len(text)} bytes as JSON, but all {session.size} ranks together may have at most {_MAX_BYTES};"
-            " put numbers in a tensor and call all_gather"
+            f"value has {len(text)} bytes as JSON, but the values of all {session.size} ranks together may have at "
+            f"most {_MAX_BYTES} bytes; put numbers in a tensor and call all_gather"
         )
     session.require_ready("all_gather_object")
     if session.size == 1:
-        # through JSON, so that the result is new, as it is with several ranks
+        # goes through JSON, so that the result is a new object, as it is with several ranks
         return [json.loads(text)]
     with session.exclusive("all_gather_object"):
         return [json.loads(payload) for payload in session.line.vote("all_gather_object", text)]
 
 
 def _require_json(value: object, name: str) -> None:
-    """Raises `ArgumentError` for a value that JSON would change, such as a tuple, which it
-    turns into a list. `name` says where the value is, such as "value[0]"."""
-    # by `type`, because JSON would return a plain value for one of a subclass
+    """Raises `ArgumentError` if JSON would change the value; for example, JSON turns a tuple
+    into a list. `name` tells where the value is, for example "value[0]"."""
+    # compares the types exactly, because JSON turns a value of a subclass into a plain one
     if value is None or type(value) in (bool, int, float, str):
         return
     if type(value) is list:
@@ -143,8 +144,8 @@ def _require_json(value: object, name: str) -> None:
         return
     if type(value) is not dict:
         raise ArgumentError(
-            f"{name} is of type {type(value).__qualname__}, but JSON can hold only None, bool, int, float, str, list "
-            "and dict; use broadcast or all_gather for tensors"
+            f"{name} is of type {type(value).__qualname__}, but value may contain only None, bool, int, float, str, "
+            "list or dict; use broadcast or all_gather for tensors"
         )
     for key, item in value.items():
         if type(key) is not str:

@@ -1,10 +1,11 @@
-"""Rank 0's side of the control connection: the hub compares the calls of all ranks, and notices a rank that fails.
+"""Rank 0's side of the control connection: the hub, which compares the calls of all ranks, and detects a rank that
+fails.
 
-The hub is one thread, which holds no tensor and never blocks. Each rank, including rank 0,
-sends it a text for the collective that it is about to call, and the hub answers when all texts
-are the same. When a rank has failed, the hub tells all ranks. While ranks wait for another
-rank, the hub asks that rank whether its process still works. The docstring of `control` draws
-the protocol.
+The hub is one thread, which never blocks and never handles tensors. Each rank, including rank
+0, sends the hub a string that describes the collective that the rank is about to call, and the
+hub answers when all strings are the same. When a rank has failed, the hub informs all ranks.
+While ranks wait for another rank, the hub asks that rank whether its process is still working.
+The docstring of `control` contains a drawing of the protocol.
 """
 
 from __future__ import annotations
@@ -57,29 +58,29 @@ if TYPE_CHECKING:
     from .launchers import Launch
 
 _HANDSHAKE: Final = 10.0
-"""The seconds within which a new connection must complete the handshake."""
+"""The number of seconds within which a new connection must complete the handshake."""
 _LINGER: Final = 2.0
-"""The most seconds for which the hub's thread goes on after the world has ended, so that all
-ranks can read its last frames."""
+"""The maximum number of seconds for which the hub's thread continues after the world has ended,
+so that all ranks can read its last frames."""
 _log: Final = logging.getLogger("xdevice")
 
 
 _listeners: dict[tuple[str, int | None, str], socket.socket] = {}
-"""The sockets that rank 0 listens on, by host, port and run. They are kept until the process ends, because later
+"""The sockets on which rank 0 listens, by host, port and run. They stay open until the process ends, because later
 worlds of this process use them again."""
 _worlds = 0
-"""How many worlds this process has joined."""
+"""The number of worlds that this process has joined."""
 
 
 def join(launch: Launch, timeout: float, join_timeout: float) -> Line:
     """Opens the control connection of this process, and waits until all ranks have joined. Returns this rank's side of
-    the connection. `launch` has this process's rank and the address of rank 0, `timeout` is the seconds after which a
-    rank counts as late, and `join_timeout` the seconds within which all ranks must join.
+    the connection. `launch` contains this process's rank and the address of rank 0. `timeout` is the number of seconds
+    after which a rank is late, and `join_timeout` is the number of seconds within which all ranks must join.
 
     Raises:
-        PeerError: a process has not joined in time.
+        PeerError: a rank has not joined in time, or has failed.
         LaunchError: rank 0's address is not loopback and no token is set; the hub refuses this
-            process; or rank 0 cannot listen, or may not open enough files.
+            process; rank 0 cannot listen, or is not allowed to open enough files.
     """
     global _worlds
     token = (os.environ.get(TOKEN) or "").strip()
@@ -104,7 +105,7 @@ def join(launch: Launch, timeout: float, join_timeout: float) -> Line:
 
 
 def _serve(launch: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
-    """Starts the hub in rank 0, and returns rank 0's own line to the hub."""
+    """Starts the hub in rank 0, and returns rank 0's own `Line` to the hub."""
     # two connections for each rank, and 256 for the program's own files
     _allow_files(2 * launch.size + 256)
     hub = Hub(_listener(launch, terms), terms, timeout, join_timeout)
@@ -116,9 +117,9 @@ def _serve(launch: Launch, terms: Terms, timeout: float, join_timeout: float) ->
 
 
 def _allow_files(count: int) -> None:
-    """Makes sure that this process may open `count` files, because rank 0 needs two connections
-    for each rank: raises the system's soft limit if necessary. Raises `LaunchError` if the hard
-    limit is lower."""
+    """Ensures that this process may open `count` files, because rank 0 needs two connections
+    for each rank: increases the system's soft limit if necessary. Raises `LaunchError` if the
+    hard limit is lower than `count`."""
     try:
         import resource
     except ImportError:  # Windows
@@ -135,7 +136,7 @@ def _allow_files(count: int) -> None:
 
 @forks.in_child
 def _after_fork() -> None:
-    """Closes the listening sockets in a forked child. If the child outlived rank 0, the open
+    """Closes the listening sockets in a forked child. If the child outlived rank 0, open
     sockets would keep the port in use."""
     for listener in _listeners.values():
         listener.close()
@@ -143,8 +144,8 @@ def _after_fork() -> None:
 
 
 def _listener(launch: Launch, terms: Terms) -> socket.socket:
-    """Returns the socket that rank 0 listens on. The first world of this process opens it, and
-    later worlds with the same host, port and run get the same socket."""
+    """Returns the socket on which rank 0 listens. The first world of this process opens the
+    socket, and later worlds with the same host, port and run use the same socket."""
     key = launch.host, launch.port, launch.run
     if key not in _listeners:
         _listeners[key] = _bind(launch, terms)
@@ -152,8 +153,8 @@ def _listener(launch: Launch, terms: Terms) -> socket.socket:
 
 
 def _bind(launch: Launch, terms: Terms) -> socket.socket:
-    """Opens the socket that rank 0 listens on, at the first of the launch's ports that is free.
-    Raises `LaunchError` if none is free, or if another process is already rank 0 of this
+    """Opens the socket on which rank 0 listens, at the first free port of `launch.ports()`.
+    Raises `LaunchError` if no port is free, or if another process is already rank 0 of this
     run."""
     refused: OSError | None = None
     for port in launch.ports():
@@ -162,7 +163,7 @@ def _bind(launch: Launch, terms: Terms) -> socket.socket:
         ):
             sock = socket.socket(family, kind, protocol)
             try:
-                # on Windows the option would let another process listen on the same port
+                # on Windows this option would let another process listen on the same port
                 if os.name == "posix":
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 sock.bind(address)
@@ -172,12 +173,12 @@ def _bind(launch: Launch, terms: Terms) -> socket.socket:
             except OSError as error:
                 refused = error
                 sock.close()
-        # the port is taken. If another rank 0 of this run has it, this call raises
-        # `LaunchError`, because that rank 0 refuses a second one
+        # the port is in use. If another rank 0 of this run is listening on it, this call raises
+        # `LaunchError`, because that rank 0 refuses a second rank 0
         control.connect(launch, port, terms, "vote")
     raise LaunchError(
         f"rank 0 cannot listen on {launch.host}, port {', '.join(map(str, launch.ports()))}: {refused}; choose a free "
-        "port on its machine with XDEVICE_ADDRESS=host:port"
+        "port on rank 0's machine with XDEVICE_ADDRESS=host:port"
     )
 
 
@@ -185,21 +186,22 @@ def _bind(launch: Launch, terms: Terms) -> socket.socket:
 
 
 class Pending(NamedTuple):
-    """The call of one rank, which waits in the hub for the calls of the other ranks."""
+    """The call of one rank, for which the hub waits until the other ranks have made theirs."""
 
     kind: bytes
     """VOTE, PAIR or SLOW."""
     number: int
-    """How many collectives the rank had begun before; -1 for a slow `send` or `recv`."""
+    """The number of collectives that the rank had begun when it sent the frame, so for SLOW
+    including this call; -1 for a slow `send` or `recv`."""
     call: str
-    """The text that describes the call, which must be the same on all ranks."""
+    """The string that describes the call. It must be the same on all ranks."""
     payload: str
-    """The text that the hub passes on to all ranks; for SLOW, the seconds that the call may
-    take."""
+    """The string that the hub forwards to all ranks. For PAIR, it names the partner and
+    describes the tensors. For SLOW, it is the number of seconds that the call may take."""
 
 
 class Peer:
-    """The hub's record of one rank: its two connections, its pending call, and its signs of life."""
+    """The hub's information about one rank: its two connections, its pending call, and its signs of life."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -207,15 +209,16 @@ class Peer:
         self.pulse: Conn | None = None
         self.pending: Pending | None = None
         self.still_since: float | None = None
-        """The time since which this rank has made no progress (during a slow call of the engine: since which its
-        engine has made none); None while no other rank waits for this rank."""
+        """The time since which this rank, or during a slow call its engine, has made no progress. None while no other
+        rank is waiting for this rank."""
         self.answered_at = 0.0
-        """The time of the rank's last answer to a question of the hub; before that, the time of
-        the first question."""
+        """The time of the rank's last answer to a question from the hub; before the first
+        answer, the time of the first question."""
         self.program_line = ""
-        """The line of the program that the rank's last answer named; "" before that."""
+        """The line of the program that was named in the rank's last answer; "" before the first
+        answer."""
         self.pid = ""
-        """The host name and id of the rank's process; "" for rank 0, and before the
+        """The host name and the id of the rank's process; "" for rank 0, and before the
         handshake."""
 
     @property
@@ -225,8 +228,8 @@ class Peer:
 
 
 class UnprovenConn:
-    """A new connection, whose other side has not yet proved in the handshake that it belongs to this run. It must do
-    so before `until`, a time of the hub's clock."""
+    """A new connection. The process at the other end has not yet proved, in the handshake, that it belongs to this run.
+    It must do so before `until`, a time on the hub's clock."""
 
     def __init__(self, conn: Conn, until: float) -> None:
         self.conn = conn
@@ -235,23 +238,23 @@ class UnprovenConn:
 
 
 class Calls:
-    """The calls that wait in the hub. They are counted, so that calls can be compared without a
+    """The calls that wait in the hub. Counters make it possible to compare the calls without a
     loop over all ranks, which would make large worlds slow."""
 
     def __init__(self) -> None:
         self.waiting: dict[int, Peer] = {}
-        """The ranks whose call the hub has not answered yet."""
+        """The ranks whose calls the hub has not answered yet."""
         self.slow: set[int] = set()
         """The waiting ranks that have reported a slow call of the engine."""
         self.left: Peer | None = None
-        """The rank that was the last to vote LEAVE, which says that it leaves the block; None if no rank has."""
+        """The last rank that has voted LEAVE, to leave the block; None if no rank has."""
         self._unvoted: Counter[tuple[int, str]] = Counter()
-        """How many of the slow ranks are in each call, by its number and text."""
+        """The number of slow ranks in each call, by the number and the string of the call."""
         self._voting: Counter[int] = Counter()
-        """How many ranks wait in a vote, by the number of the call."""
+        """The number of ranks that wait in a vote, by the number of the call."""
 
     def add(self, peer: Peer, pending: Pending) -> None:
-        """Adds the call of a rank, which replaces the rank's earlier call."""
+        """Adds the call of a rank, which replaces the rank's previous call."""
         self.remove(peer)
         peer.pending, peer.still_since = pending, None
         self.waiting[peer.rank] = peer
@@ -262,7 +265,7 @@ class Calls:
             self.left = peer
 
     def remove(self, peer: Peer) -> None:
-        """Removes the call of a rank, when the hub has answered the call or the call has ended
+        """Removes the call of a rank after the hub has answered it, or after it has ended
         without an answer."""
         if peer.pending is not None:
             self._count(peer.pending, -1)
@@ -271,9 +274,10 @@ class Calls:
         self.slow.discard(peer.rank)
 
     def _count(self, pending: Pending, change: int) -> None:
-        """Adds `change`, 1 or -1, to the number of ranks that are in the call `pending`.
-        Ignores a `send` or `recv`."""
-        # a `send` or `recv` concerns two ranks only, and has no number that all ranks share
+        """Adds `change`, which is 1 or -1, to the number of ranks that are in the call
+        `pending`. Ignores a `send` or `recv`."""
+        # a `send` or `recv` concerns only two ranks, and has no number that is the same on all
+        # ranks
         if pending.kind == PAIR or pending.number < 0:
             return
         is_vote = pending.kind == VOTE
@@ -284,17 +288,16 @@ class Calls:
             del counts[key]
 
     def has_begun_all(self, started: int) -> bool:
-        """Whether a rank that has begun `started` calls has begun every call that other ranks are in, so that these
-        ranks wait for the engine and not for that rank. False if any rank waits for an answer to a vote, a `send` or a
-        `recv`, because that answer may depend on the rank. Also False if no call waits, because then there is no
-        engine to wait for."""
+        """Whether a rank that has begun `started` calls has begun every call in which other ranks wait. If so, these
+        ranks wait for the engine, and not for that rank. Returns False if any rank waits for an answer to a vote, a
+        `send` or a `recv`, because that answer may depend on the rank. Also returns False if no call waits, because
+        then there is no engine to wait for."""
         latest = max((number for number, _ in self._unvoted), default=-1)
         return len(self.slow) == len(self.waiting) > 0 and latest <= started
 
     def left_while_needed(self, peers: Iterable[Peer]) -> tuple[int, int, str] | None:
-        """Returns the number of the rank that left the block last, the number of another rank whose call needs that
-        rank, and the text of this call. Returns None if no rank has left, or if no call needs the one that left
-        last."""
+        """Returns the last rank that left the block, another rank whose call needs that rank, and the string that
+        describes this call. Returns None if no rank has left, or if no call needs the rank that left last."""
         left = self.left
         if left is None or left.pending is None:
             return None
@@ -302,22 +305,23 @@ class Calls:
             pending = peer.pending
             if pending is None or pending.call == LEAVE:
                 continue
-            # all ranks began this call before the one left
+            # all ranks had begun this call before that rank left
             if pending.kind == SLOW and pending.number <= left.pending.number:
                 continue
-            # a `send` or `recv` with a third rank: the payload is such as "send 3 float32 [2]",
-            # with the rank in second place
+            # a `send` or `recv` with a third rank does not need the rank that left. The
+            # payload, such as "send 3 float32 [2]", contains the partner's rank as its second
+            # word
             if pending.kind == PAIR and int(pending.payload.split(" ", 2)[1]) != left.rank:
                 continue
             return left.rank, peer.rank, pending.call
         return None
 
     def unvoted_calls_differ(self) -> bool:
-        """Whether the ranks' calls differ, and at least one of the calls is already in an engine, because there was no
-        vote on it (`check=False`)."""
+        """Whether the ranks' calls differ although at least one of them has already reached an engine, because there
+        was no vote on this call (`check=False`)."""
         numbers = {number for number, _ in self._unvoted}
-        # one rank votes on a call, and another has begun a call with that number, or a later
-        # one, without a vote
+        # one rank still votes on a call, but another rank has begun this call or a later one
+        # without a vote
         votes_behind = bool(self._voting and numbers) and min(self._voting) < max(numbers)
         has_two_texts_for_a_number = len(numbers) < len(self._unvoted)
         return votes_behind or has_two_texts_for_a_number
@@ -325,13 +329,13 @@ class Calls:
 
 class Hub(threading.Thread):
     """The hub's thread, in rank 0. It is started before the other ranks connect, and ends when
-    all ranks have left or one has failed.
+    all ranks have left or a rank has failed.
 
     Args:
-        listener: the socket that the other ranks connect to.
-        terms: the values that a process must prove before it can join.
-        timeout: the seconds after which a rank counts as late.
-        join_timeout: the seconds within which all ranks must join.
+        listener: the socket to which the other ranks connect.
+        terms: the values that a process must have, and prove that it has, before it can join.
+        timeout: the number of seconds after which a rank is late.
+        join_timeout: the number of seconds within which all ranks must join.
     """
 
     def __init__(
@@ -350,23 +354,23 @@ class Hub(threading.Thread):
         self._unproven: list[UnprovenConn] = []
         self._joined = False
         self._connected = 0
-        """How many connections of ranks there are so far; two for each rank when all have joined."""
+        """The number of connections of ranks so far: two for each rank when all ranks have joined."""
         self._refused = 0
-        """How many processes were refused because they did not prove that they have the
-        token."""
+        """The number of processes that were refused because they did not prove that they have
+        the token."""
         self._calls = Calls()
         self._all_called_since = 0.0
-        """The time since which every rank has been in a call, and at least one of them in a slow call of the
-        engine."""
+        """The time since which every rank has been in a call, and at least one rank in a slow call of the engine."""
         self._waiting_since: float | None = None
-        """The time since which some rank has been waiting; None if none waits."""
+        """The time since which at least one rank has been waiting; None if no rank is
+        waiting."""
         self._log_after = timeout
         """The seconds of waiting after which the next warning is logged."""
 
     def attach(self, vote: socket.socket, pulse: socket.socket) -> None:
-        """Adds rank 0: `vote` and `pulse` are the hub's ends of that rank's two connections.
-        Rank 0 needs no handshake, because it is in the hub's own process. Must be called before
-        the thread is started."""
+        """Adds rank 0: `vote` and `pulse` are the hub's ends of rank 0's two connections. Rank
+        0 needs no handshake, because it is in the hub's own process. This method must be called
+        before the thread is started."""
         peer = self.peers[0]
         peer.vote, peer.pulse = Conn(vote), Conn(pulse)
         self._connected += 2
@@ -390,22 +394,22 @@ class Hub(threading.Thread):
         self._linger()
 
     def _serve(self) -> None:
-        """Runs the loop of the thread: waits for frames, reads them, and at each beat looks for
-        ranks that are late, silent or missing."""
+        """Runs the loop of the thread: waits for frames, reads them, and at each beat checks
+        for ranks that are late, silent or missing."""
         begun = self._clock.tick()
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         next_beat = 0.0
         self._tell_if_all_joined()
         while not self.ended:
-            # while no rank waits, the thread sleeps until a frame comes, and uses no processor
-            # time
+            # while no rank waits, the thread sleeps until a frame arrives, and uses no
+            # processor time
             ready = self._selector.select(self._beat if self._needs_time() else None)
             now = self._clock.tick()
             for key, events in ready:
                 if events & selectors.EVENT_WRITE:
                     self._flush(key.fileobj)  # type: ignore[arg-type]
-                # `key.data` is the function `on_frame` of `_register`
+                # `key.data` is the function `on_frame` that was passed to `_register`
                 if events & selectors.EVENT_READ and not self.ended:
                     key.data()
             self._drop_unproven(now)
@@ -416,11 +420,12 @@ class Hub(threading.Thread):
                 self._watch(now)
 
     def _needs_time(self) -> bool:
-        """Whether the loop must wake up even if no frame comes, because a rank or a new connection may be late."""
+        """Whether the loop must wake up even if no frame arrives, because a rank or a new connection may be late."""
         return not self._joined or bool(self._calls.waiting) or bool(self._unproven)
 
     def _register(self, conn: Conn, on_frame: Callable[[], None]) -> None:
-        """Has the loop call `on_frame` whenever the connection can be read."""
+        """Registers a connection with the loop, which calls `on_frame` whenever the connection
+        can be read."""
         self._selector.register(conn, selectors.EVENT_READ, on_frame)
 
     def _send(self, conn: Conn | None, kind: bytes, text: str = "") -> None:
@@ -428,27 +433,28 @@ class Hub(threading.Thread):
         if conn is None or not conn.is_open:
             return
         conn.send(kind, text)
-        # the socket has not taken all: the loop also waits until it can be written
+        # the socket has not accepted all bytes, so the loop also waits until the socket can be
+        # written
         if conn.out:
             key = self._selector.get_key(conn)
             self._selector.modify(conn, selectors.EVENT_READ | selectors.EVENT_WRITE, key.data)
 
     def _flush(self, conn: Conn) -> None:
-        """Sends as many of the connection's kept bytes as its socket takes now."""
+        """Sends as many of the connection's stored bytes as its socket accepts now."""
         conn.flush()
-        # the loop no longer waits until it can be written
+        # all bytes have been sent, so the loop no longer waits until the socket can be written
         if not conn.out and conn.is_open:
             self._selector.modify(conn, selectors.EVENT_READ, self._selector.get_key(conn).data)
 
     def _close(self, conn: Conn) -> None:
-        """Closes a connection, and has the loop forget it."""
-        # negative if the socket is closed already
+        """Closes a connection, and removes it from the loop."""
+        # negative if the socket is already closed
         if conn.sock.fileno() >= 0:
             self._selector.unregister(conn)
         conn.close()
 
     def _linger(self) -> None:
-        """Waits for at most two seconds until every rank has received its last frame or is gone. Then closes all
+        """Waits until every rank has received its last frame or is gone, for at most two seconds. Then closes all
         connections."""
         until = time.monotonic() + _LINGER
         conns = [
@@ -458,10 +464,10 @@ class Hub(threading.Thread):
             if not connection.out:
                 connection.finish()
         while not all(map(Conn.is_delivered, conns)) and time.monotonic() < until:
-            # often, because no event tells that a frame has been acknowledged
+            # polls often, because no event reports that a frame has been acknowledged
             for key, events in self._selector.select(0.02):
                 conn = key.fileobj
-                # the listening socket, and connections that get no last frame
+                # the listening socket, or a connection on which no last frame is sent
                 if not isinstance(conn, Conn) or conn not in conns:
                     self._selector.unregister(key.fileobj)
                     continue
@@ -469,8 +475,8 @@ class Hub(threading.Thread):
                     self._flush(conn)
                     if not conn.out:
                         conn.finish()
-                # frames that still come are dropped; `frames` also notices when the connection
-                # ends
+                # frames that still arrive are discarded; `frames` also notices when the
+                # connection ends
                 for _ in conn.frames():
                     pass
                 if not conn.is_open:
@@ -491,7 +497,7 @@ class Hub(threading.Thread):
         proof must include."""
         try:
             sock, _ = self._listener.accept()
-        # the other side has given up already
+        # the other side has already given up
         except OSError:
             return
         unproven = UnprovenConn(
@@ -502,17 +508,17 @@ class Hub(threading.Thread):
         self._send(unproven.conn, GREETING, control.PROTOCOL + unproven.nonce)
 
     def _read_hello(self, unproven: UnprovenConn) -> None:
-        """Reads the HELLO of a new connection, and admits or refuses it. Closes a connection
-        whose other side is gone."""
-        # only the first frame counts: after it the connection is admitted or closed
+        """Reads the HELLO frame of a new connection, and admits or refuses the connection.
+        Closes a connection whose other side is gone."""
+        # only the first frame is read here: after it, the connection is admitted or closed
         for kind, text in unproven.conn.frames():
             self._unproven.remove(unproven)
             hello = control.parse(text) if kind == HELLO else {}
             try:
                 refusal = self._refusal(hello, unproven.nonce)
             except (ValueError, RecursionError):
-                # the proof is computed from JSON, and a value in the HELLO is nested too deeply
-                # for that: nothing is proven, as with a wrong token
+                # the proof is computed from JSON, and a value in the HELLO frame is nested too
+                # deeply for JSON: nothing is proved, as with a wrong token
                 refusal = {"why": "token"}
             if refusal is not None:
                 self._send(unproven.conn, REFUSED, json.dumps(refusal))
@@ -526,13 +532,13 @@ class Hub(threading.Thread):
             self._close(unproven.conn)
 
     def _end_if_one_cannot_join(self, refusal: dict[str, str]) -> None:
-        """Ends the world at once if a process of this run cannot join, because the world will
-        never be complete then. `refusal` is the result of `_refusal`. A process without the
-        token may belong to somebody else, so in that case a warning is logged, and the world
-        goes on. Does nothing if all ranks have joined already."""
+        """Ends the world at once if a process of this run cannot join, because then the world
+        will never be complete. `refusal` is the result of `_refusal`. A process without the
+        token may belong to somebody else, so for such a process a warning is logged, and the
+        world continues. Does nothing if all ranks have already joined."""
         if self._joined:
             return
-        # it has the token, and belongs to this run
+        # the process has the token, and belongs to this run
         if refusal["why"] == "said":
             missing = next(peer.rank for peer in self.peers if not peer.has_joined)
             self._end(
@@ -541,14 +547,15 @@ class Hub(threading.Thread):
         elif refusal["why"] == "token":
             self._refused += 1
             _log.warning(
-                "xdevice: rank 0 has refused a process, which has a different XDEVICE_TOKEN or belongs to another run"
+                "xdevice: rank 0 has refused a process that has a different XDEVICE_TOKEN or belongs to another run"
             )
 
     def _refusal(self, hello: dict[str, Any], nonce: str) -> dict[str, str] | None:
-        """Returns why a process cannot join as the rank in its HELLO, as a dict for the frame REFUSED. Its "why" is
-        "token" if the process has not proved that it knows the token, "run" if it belongs to another run or world, and
-        otherwise "said", with the reason as "text". Returns None if the process can join. `nonce` is the one in the
-        hub's greeting. The proof is checked first, so that a process without the token learns nothing else."""
+        """Returns the reason why a process cannot join as the rank in its HELLO frame, as a dict for the frame REFUSED.
+        The item "why" is "token" if the process has not proved that it knows the token, "run" if it belongs to another
+        run or world, and otherwise "said"; then the item "text" is the reason. Returns None if the process can join.
+        `nonce` is the nonce in the hub's greeting. The proof is checked first, so that a process without the token
+        learns nothing else."""
         terms = self.terms
         proven = [hello.get(name) for name in PROVEN]
         if not control.is_proof(hello.get("proof"), terms.key, nonce, *proven):
@@ -567,8 +574,8 @@ class Hub(threading.Thread):
                 "text": f"it is rank {rank} of {size}, but this world has {terms.size} processes",
             }
         peer = self.peers[rank]
-        # a process that a rank starts inherits the rank's environment variables, and could take
-        # its place
+        # a process that was started by a rank inherits the rank's environment variables, and
+        # could replace the rank
         if (peer.vote if line == "vote" else peer.pulse) is not None or (
             peer.pid and peer.pid != str(hello.get("pid"))
         ):
@@ -577,11 +584,11 @@ class Hub(threading.Thread):
         return None
 
     def _admit(self, conn: Conn, hello: dict[str, Any]) -> None:
-        """Makes a new connection one of the two connections of its rank, and sends the rank a proof that this is the
-        hub of its run."""
+        """Stores a new connection as one of the two connections of its rank, and sends the rank a proof that this is
+        the hub of its run."""
         peer = self.peers[hello["rank"]]
-        # long frames are accepted only now: a process that does not belong to this run could
-        # fill the memory with them
+        # long frames are accepted only from now on, because a process that does not belong to
+        # this run could fill the memory with long frames
         conn.most = control.MAX_FRAME
         peer.pid = str(hello.get("pid"))
         if hello["line"] == "vote":
@@ -596,7 +603,7 @@ class Hub(threading.Thread):
         self._tell_if_all_joined()
 
     def _tell_if_all_joined(self) -> None:
-        """Sends JOINED to all ranks, once, if both connections of every rank exist."""
+        """Sends JOINED to all ranks, only once, when both connections of every rank exist."""
         if self._joined or self._connected < 2 * len(self.peers):
             return
         self._joined = True
@@ -610,7 +617,8 @@ class Hub(threading.Thread):
             self._close(unproven.conn)
 
     def _end_never_joined(self) -> None:
-        """Ends the world because ranks are missing after `join_timeout`, and names them."""
+        """Ends the world because ranks are missing after `join_timeout` seconds, and names
+        these ranks."""
         missing = [peer.rank for peer in self.peers if not peer.has_joined]
         named = (
             f"rank {missing[0]} has"
@@ -632,7 +640,7 @@ class Hub(threading.Thread):
     # calls, and answers about signs of life
 
     def _read_calls(self, peer: Peer) -> None:
-        """Reads the frames of a rank from the "vote" connection: the rank's calls, the end of a
+        """Reads the frames of a rank from its "vote" connection: the rank's calls, the end of a
         slow call, or the rank's failure. Ends the world if the connection has ended."""
         if peer.vote is None:
             return
@@ -642,11 +650,11 @@ class Hub(threading.Thread):
             if kind == FAILED:
                 failure = control.parse(text)
                 self._end(peer.rank, str(failure.get("why")), str(failure.get("text")))
-            # the rank has left a slow call of the engine by itself, so the hub owes it no answer
+            # the rank has finished a slow call of the engine by itself, so the hub need not answer
             elif kind == DONE:
                 self._calls.remove(peer)
             else:
-                # only two splits, because the payload may contain line breaks, and the call
+                # only two splits, because the payload may contain line breaks, but the call
                 # cannot
                 number, call, payload = text.split("\n", 2)
                 self._calls.add(peer, Pending(kind, int(number), call, payload))
@@ -655,35 +663,35 @@ class Hub(threading.Thread):
             self._end_died(peer)
 
     def _read_answers(self, peer: Peer) -> None:
-        """Reads a rank's answers from the "pulse" connection, and records when the rank last
+        """Reads a rank's answers from its "pulse" connection, and records when the rank last
         answered and last made progress. Ends the world if the connection has ended."""
         if peer.pulse is None:
             return
         for _, text in peer.pulse.frames():
             answer = control.parse(text)
             peer.answered_at, peer.program_line = self._clock.now, str(answer.get("at", ""))
-            # if this rank has begun every call in which others wait, they wait for the engine,
-            # and not for this rank. A rank that is in a call itself is excluded, because its
-            # "moved" says whether its engine works
+            # if this rank has begun every call in which other ranks wait, these ranks wait for
+            # the engine, and not for this rank. This does not apply to a rank that is in a call
+            # itself, because its "moved" tells whether its engine is working
             if answer.get("moved") or (
                 not peer.pending and self._calls.has_begun_all(answer.get("started", 0))
             ):
                 peer.still_since = self._clock.now
         if not peer.pulse.is_open and not self.ended:
-            # its other connection may have a frame with the reason
+            # a frame on the rank's other connection may contain the reason
             self._read_calls(peer)
             self._end_died(peer)
 
     def _decide(self, caller: Peer) -> None:
-        """Decides what follows from a new call of the rank `caller`. When all ranks have
-        called, tells them to go on, or that their calls differ. Ends the world if a call can
-        never be matched. It loops over all ranks only after the last call, because large worlds
-        would be slow otherwise."""
+        """Reacts to a new call of the rank `caller`. When all ranks have called, tells them to
+        continue, or that their calls differ. Ends the world if a call can never be matched.
+        Loops over all ranks only after the last call, because otherwise large worlds would be
+        slow."""
         pending = caller.pending
         if pending is None:
             return
-        # checked first, because a rank that has left will never vote on this call, and the
-        # others would wait for it
+        # this is checked first, because a rank that has left will never vote on this call, so
+        # the other ranks would wait for ever
         if (conflict := self._calls.left_while_needed(self.peers)) is not None:
             left, other, call = conflict
             self._end(
@@ -692,14 +700,15 @@ class Hub(threading.Thread):
             return
         if pending.kind == PAIR:
             self._decide_pair(caller, pending)
-        # without a vote the engines are at work already, so the mismatch cannot be undone, and
+        # without a vote the engines are already working, so the mismatch cannot be undone, and
         # the world must end
         elif self._calls.unvoted_calls_differ():
             self._close_world(
                 {"calls": {peer.rank: peer.pending.call for peer in self.peers if peer.pending}}
             )
             return
-        # a slow call was not voted on, or its vote is over: nobody waits for a GO
+        # either there was no vote on a slow call, or the vote is over, so no rank in such a
+        # call waits for a GO
         if len(self._calls.waiting) < len(self.peers) or self._calls.slow:
             return
         calls = {(p.pending.kind, p.pending.call) for p in self.peers if p.pending}
@@ -709,32 +718,32 @@ class Hub(threading.Thread):
             self._report_mismatch(self.peers)
 
     def _go(self, is_last: bool) -> None:
-        """Answers the votes of all ranks with GO. `is_last` says whether the votes were GOODBYE, which ends the
+        """Answers the votes of all ranks with GO. `is_last` tells whether the votes were GOODBYE, which ends the
         world."""
         payloads = [p.pending.payload for p in self.peers if p.pending]
-        # most votes have no payload, and so need no JSON
+        # most votes have no payload, so JSON is not needed
         text = json.dumps(payloads) if any(payloads) else ""
         for peer in self.peers:
             self._calls.remove(peer)
             self._send(peer.vote, GO, text)
-        # if all ranks have voted LEAVE, no rank waits for one that has left
+        # all ranks have voted the same, so no rank waits for a rank that has left
         self._calls.left = None
         self.ended = is_last
         self._reset_timers()
 
     def _decide_pair(self, caller: Peer, pending: Pending) -> None:
-        """Decides what follows from `pending`, a `send` or `recv` of `caller`. If the other
-        rank of the pair waits with its part, tells both to go on, or that their tensors differ.
-        Otherwise the caller waits."""
-        # the payload is such as "send 3 float32 [2]"
+        """Reacts to `pending`, a `send` or `recv` of `caller`. If the other rank of the pair is
+        already waiting in the matching call, tells both ranks to continue, or that their
+        tensors differ. Otherwise the caller waits."""
+        # an example of a payload is "send 3 float32 [2]"
         verb, other, what = pending.payload.split(" ", 2)
         peer = self.peers[int(other)]
         theirs = peer.pending
         if theirs is None or theirs.kind != PAIR:
             return
         their_verb, their_other, their_what = theirs.payload.split(" ", 2)
-        # the other rank waits for a third rank, or both ranks send: a later call, or the
-        # timeout, decides that
+        # the other rank waits for a third rank, or both ranks send, or both receive: a later
+        # call or the timeout decides what happens
         if int(their_other) != caller.rank or their_verb == verb:
             return
         if what == their_what:
@@ -746,7 +755,7 @@ class Hub(threading.Thread):
             self._report_mismatch([caller, peer])
 
     def _report_mismatch(self, peers: Iterable[Peer]) -> None:
-        """Answers the votes of these ranks with MISMATCH and the calls of all of them. The
+        """Answers the votes of these ranks with MISMATCH and the calls of all these ranks. The
         world stays open."""
         peers = sorted(peers, key=lambda peer: peer.rank)
         calls = {peer.rank: peer.pending.call for peer in peers if peer.pending}
@@ -758,10 +767,10 @@ class Hub(threading.Thread):
     # ranks that are late or stuck
 
     def _watch(self, now: float) -> None:
-        """Does the work of each beat. Does nothing unless all ranks have joined and at least one waits. Tells the
-        waiting ranks that rank 0 is alive, and asks every rank that is waited for whether its process works. Ends the
-        world if such a rank has been late or silent for `timeout`, or if all ranks are in a call and the engine makes
-        no progress. Logs a warning after a long wait. `now` is the hub's time."""
+        """Does the work of one beat. Does nothing unless all ranks have joined and at least one rank waits. Tells the
+        waiting ranks that rank 0 is alive, and asks every rank for which they wait whether its process is working. Ends
+        the world if such a rank has been late or silent for `timeout` seconds, or if all ranks are in a call and the
+        engine makes no progress. Logs a warning after a long wait. `now` is the time on the hub's clock."""
         waiting = list(self._calls.waiting.values())
         if not waiting or not self._joined:
             return
@@ -774,25 +783,25 @@ class Hub(threading.Thread):
         if absent or not in_engine:
             self._all_called_since = now
         for peer in absent + in_engine:
-            # the time counts from when another rank begins to wait, and not from this rank's
-            # last vote
+            # the time is measured from the moment at which another rank begins to wait, and not
+            # from this rank's last vote
             if peer.still_since is None:
                 peer.still_since = peer.answered_at = now
-            # a rank in a call of the engine is not late by itself: `_is_stuck` considers all
-            # such ranks together
+            # a rank that is in a call of the engine is not considered late by itself:
+            # `_is_stuck` considers all such ranks together
             is_late = not peer.pending and now - peer.still_since > self.timeout
-            # both times begin at the last sign of life, so a rank that works for hours is never
-            # late
+            # both times are measured from the last sign of life, so a rank that works for hours
+            # is never late
             if is_late or now - peer.answered_at > self.timeout:
                 self._end_late(peer, [other for other in waiting if other is not peer], now)
                 return
             self._send(peer.pulse, ASK)
-        # only if no rank is absent: otherwise the engine waits for the absent rank, which was
-        # considered above
+        # only if no rank is absent, because otherwise the engine waits for the absent rank,
+        # which was checked above
         if in_engine and not absent and self._is_stuck(now, in_engine):
             return
         if now - self._waiting_since > self._log_after and absent:
-            # the next warning comes after twice the time
+            # the next warning comes when the wait is twice as long
             self._log_after *= 2
             places = "; ".join(
                 f"rank {peer.rank} is at {peer.program_line or 'an unknown line'}"
@@ -807,9 +816,9 @@ class Hub(threading.Thread):
             )
 
     def _is_stuck(self, now: float, in_engine: list[Peer]) -> bool:
-        """Whether nothing has moved in the engine on any rank for the time that the whole call
-        may take. If so, ends the world. All ranks must be in a call; `in_engine` are those in a
-        slow call of the engine."""
+        """Whether the engine has made no progress on any rank for as long as the whole call may
+        take. If so, ends the world. All ranks must be in a call; `in_engine` contains the ranks
+        that are in a slow call of the engine."""
         first = in_engine[0]
         since = max(
             [
@@ -817,7 +826,7 @@ class Hub(threading.Thread):
                 *(peer.still_since for peer in in_engine if peer.still_since is not None),
             ]
         )
-        # the payload of a slow call is the seconds that the call may take
+        # the payload of a slow call is the number of seconds that the call may take
         if first.pending is None or now - since < float(first.pending.payload):
             return False
         self._end(
@@ -829,21 +838,23 @@ class Hub(threading.Thread):
         return True
 
     def _reset_timers(self) -> None:
-        """Stops the wait timers of all ranks after the hub has answered some. `_watch` starts them again at its next
-        beat if a rank still waits."""
+        """Stops the wait timers of all ranks after the hub has answered some ranks. `_watch` restarts the timers at the
+        next beat if a rank still waits."""
         self._waiting_since = None
         for peer in self.peers:
             peer.still_since = None
 
     def _end_late(self, peer: Peer, waiting: list[Peer], now: float) -> None:
-        """Ends the world because of the rank `peer`, which the ranks `waiting` wait for: it is
-        "late" if its process still answers, and "silent" if not."""
-        # the message names the call of one waiting rank, and counts the other waiting ranks
+        """Ends the world because of the rank `peer`, for which the ranks in `waiting` wait. The
+        rank is "late" if its process still answers, and otherwise "silent"."""
+        # the message contains the call of one waiting rank, and the number of the other waiting
+        # ranks
         caller = waiting[0] if waiting else peer
         calls = f"rank {caller.rank} calls {caller.pending.call}" if caller.pending else ""
-        others = f" and {len(waiting) - 1} more wait" if len(waiting) > 1 else ""
+        others = f"; in all, {len(waiting)} ranks are waiting" if len(waiting) > 1 else ""
         silent = now - peer.answered_at
-        # its process has answered within the last four beats, so only its program is stuck
+        # the rank's process has answered within the last four beats, so only its program is
+        # stuck
         if silent <= 4 * self._beat:
             text = f"rank {peer.rank} has not arrived within {self.timeout:g} s and makes no progress: it is at"
             self._end(peer.rank, "late", f"{text} {peer.program_line}; {calls}{others}")
@@ -866,15 +877,15 @@ class Hub(threading.Thread):
         )
 
     def _end(self, rank: int, why: str, text: str) -> None:
-        """Ends the world because of a rank: all ranks raise a `PeerError` with this rank,
-        reason and text."""
+        """Ends the world because of `rank`: all ranks raise a `PeerError` with this rank, the
+        reason `why` and the message `text`."""
         self._close_world({"rank": rank, "why": why, "text": text})
 
     def _close_world(self, reason: dict[str, Any]) -> None:
-        """Ends the world, unless it has ended: sends the reason to all ranks, and stops the
-        loop. `reason` has the keys "rank", "why" and "text", or, if calls that were not voted
-        on differ, the key "calls" with the text of each rank's call."""
-        # only the first reason counts, because later failures follow from it
+        """Ends the world, unless it has already ended: sends the reason to all ranks, and stops
+        the loop. `reason` has the keys "rank", "why" and "text". If calls that were not voted
+        on differ, it has only the key "calls", with the string of each rank's call."""
+        # only the first reason is reported, because later failures are caused by the first
         if self.ended:
             return
         self.ended = True

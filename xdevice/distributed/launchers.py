@@ -1,6 +1,7 @@
 """Reads this process's rank, the number of ranks and the address of rank 0 from the environment variables of launchers.
 
-If two launchers have set their variables, those of the inner launcher count, as in `xdevice.distributed.local_device`.
+If two launchers have set variables, the variables of the inner launcher are used, as in
+`xdevice.distributed.local_device`.
 """
 
 from __future__ import annotations
@@ -18,35 +19,38 @@ from xdevice.errors import LaunchError, SettingError, shown
 LOOPBACK: Final = "127.0.0.1"
 _FIRST_PORT: Final = 20000
 _PORTS: Final = 12768
-"""How many ports rank 0 can choose from. The last is 32767, because Linux gives programs that
-ask for any free port one from 32768 on."""
+"""The number of ports from which rank 0 can choose. The last of these ports is 32767, because
+Linux assigns ports from 32768 on to programs that request any free port."""
 _PORTS_TRIED: Final = 16
-"""How many of these ports rank 0 tries."""
+"""The number of these ports that rank 0 tries."""
 
 
 class Launch(NamedTuple):
-    """The rank of this process and the address of rank 0. `find_launch` reads them from the environment variables of a
+    """The rank of this process and the address of rank 0, which `find_launch` reads from the environment variables of a
     launcher."""
 
     launcher: str
-    """The launcher's name, as `xdevice info` shows it: "torchrun", "srun", "xdevice launch"."""
+    """The launcher's name, as `xdevice info` shows it, such as "torchrun", "srun" or "xdevice
+    launch"."""
     rank: int
     size: int
     local_rank: int
     local_size: int
     host: str
-    """The host at which the other ranks reach rank 0; "127.0.0.1" if all are on one machine."""
+    """The host at which the other ranks reach rank 0; "127.0.0.1" if all ranks are on one
+    machine."""
     port: int | None
-    """The port that rank 0 listens on, if XDEVICE_ADDRESS names it; otherwise None, and rank 0
-    tries those of `ports()`."""
+    """The port on which rank 0 listens, if XDEVICE_ADDRESS names one. Otherwise None, and rank
+    0 tries the ports that `ports()` returns."""
     run: str
-    """A text that identifies this run: no other run on the same machines has the same."""
+    """A string that identifies this run: no other run on the same machines has the same
+    string."""
 
     def ports(self) -> list[int]:
-        """Returns the ports that rank 0 tries to listen on, in this order."""
+        """Returns the ports on which rank 0 tries to listen, in this order."""
         if self.port is not None:
             return [self.port]
-        # by crc32, which is the same in every process, as Python's own hash of a text is not
+        # uses crc32, because Python's own hash of a string differs between processes
         return [
             _FIRST_PORT + zlib.crc32(f"{self.run}/{i}".encode()) % _PORTS
             for i in range(_PORTS_TRIED)
@@ -55,17 +59,17 @@ class Launch(NamedTuple):
 
 def find_launch() -> Launch | None:
     """Returns the rank of this process and the address of rank 0, from the environment
-    variables of the launcher; None if no launcher has set any.
+    variables of the launcher. Returns None if no launcher has set any variables.
 
-    `XDEVICE_ADDRESS=host:port` overrides the address that the launcher gives. If all processes are on one machine,
-    rank 0 listens on loopback whatever address the launcher gives. Rank 0 does not listen on the port that the
-    launcher names, because the launcher itself uses that port. Unless `XDEVICE_ADDRESS` names a port, rank 0 tries up
-    to 16 ports, which are computed as hashes of the launcher's variables.
+    `XDEVICE_ADDRESS=host:port` overrides the address from the launcher. If all processes are on one machine and the
+    variable does not name another address, rank 0 listens on loopback, whatever the address from the launcher. Rank 0
+    does not listen on the port that the launcher names, because the launcher itself uses that port. Unless
+    `XDEVICE_ADDRESS` names a port, rank 0 tries up to 16 ports, whose numbers are hashes of the launcher's variables.
 
     Raises:
         LaunchError: the variables are incomplete or contradict each other, or xdevice
-            recognizes the launcher but does not work under it.
-        SettingError: the value of a variable should be a number, and is not.
+            recognizes the launcher but does not support it.
+        SettingError: the value of a variable that must be a number is not a number.
     """
     for launcher in _LAUNCHERS:
         # a launcher that sets TF_CONFIG may run inside a Slurm job, and takes precedence over it
@@ -73,7 +77,8 @@ def find_launch() -> Launch | None:
             _refuse_cluster()
         if _started(launcher):
             return _launch(launcher)
-    # a size without a rank means that a variable was lost on the way, for instance by ssh or sudo
+    # a size without a rank means that a variable was lost between the launcher and this process, for example because
+    # ssh or sudo did not pass it on
     stray = next((name for name in ("XDEVICE_SIZE", "WORLD_SIZE") if _text(name)), None)
     if stray is not None and _number(stray) > 1:
         # XDEVICE_RANK for XDEVICE_SIZE, and RANK for WORLD_SIZE
@@ -85,8 +90,8 @@ def find_launch() -> Launch | None:
 
 
 class _Launcher(NamedTuple):
-    """The names of the environment variables that a launcher sets for each process; "" for a
-    variable that the launcher does not set."""
+    """A launcher, with the names of the environment variables that it sets for each process.
+    The name is "" for a variable that the launcher does not set."""
 
     name: str
     rank: str
@@ -152,21 +157,22 @@ _LAUNCHERS: Final = (
     ),
     _SRUN,
 )
-"""The launchers that are recognized. The first whose rank is set counts, so a launcher comes
-before those that may have started it."""
+"""The launchers that xdevice recognizes. The first launcher whose rank variable is set is used,
+so each launcher comes before the launchers that may have started it."""
 
 
 def _started(launcher: _Launcher) -> bool:
-    """Whether this launcher has started this process, and `processes` works with it. Raises `LaunchError` if the
-    launcher has started several processes but `processes` does not work with it, or if it has set a rank without a
-    size. Raises `SettingError` if either is not a number."""
+    """Whether this launcher has started this process, and `processes` supports the launcher. Raises `LaunchError` if
+    the launcher has started several processes but `processes` does not support it, or if it has set a rank without a
+    size. Raises `SettingError` if the rank or the size is not a number."""
     if _text(launcher.rank) is None:
         return False
     is_under_srun = _text(_SRUN.size) is not None
-    # this process is the script of a Slurm job, or a shell in one, which srun has not started
+    # this process is the script of a Slurm job, or a shell in such a job, and was not started
+    # by srun
     if launcher is _SRUN and not is_under_srun:
         return False
-    # `srun --mpi=pmi2` sets PMI_RANK too, but not the local rank
+    # `srun --mpi=pmi2` also sets PMI_RANK, but not MPICH's variable for the local rank
     if launcher is _MPICH and is_under_srun and _text(launcher.local_rank) is None:
         return False
     if _text(launcher.size) is None:
@@ -180,8 +186,8 @@ def _started(launcher: _Launcher) -> bool:
 
 
 def _not_served(launcher: str, variables: str) -> LaunchError:
-    """Returns the error for a launcher under which `processes` does not work. `launcher` names it, and `variables`
-    a text that shows how many processes there are."""
+    """Returns the error for a launcher that `processes` does not support. `launcher` is its name, and `variables` is a
+    string that shows how many processes there are."""
     return LaunchError(
         f"{launcher} says that this process is one of several ({variables}), but xdevice does not work with this "
         "launcher: start the program with xdevice launch, torchrun, mpirun or srun, or set XDEVICE_RANK, XDEVICE_SIZE, "
@@ -190,8 +196,9 @@ def _not_served(launcher: str, variables: str) -> LaunchError:
 
 
 def _refuse_cluster() -> None:
-    """Raises `LaunchError` if TensorFlow's variable TF_CONFIG names several tasks, or is not
-    JSON with a cluster. One task, as Vertex AI sets it, is a world of one."""
+    """Raises `LaunchError` if TensorFlow's environment variable TF_CONFIG names several tasks,
+    or is not JSON with a cluster. A cluster with a single task, which Vertex AI sets, is a
+    world of one and raises no error."""
     text = _text("TF_CONFIG")
     if text is None:
         return
@@ -208,10 +215,11 @@ def _refuse_cluster() -> None:
 def _launch(launcher: _Launcher) -> Launch:
     """Returns the rank of this process and the address of rank 0, from the variables of this
     launcher. Raises `LaunchError` if the variables contradict each other, or if the address is
-    missing or wrong, and `SettingError` if a variable should be a number and is not."""
+    missing or wrong. Raises `SettingError` if the value of a variable that must be a number is
+    not a number."""
     rank, size = _number(launcher.rank), _number(launcher.size)
     local_rank = _number(launcher.local_rank) if _text(launcher.local_rank) else None
-    # srun sets lists of all nodes and of their numbers of processes
+    # srun sets a list of all nodes, and a list with the number of processes on each node
     if launcher is _SRUN:
         launcher_host = _first_node(
             _text("SLURM_STEP_NODELIST") or _text("SLURM_NODELIST") or ""
@@ -224,31 +232,34 @@ def _launch(launcher: _Launcher) -> Launch:
     address, port = _address()
     run = "/".join([launcher.name, *(f"{os.environ.get(name)}" for name in launcher.run)])
     host = address or launcher_host
-    # without an address all ranks are on one machine (or the error below is raised), where only
-    # the process that started them distinguishes two runs of this launcher
+    # without an address, all ranks are on one machine (or the error below is raised), and two runs
+    # of this launcher on one machine differ only in the process that started the ranks
     if host is None:
         run = f"{run}/{_starter(launcher.rank, launcher.size)}"
     on_this_machine = _count_here(size, local_size, host)
-    # no other machine takes part, so rank 0 need not listen where other machines could reach it
+    # no other machine takes part, so rank 0 need not listen on an address that other machines
+    # can reach
     if on_this_machine == size and (address is None or is_loopback(address)):
         host = LOOPBACK
     if host is None:
         raise LaunchError(
-            f"{launcher.name} says that there are {size} processes, but not the address of rank 0; "
-            "set XDEVICE_ADDRESS=host:port to the same value for all, with a free port on rank 0's machine"
+            f"{launcher.name} says that there are {size} processes, but not where rank 0 is; set "
+            "XDEVICE_ADDRESS=host:port to the same value in all processes, with a free port on rank 0's machine"
         )
     if local_rank is None:
-        # on several machines without local ranks, each machine is assumed to have one process
+        # if there are several machines and no local ranks, each machine is assumed to run one
+        # process
         local_rank = rank if on_this_machine == size else 0
-    # `on_this_machine` is 0 if it is not known; this process is there in any case
+    # `on_this_machine` is 0 if the number is not known, but this machine has at least this
+    # process
     return Launch(launcher.name, rank, size, local_rank, on_this_machine or 1, host, port, run)
 
 
 def _check_numbers(
     launcher: _Launcher, rank: int, size: int, local_rank: int | None, local_size: int | None
 ) -> None:
-    """Raises `LaunchError` if the numbers contradict each other; the error names the variables
-    of `launcher`. `local_rank` and `local_size` are None if the launcher does not set them."""
+    """Raises `LaunchError` if the numbers contradict each other. The error names the variables
+    of `launcher`. `local_rank` or `local_size` is None if the launcher does not set it."""
     if size < 1 or rank >= size:
         raise LaunchError(
             f"{launcher.rank} is {rank} and {launcher.size} is {size}, but a rank must be less "
@@ -268,8 +279,9 @@ def _check_numbers(
 
 
 def _count_here(size: int, local_size: int | None, host: str | None) -> int:
-    """Returns how many of the `size` processes are on this machine; 0 if that is not known.
-    `local_size` is what the launcher says, or None, and `host` the host of rank 0, or None."""
+    """Returns how many of the `size` processes are on this machine, or 0 if that is not known.
+    `local_size` is the number that the launcher has set, and `host` is the host of rank 0; each
+    is None if it is not known."""
     if local_size is not None:
         return local_size
     is_one_machine = size == 1 or (host is not None and is_loopback(host))
@@ -278,14 +290,15 @@ def _count_here(size: int, local_size: int | None, host: str | None) -> int:
 
 def _starter(*names: str) -> int:
     """Returns the id of the process that started the ranks of this machine: the nearest
-    ancestor in which the variables `names` differ from those of this process. A shell script
-    that runs the program has the same variables. If the system does not show environments,
-    returns the parent's id."""
-    # PMI_FD is a connection that MPICH opens for each process
+    ancestor in which the environment variables `names` have other values than in this process.
+    The parent may not be that process: a shell script that runs the program has the same
+    variables. If the system does not show the environments of processes, returns the parent's
+    id."""
+    # PMI_FD, the number of a connection that MPICH opens for each process, is compared too
     own_entries = [_environment_entry("self", name) for name in (*names, "PMI_FD")]
     pid = os.getppid()
     while (
-        # process 1 is the ancestor of every process, and does not distinguish runs
+        # process 1 is an ancestor of every process, so it does not distinguish runs
         pid > 1
         and any(own_entries)
         and [_environment_entry(pid, name) for name in (*names, "PMI_FD")] == own_entries
@@ -295,8 +308,9 @@ def _starter(*names: str) -> int:
 
 
 def _environment_entry(pid: int | str, name: str) -> bytes | None:
-    """Returns the entry "name=value" in the environment that a process was started with; None
-    if the variable was not set, or if the system does not show it. `pid` may be "self"."""
+    """Returns the entry "name=value" of the environment with which a process was started.
+    Returns None if the variable was not set, or if the system does not show the environment.
+    `pid` may be "self"."""
     with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         return next(
             (
@@ -310,7 +324,7 @@ def _environment_entry(pid: int | str, name: str) -> bytes | None:
 
 
 def _parent_of(pid: int) -> int:
-    """Returns the id of a process's parent; 0 if the system does not tell."""
+    """Returns the id of a process's parent, or 0 if the system does not report it."""
     with (
         suppress(OSError, ValueError),
         open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file,
@@ -322,13 +336,13 @@ def _parent_of(pid: int) -> int:
 
 def _address() -> tuple[str | None, int | None]:
     """Returns the host and the port in XDEVICE_ADDRESS. Both are None if the variable is not
-    set, and the port is None if the value is only a host. Raises `LaunchError` if the host is
-    empty, or the port is not a number from 1 to 65535."""
+    set, and the port is None if the value contains only a host. Raises `LaunchError` if the
+    host is empty, or if the port is not a number from 1 to 65535."""
     text = _text("XDEVICE_ADDRESS")
     if text is None:
         return None, None
     host, colon, port = text.rpartition(":")
-    # a host alone: `rpartition` has returned it as the last part
+    # the value contains only a host, which `rpartition` has returned as the last part
     if not colon:
         host, port = text, ""
     # IPv6 addresses are written in brackets, because they contain colons
@@ -343,7 +357,7 @@ def _address() -> tuple[str | None, int | None]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine's loopback interface, which no other machine can reach."""
+    """Whether a host name or address refers to this machine's loopback interface, which no other machine can reach."""
     if host == "localhost":
         return True
     try:
@@ -353,33 +367,34 @@ def is_loopback(host: str) -> bool:
 
 
 def _text(name: str) -> str | None:
-    """Returns the value of an environment variable without spaces around it; None if it is
-    empty or not set."""
+    """Returns the value of an environment variable without surrounding spaces, or None if the
+    value is empty or not set."""
     return (os.environ.get(name) or "").strip() or None
 
 
 def _number(name: str) -> int:
-    """Returns the value of an environment variable as an int. Raises `SettingError` if it is
-    not an int of 0 or more."""
+    """Returns the value of an environment variable as an int. Raises `SettingError` if the
+    value is not a non-negative int."""
     text = _text(name) or ""
     # `isdigit` alone accepts digits that `int` refuses, such as superscripts
     if not (text.isascii() and text.isdigit()):
-        raise SettingError(f"{name} must be an integer of 0 or more, not {shown(text)}")
+        raise SettingError(f"{name} must be a non-negative integer, not {shown(text)}")
     return int(text)
 
 
 def _first_node(nodes: str) -> str | None:
-    """Returns the first name in Slurm's list of nodes, such as "a01" for "a[01-03,07],b2"; None
-    if the list is empty."""
+    """Returns the first name in Slurm's list of nodes, such as "a01" for "a[01-03,07],b2".
+    Returns None if the list is empty."""
     # the text before a bracket, the first number in the bracket, and the text after it
     first = re.match(r"([^,\[]+)(?:\[(\w+)[^\]]*\])?([^,]*)", nodes)
     return first[1] + (first[2] or "") + (first[3] if first[2] else "") if first else None
 
 
 def _tasks_here(size: int) -> int | None:
-    """Returns how many of srun's processes are on this machine; None if srun does not tell.
-    `size` is the number of all processes."""
-    # Slurm writes "2(x3),1" for two processes on each of the nodes 0 to 2, and one on node 3
+    """Returns how many of srun's processes are on this machine, or None if srun's variables do
+    not contain this. `size` is the total number of processes."""
+    # Slurm's "2(x3),1" means two processes on each of the nodes 0 to 2, and one process on node
+    # 3
     text, node = _text(_SRUN.local_size) or "", _text("SLURM_NODEID") or ""
     rows = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
     tasks = [int(count) for count, times in rows for _ in range(int(times or 1))]

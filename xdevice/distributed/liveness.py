@@ -1,11 +1,11 @@
-"""Liveness: finds out whether this process is working or stuck, and which line its program has reached.
+"""Determines whether this process is working or stuck, and which line its program has reached.
 
-A rank that does not arrive at a collective may be compiling, loading or saving, and the other
+A rank that does not arrive at a collective may be compiling, loading or saving; then the other
 ranks should wait for it. Or it may be stuck for ever: asleep, in a deadlock, or waiting for an
-answer that never comes. A process counts as working if the program's current line changes, or
-if it uses the processor or waits for the disk. An endless loop counts as work, too. During a
-call of the engine the program's thread only waits, so the processor time of all other threads
-counts.
+answer that never comes. A process is considered to be working if the program's current line
+changes, or if the process uses the processor or waits for the disk. So an endless loop is
+considered work, too. During a call of the engine the program's thread only waits, so the
+processor time of all other threads is measured instead.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 BUSY: Final = 0.01
-"""The share of a core above which the other threads and the child processes together count as
-working."""
+"""The share of a core above which the other threads and the child processes, taken together,
+are considered to be working."""
 _SPAN_SECONDS: Final = 1.0
 """The number of seconds over which that share is measured."""
 _DRIVER_PREFIX: Final = "cuda"
-"""The beginning of the names of the threads of NVIDIA's driver. They ask the GPU for events all
-the time, which is no sign that the program works: cuda-EvtHandlr takes up to 0.8 % of a core,
-for each GPU of an idle process (H200, driver 580)."""
+"""The prefix of the names of the threads of NVIDIA's driver. These threads poll the GPU for
+events all the time, which is no sign that the program is working: in an idle process,
+cuda-EvtHandlr uses up to 0.8 % of a core for each GPU (H200, driver 580)."""
 _LIBRARY: Final = os.path.dirname(os.__file__)
 """The folder of Python's standard library."""
 _MOVED_SECONDS: Final = 5e-6
-"""The processor time, in seconds since the last reading, above which the program's thread counts as moving: a blocked
-thread uses less, and one pass of a loop that sleeps uses more."""
+"""The program's thread is considered to be moving if it has used more processor time than this, in seconds, since the
+last reading. A blocked thread uses less, and one iteration of a loop that sleeps uses more."""
 
 
 class _Reading(NamedTuple):
@@ -41,8 +41,8 @@ class _Reading(NamedTuple):
     when: float
     """The time of the reading, by `time.monotonic`."""
     place: tuple[int, int]
-    """The `id` of the innermost frame of the program's thread, and the instruction that it is
-    at."""
+    """The `id` of the innermost frame of the program's thread, and the index of the frame's
+    current instruction."""
     program: float
     """The processor time of the program's thread."""
     engine: float
@@ -60,16 +60,16 @@ class Liveness:
         self.thread = threading.current_thread()
         """The thread of the program that calls the collectives."""
         self.own_threads: list[threading.Thread] = []
-        """xdevice's own threads, whose work is no sign that the program works."""
+        """xdevice's own threads, whose work is no sign that the program is working."""
         self.engine_threads: list[threading.Thread] = []
-        """The thread in which the engine is called. Its work counts for the engine, and not for
-        the program."""
+        """The thread in which the engine is called. Its work is attributed to the engine, and
+        not to the program."""
         self._last: _Reading | None = None
         self._recent: list[_Reading] = []
-        """The readings of the last `_SPAN_SECONDS` seconds, without those before the program's thread
-        last moved."""
+        """The readings of the last `_SPAN_SECONDS` seconds, except those from before the program's thread last
+        moved."""
         self._names: dict[str, str] = {}
-        """The names of the threads of this process, by their numbers in /proc."""
+        """The names of the threads of this process, by the numbers of the threads in /proc."""
 
     def has_moved(self) -> bool:
         """Whether the process has done any work since the last call; True at the first call."""
@@ -83,8 +83,9 @@ class Liveness:
         ):
             self._recent = [reading]
             return True
-        # measured over a span, because a framework's background work comes in bursts: the time
-        # between two readings may contain a whole burst, which is no sign of progress
+        # the other threads are measured over a longer span, because a framework's background
+        # work comes in bursts: a whole burst may fall between two readings, and is no sign of
+        # progress
         self._recent = [
             earlier for earlier in self._recent if reading.when - earlier.when < _SPAN_SECONDS
         ] or [last]
@@ -98,22 +99,22 @@ class Liveness:
 
     def has_engine_moved(self) -> bool:
         """Whether the engine has done any work since the last call of this method; True at the
-        first call. To be called during a call of the engine."""
+        first call. Must be called during a call of the engine."""
         reading = self._read()
         last, self._last = self._last, reading
         if last is None:
             return True
-        # engines also work in threads of their own, which count as others
+        # engines also work in threads of their own, whose time is part of `others`
         worked = reading.others + reading.engine - last.others - last.engine
         return worked > BUSY * (reading.when - last.when)
 
     def program_line(self) -> str:
-        """Returns the file, line and function that the program is at: "train.py:12 in step".
-        That is the innermost frame outside xdevice and the standard library, because a program
-        that waits for a lock or another process is inside the standard library. Returns "an
-        unknown line" if the program's thread has ended."""
+        """Returns the file, line and function that the program has reached, such as
+        "train.py:12 in step". This is the innermost frame outside xdevice and the standard
+        library, because a program that waits for a lock or another process is inside the
+        standard library. Returns "an unknown line" if the program's thread has ended."""
         frame = sys._current_frames().get(self.thread.ident or 0)
-        # the thread has ended; given None, `walk_stack` would walk the stack of this thread
+        # the thread has ended; `walk_stack(None)` would walk the stack of the current thread
         if frame is None:
             return "an unknown line"
         frames = [
@@ -126,16 +127,16 @@ class Liveness:
         return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
     def _read(self) -> _Reading:
-        """Returns a reading of this moment."""
+        """Returns the current signs of life."""
         frame = sys._current_frames().get(self.thread.ident or 0)
         program = _time_of(self.thread)
-        # child processes that have ended count too, or their end would look like time that runs
-        # backwards
+        # includes child processes that have ended, because otherwise the total would decrease
+        # when one ends
         reaped = os.times()
         children = reaped.children_user + reaped.children_system + _children_time(os.getpid())
         driver = self._time_of_driver()
-        # read last, and one directly after the other: this thread is one of xdevice's own, and
-        # the readings above take it milliseconds
+        # these times are read last, one directly after the other, because the current thread is
+        # one of xdevice's own, and the readings above take milliseconds of its time
         engine, ours = (
             sum(map(_time_of, self.engine_threads)),
             sum(map(_time_of, self.own_threads)),
@@ -150,13 +151,13 @@ class Liveness:
         )
 
     def _time_of_driver(self) -> float:
-        """Returns the processor time that the threads of a GPU's driver have used, in seconds;
-        0 if the operating system does not tell."""
+        """Returns the processor time that the threads of the GPU driver have used, in seconds,
+        or 0 if the operating system does not report it."""
         total = 0.0
-        # a thread may end while it is read
+        # a thread may end while its files are read
         with suppress(OSError, ValueError, IndexError):
             tasks = os.listdir("/proc/self/task")
-            # each name is read once, and forgotten when its thread has ended
+            # each name is read once, and discarded when its thread has ended
             self._names = {task: self._names.get(task) or _name_of(task) for task in tasks}
             for task in tasks:
                 if self._names[task].startswith(_DRIVER_PREFIX):
@@ -166,8 +167,8 @@ class Liveness:
         return total
 
     def _waits_for_disk(self) -> bool:
-        """Whether the program's thread waits for the disk; False if the operating system does
-        not tell."""
+        """Whether the program's thread is waiting for the disk; False if the operating system
+        does not report it."""
         with (
             suppress(OSError, IndexError),
             open(f"/proc/self/task/{self.thread.native_id}/stat") as file,
@@ -179,14 +180,14 @@ class Liveness:
 
 
 def _is_in_standard_library(path: str) -> bool:
-    """Whether a source file belongs to Python's standard library, and not to an installed
-    package in the same folder."""
+    """Whether a source file belongs to Python's standard library. An installed package in the
+    same folder does not."""
     return path.startswith(("<frozen", _LIBRARY)) and "-packages" not in path
 
 
 def _name_of(task: str) -> str:
-    """Returns the name of a thread of this process, given by its number in /proc; "" if it has
-    ended."""
+    """Returns the name of the thread of this process with the number `task` in /proc, or "" if
+    the thread has ended."""
     with (
         suppress(OSError),
         open(f"/proc/self/task/{task}/comm", encoding="utf-8", errors="replace") as file,
@@ -196,8 +197,8 @@ def _name_of(task: str) -> str:
 
 
 def _time_of(thread: threading.Thread) -> float:
-    """Returns the processor time that a thread has used, in seconds; 0 if it is not running, or
-    if the operating system does not tell."""
+    """Returns the processor time that a thread has used, in seconds. Returns 0 if the thread is
+    not running, or if the operating system does not report the time."""
     if (
         thread.ident is None
         or not thread.is_alive()
@@ -211,7 +212,7 @@ def _time_of(thread: threading.Thread) -> float:
 
 def _children_time(pid: int) -> float:
     """Returns the processor time that the running descendants of a process have used, in
-    seconds; 0 if the operating system does not tell."""
+    seconds. Returns 0 if the operating system does not report the time."""
     total = 0.0
     with suppress(OSError, ValueError, IndexError):
         for task in os.listdir(f"/proc/{pid}/task"):

@@ -1,5 +1,5 @@
-"""Shows the output of all ranks for `xdevice launch`, line by line, with the rank in front of
-each line."""
+"""Shows the output of all ranks for `xdevice launch`, line by line. Each line begins with the
+number of its rank."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _UPDATE_SECONDS: Final = 1.0
-"""The seconds after which a line that a program overwrites, such as a progress bar, is shown
-again."""
+"""The number of seconds after which a line that a program overwrites, such as a progress bar,
+is shown again."""
 _KEPT_LINES: Final = 400
-"""How many of the last lines of a rank's standard error are kept, to be shown again if the rank
-fails."""
+"""The number of a rank's last lines of standard error that are stored, so that they can be
+shown again if the rank fails."""
 _SHOWN_LINES: Final = 5
-"""How many of the kept lines are shown if there is no traceback among them."""
+"""The number of stored lines that are shown if they contain no traceback."""
 _MAX_LINE: Final = 2**16
-"""The most bytes in a line. Output without line breaks, such as a dump of bytes, is shown in
-pieces of this length."""
+"""The maximum length of a line, in bytes. Output without line breaks, such as a dump of bytes,
+is shown in pieces when it exceeds this length."""
 _TRACEBACK: Final = "Traceback (most recent call last)"
 
 # reentrant, because `write` may call `say`, which writes too
@@ -34,15 +34,15 @@ _printing = threading.RLock()
 
 
 def say(text: str) -> None:
-    """Prints a line of the launcher itself, to standard error."""
+    """Prints a message of the launcher itself to standard error."""
     write(sys.stderr, f"xdevice launch: {text}\n".encode())
 
 
 def write(stream: TextIO | None, lines: bytes) -> None:
     """Writes `lines`, the bytes of whole lines, to `stream`, one of the launcher's own streams.
-    If that fails, these lines and all later ones are lost, and the launcher goes on. Does
+    If this fails, these lines and all later lines are lost, and the launcher continues. Does
     nothing if `stream` is None."""
-    # Python has None for a stream that was closed when the launcher started
+    # Python sets a stream to None if it was closed when the launcher started
     if stream is None:
         return
     with _printing:
@@ -51,17 +51,17 @@ def write(stream: TextIO | None, lines: bytes) -> None:
             stream.flush()
         except (OSError, ValueError) as error:
             _mute(stream)
-            # the user wanted a closed pipe, as after `| head`; and stderr cannot report its own
-            # failure
+            # a closed pipe, as after `| head`, is what the user wanted, and stderr cannot
+            # report its own failure
             if not isinstance(error, BrokenPipeError) and stream is not sys.stderr:
                 say(f"the output can no longer be shown, but the ranks continue: {error}")
 
 
 def _mute(stream: TextIO) -> None:
-    """Discards everything that is written to a stream from now on. Otherwise, every later
-    write would try again to flush the bytes left in the stream's buffer, and fail again."""
-    # the file descriptor is replaced, and not the stream, because other code refers to the
-    # stream
+    """Discards everything that is written to a stream from now on. Otherwise, every later write
+    would try again to flush the bytes that are left in the stream's buffer, and would fail
+    again."""
+    # replaces the file descriptor and not the stream, because other code refers to the stream
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError, ValueError):
         os.dup2(nowhere, stream.fileno())
@@ -69,14 +69,14 @@ def _mute(stream: TextIO) -> None:
 
 
 def must_not_be_read(stream: TextIO | None) -> bool:
-    """Whether a rank must not read its input from this stream of the launcher: True if the stream is a terminal, is
-    closed, or is None."""
+    """Whether a rank must not read its input from this stream of the launcher. Returns True if the stream is a
+    terminal, is closed, or is None."""
     return stream is None or stream.closed or stream.isatty()
 
 
 class RankOutput:
     """Shows the output of one rank: two threads read its standard output and its standard
-    error. With `folder`, both are also written to a file in that folder."""
+    error. If `folder` is not None, both are also written to a file in that folder."""
 
     def __init__(
         self, rank: int, process: subprocess.Popen[bytes], folder: Path | None
@@ -90,32 +90,33 @@ class RankOutput:
         ):
             if source is not None:
                 lines = Lines(f"[{rank}] ".encode(), target, kept, self._log)
-                # a thread for each stream, because a rank stops if it writes to a full pipe
+                # one thread for each stream, because a rank that writes to a full pipe stops
+                # until the pipe is read
                 thread = threading.Thread(target=_read, args=(source, lines), daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
     def close(self) -> None:
-        """Waits for the last output of the rank, for at most half a second for each stream,
-        because a process that the rank has left behind may keep the streams open. Then closes
-        the file."""
+        """Waits for the last output of the rank, then closes the file. Waits at most half a
+        second for each stream, because a process that the rank has left behind may keep the
+        streams open."""
         for thread in self._threads:
             thread.join(0.5)
         if self._log is not None and not any(thread.is_alive() for thread in self._threads):
             self._log.close()
 
     def last_lines(self) -> Sequence[str]:
-        """Returns the lines of the rank's standard error from its last traceback on; without a
-        traceback, the last five lines."""
+        """Returns the lines of the rank's standard error from its last traceback on. If there
+        is no traceback, returns the last five lines."""
         lines = list(self._kept)
-        # the last traceback has ended the process; those before it are its causes, or were
-        # handled
+        # the error in the last traceback has ended the process; the earlier ones are its
+        # causes, or were handled
         starts = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
         return lines[starts[-1] :] if starts else lines[-_SHOWN_LINES:]
 
 
 def _read(source: IO[bytes], lines: Lines) -> None:
-    """Runs in a thread: passes the output of a rank on to `lines`, until the stream ends."""
+    """Runs in a thread: passes the output of a rank to `lines`, until the stream ends."""
     with source:
         while data := os.read(source.fileno(), 65536):
             lines.take(data)
@@ -123,8 +124,9 @@ def _read(source: IO[bytes], lines: Lines) -> None:
 
 
 class _Log:
-    """A file to which the lines of one rank are appended: its standard output and its standard
-    error. If the file cannot be written, the lines are lost, and a message is printed once."""
+    """A file to which the lines of one rank, from its standard output and its standard error,
+    are appended. If the file cannot be written, the lines are lost, and a message is printed
+    once."""
 
     def __init__(self, path: Path) -> None:
         # unbuffered, so that the file is complete if the launcher is killed
@@ -145,16 +147,16 @@ class _Log:
 
 
 class Lines:
-    """Takes a program's output as bytes, in pieces of any length, and writes whole lines with a prefix.
+    """Receives a program's output as bytes, in pieces of any length, and writes whole lines with a prefix.
 
     A line that the program overwrites with carriage returns, as progress bars do, is shown once
-    a second, and in its last state. Colors are kept, and reset at the end of the line.
+    a second, in its latest state. Colors are preserved, and reset at the end of the line.
 
     Args:
         prefix: the bytes in front of each line.
-        target: the stream to write to; None writes nothing.
-        kept: if given, receives the lines as texts, without the prefix.
-        log: if given, the file that also receives the lines, without the prefix.
+        target: the stream to which the lines are written; None to write nothing.
+        kept: if not None, the lines are appended to it as strings, without the prefix.
+        log: if not None, the file to which the lines are also written, without the prefix.
     """
 
     def __init__(
@@ -165,22 +167,22 @@ class Lines:
         log: _Log | None = None,
     ) -> None:
         self._prefix, self._target, self._kept, self._log = prefix, target, kept, log
-        # the last line, which is not complete yet
+        # the bytes of the last line, which is not complete yet
         self._rest = b""
-        # when an incomplete line was last shown
+        # the time at which an incomplete line was last shown
         self._updated = 0.0
 
     def take(self, data: bytes) -> None:
-        """Takes the next bytes, and shows the lines that are complete. Shows a line that is
-        being overwritten once a second."""
-        # the bytes may end in the middle of a line, which then waits for the next bytes
+        """Receives the next bytes, and shows the lines that are complete. A line that is being
+        overwritten is shown once a second."""
+        # the bytes may end in the middle of a line; this part is stored until the next bytes
+        # arrive
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._show(*map(_last_state, lines))
         if len(self._rest) > _MAX_LINE:
             self._show(_last_state(self._rest))
             self._rest = b""
-        # the last state that the line was completely written in, and a state that may be
-        # incomplete
+        # the earlier states of the line are complete; the current state may be incomplete
         *states, current = self._rest.split(b"\r")
         state = next((state for state in reversed(states) if state), b"")
         if not state:
@@ -194,7 +196,7 @@ class Lines:
             self._rest = current
 
     def end(self) -> None:
-        """Shows the last line, if the program has ended without a line break."""
+        """Shows the last line, if the output has ended without a line break."""
         if self._rest:
             self._show(_last_state(self._rest))
 
@@ -211,12 +213,12 @@ class Lines:
 
 
 def _reset(line: bytes) -> bytes:
-    """Returns the sequence that resets a terminal's colors if the line may have changed them,
-    and otherwise b""."""
+    """Returns the escape sequence that resets a terminal's colors if the line may have changed
+    the colors, and otherwise b""."""
     return b"\x1b[0m" if b"\x1b[" in line else b""
 
 
 def _last_state(line: bytes) -> bytes:
-    """Returns what a terminal shows of a line with carriage returns: the last part that is not
-    empty. A carriage return at the end of the line changes nothing."""
+    """Returns the part of a line with carriage returns that a terminal shows: the last part
+    that is not empty. A carriage return at the end of the line changes nothing."""
     return next((state for state in reversed(line.split(b"\r")) if state), b"")

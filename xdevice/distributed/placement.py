@@ -26,8 +26,8 @@ RANKS: Final = (
     "MV2_COMM_WORLD_LOCAL_RANK",  # MVAPICH2
     "SLURM_LOCALID",  # srun; last, because other launchers are often started inside a Slurm job
 )
-"""The variables in which launchers tell a process its local rank. The first variable that is set counts: if one
-launcher was started by another, it is that of the inner launcher."""
+"""The environment variables in which launchers pass a process its local rank. The first one that is set is used. If one
+launcher was started by another, this is the variable of the inner launcher."""
 
 _VISIBLE: Final = (
     "CUDA_VISIBLE_DEVICES",
@@ -38,18 +38,19 @@ _VISIBLE: Final = (
 
 
 def local_device() -> Device:
-    """The device of this process: `gpu:k` for the k-th process that a launcher has started on this machine.
+    """Returns the device of this process: `gpu:k` if a launcher has given the process the local rank k on this machine.
 
-    The GPUs are those that the selected backend sees. Without GPUs the device is `cpu:0`, and without a launcher it is
-    `try_gpu()`, so a script for many processes also runs as one process. If the launcher shows each process only one
-    GPU (`CUDA_VISIBLE_DEVICES=3`, or Slurm's `--gpus-per-task=1`), that GPU is `gpu:0` in each process. Costs 5 us, and
-    does not initialize a GPU.
+    The GPUs are those that the selected backend finds. Without GPUs the device is `cpu:0`, and without a launcher it is
+    `try_gpu()`, so a script for many processes also runs as a single process. If the launcher shows each process only
+    one GPU (`CUDA_VISIBLE_DEVICES=3`, or Slurm's `--gpus-per-task=1`), that GPU is `gpu:0` in each process. Costs 5 us,
+    and does not initialize a GPU.
 
-    docs/reference/processes.md lists each launcher's variables, and says which count if several launchers set theirs.
+    docs/reference/processes.md lists each launcher's variables, and explains which of them are used if several
+    launchers have set variables.
 
     Raises:
-        DeviceNotFoundError: there are more processes than GPUs. SettingError: the launcher's variable does not hold an
-            int of 0 or more.
+        DeviceNotFoundError: there are more processes than GPUs. SettingError: the value of the launcher's variable is
+            not a non-negative int.
 
     Example:
         >>> xdevice.distributed.local_device() == xdevice.try_gpu()
@@ -75,9 +76,9 @@ def local_device() -> Device:
 
 
 def _rank(name: str, text: str) -> int:
-    """Returns the local rank in the environment variable `name`, whose value is `text`. Raises
-    `SettingError` if it is not an int of 0 or more."""
-    # Paddle's variable lists all the GPUs of a process that has several
+    """Returns the local rank in `text`, the value of the environment variable `name`. Raises
+    `SettingError` if it is not a non-negative int."""
+    # if a process has several GPUs, Paddle's variable lists all of them
     first = text.partition(",")[0].strip()
     if not (first.isascii() and first.isdigit()):
         raise SettingError(

@@ -11,13 +11,14 @@ if TYPE_CHECKING:
 
 
 class Runner(threading.Thread):
-    """A thread that runs one job after another, here the calls of an engine. If a job never returns, the thread stays
-    until the process ends."""
+    """A thread that runs one job after another. Here the jobs are the calls of an engine. If a job never returns, the
+    thread exists until the process ends."""
 
     def __init__(self) -> None:
         super().__init__(name="xdevice engine", daemon=True)
-        # locks used as signals: one side waits by acquiring, and the other wakes it by
-        # releasing. `_begin` says that there is a job, and `_end` that the job has ended
+        # two locks that are used as signals: one thread waits by acquiring a lock, and the
+        # other thread wakes it by releasing the lock. `_begin` signals that there is a job, and
+        # `_end` that the job has ended
         self._begin, self._end = threading.Lock(), threading.Lock()
         self._begin.acquire()
         self._end.acquire()
@@ -27,8 +28,7 @@ class Runner(threading.Thread):
         self.start()
 
     def begin(self, job: Callable[[], Any]) -> None:
-        """Starts a job in the thread, and returns at once. The job before it must have
-        ended."""
+        """Starts a job in the thread, and returns at once. The previous job must have ended."""
         self._job = job
         self._begin.release()
 
@@ -37,21 +37,21 @@ class Runner(threading.Thread):
         return self._end.acquire(timeout=seconds)
 
     def result(self) -> Any:
-        """Returns the result of the job that has ended, or raises its error. It may be called
-        once for each job."""
-        # not kept, because it would keep its tensors alive until the next call
+        """Returns the result of the job that has ended, or raises the job's error. It may be
+        called only once for each job."""
+        # neither is kept, because it would keep its tensors alive until the next call
         result, error, self._result, self._error = self._result, self._error, None, None
         if error is not None:
             raise error
         return result
 
     def stop(self) -> None:
-        """Ends the thread, and does not wait for that. No job may be running."""
+        """Tells the thread to end, and does not wait for it. No job may be running."""
         self._job = None
         self._begin.release()
 
     def run(self) -> None:
-        """Runs each job that `begin` hands over, until `stop` hands over none."""
+        """Runs each job that `begin` passes to this thread, until `stop` is called."""
         while True:
             self._begin.acquire()
             job, self._job = self._job, None
@@ -59,9 +59,11 @@ class Runner(threading.Thread):
                 return
             try:
                 self._result = job()
-            # an error of any kind, because `result` raises it in the program's thread
+            # errors of every kind are caught, because `result` raises them in the program's
+            # thread
             except BaseException as error:
                 self._error = error
-            # before the end is reported: the name would keep the job's tensors alive
+            # the variable would keep the job's tensors alive, so it is deleted before the end
+            # is signalled
             del job
             self._end.release()

@@ -1,9 +1,9 @@
-"""`Session`: joins this process to the other ranks, makes each call of the engine, and leaves
-the ranks at the end.
+"""`Session`: connects this process to the other ranks, makes each call of the engine, and
+disconnects at the end.
 
-A collective first tells the other ranks what it is about to do, and waits until all ranks have
-announced the same. Only then is the engine called, in its own thread, so that the program's
-thread can stop waiting when a rank fails.
+A collective first sends the other ranks a description of the call, and waits until all ranks
+have sent the same description. Only then is the engine called, usually in its own thread, so
+that the program's thread can stop waiting when a rank fails.
 """
 
 from __future__ import annotations
@@ -47,19 +47,22 @@ if TYPE_CHECKING:
 NO_WEIGHT: Final = "the weights of all ranks are 0, so there is no weighted mean; at least one weight must be above 0"
 
 _LARGE: Final = 1 << 24
-"""The number of bytes above which a copy may take so long that the failure of another rank
-would be noticed late."""
+"""The number of bytes from which a copy may take so long that the failure of another rank would
+be noticed late."""
 _SLOWEST: Final = 10e6
-"""The speed of the slowest engine, in bytes per second. A call may take the time that its bytes
+"""The speed of the slowest engine, in bytes per second. A call may take as long as its bytes
 need at this speed, plus the timeout."""
 _COUNTED: Final = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 """The methods of an engine (the library that moves tensors, such as NCCL) that all ranks call
-at the same time. Their calls are numbered, and those of `send` and `recv` are not."""
+at the same time. The calls of these methods are numbered; calls of `send` and `recv` are
+not."""
 _ALONE: Final = launchers.Launch("none", 0, 1, 0, 1, launchers.LOOPBACK, None, "")
-"""The rank of a process that no launcher has started: rank 0 of 1, local rank 0 of 1."""
+"""The `Launch` of a process that was not started by a launcher: rank 0 of 1, local rank 0 of
+1."""
 
 _failed: BaseException | None = None
-"""The error that ended a world of this process. The other ranks have ended too, so there can be no second world."""
+"""The error that has ended a world of this process, or None. After such an error the other ranks have ended too, so
+there can be no second world."""
 
 
 class Options(NamedTuple):
@@ -79,12 +82,12 @@ class Options(NamedTuple):
 
 class OnAllError(ArgumentError):
     """An error that every rank raises in the same call. It does not close the world, because
-    all ranks can go on together."""
+    all ranks can continue together."""
 
 
 class Session:
     """This process's connections to the other ranks: the control connection, and the engine that moves tensors. Each
-    `World` has one."""
+    `World` has one session."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -93,29 +96,29 @@ class Session:
         self.engine = "none"
         self.is_open = False
         self._within = ""
-        """The name, for errors, of the block that this process is in, if no collective can be
-        called inside that block; otherwise empty."""
+        """If this process is in a block that does not allow collectives, the name of this
+        block, for errors; otherwise ""."""
         self.plans: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
-        """For each model, the facts about its gradients: see `gradients.Plan`."""
+        """Maps each model to the plans for its gradients: see `gradients.Plan`."""
         self._has_aborted = False
         self._line: Line | None = None
         self._carrier: Carrier | None = None
         self._runner: Runner | None = None
         self._native: NativeGroup | None = None
-        # the call of the engine under way: a function that returns its text, because only slow
-        # calls need the text, and its tensors. Before the first call, the function is `str`,
-        # which returns ""
+        # the current call of the engine: a function that returns the string that describes the
+        # call, and the tensors of the call. It is a function because only slow calls need the
+        # string. Before the first call it is `str`, which returns ""
         self._current_call: tuple[Callable[[], str], list[Operand]] = str, []
-        # held while a collective runs. Not reentrant, so that a collective that a hook calls
-        # inside another collective, in the same thread, is refused too
+        # held while a collective runs. The lock is not reentrant, so that a collective is also
+        # refused if a hook calls it inside another collective, in the same thread
         self._busy = threading.Lock()
         self._verb = ""
         # a forked child inherits this object, but the connections belong to its parent
         self._pid = os.getpid()
-        # set at the first use, because some frameworks start the GPUs to find it, and an engine
-        # may have to start them first
+        # set at the first use, because some frameworks initialize the GPUs when they look for
+        # the device, and an engine may have to be the first to initialize them
         self._device: Device | None = None
-        # the blocks that the program is in as long as it is in the world
+        # the context managers that are entered as long as the program is in the world
         self._scope = ExitStack()
 
     @property
@@ -129,16 +132,17 @@ class Session:
 
     def join(self) -> None:
         """Enters the world when its block begins. If an earlier world has failed, raises the
-        error of that world again, because the other ranks have ended."""
+        error of that world again, because the other ranks no longer exist."""
         if _failed is not None:
             raise _failed
         if self.size > 1:
             self._connect()
             if selection.current().computes_on == "scope" and self.device.kind != "cpu":
-                # after the engine has started, because entering the device starts TensorFlow
+                # only after the engine has started, because entering the device initializes
+                # TensorFlow
                 self._scope.enter_context(self.device)
         elif self.options.engine != "auto":
-            # a world of one refuses the same names of engines as a larger world
+            # a world of one raises the same errors for names of engines as a larger world
             engines.candidates(self.options.engine, selection.current(), self.device)
         self.is_open = True
 
@@ -153,12 +157,13 @@ class Session:
         self._line.on_lost_hub = self._on_lost_hub
         try:
             self._line.vote(f"processes({self.options})")
-            # each rank sends the engines that it could start, and all take the first that every rank has
+            # each rank sends the names of the engines that it can start, and all ranks choose the first that every rank
+            # has
             engine_names = engines.candidates(
                 self.options.engine, selection.current(), self.device
             )
             self.engine = engines.agree(self._line.exchange(json.dumps(engine_names)))
-            # two ranks on one GPU make PyTorch fail in NCCL, and JAX wait for ever
+            # with two ranks on one GPU, PyTorch would fail in NCCL, and JAX would wait for ever
             if self.engine.endswith(":nccl"):
                 engines.require_gpu_each(
                     self.engine, self._line.exchange(engines.gpu_of(self.device))
@@ -166,8 +171,8 @@ class Session:
             self._carrier = self.call(
                 "", lambda: f"the start of {self.engine}", self._start, []
             )
-        # `BaseException` includes Ctrl-C: ranks that wait for this one must learn that it is
-        # gone
+        # `BaseException` includes Ctrl-C: the ranks that wait for this rank must learn that it
+        # is gone
         except BaseException as error:
             self._close_after_failure(error)
             raise
@@ -179,7 +184,7 @@ class Session:
         return Carrier(backend, engine, self.size, self.device, self._run_copy)
 
     def _group(self) -> Group:
-        """Returns the `Group` of this process, which an engine gets when it starts."""
+        """Returns the `Group` of this process, with which an engine is started."""
         launch, line = self.launch, self._line
         return Group(
             launch.rank, launch.size, launch.local_rank, launch.local_size, self.device,
@@ -188,11 +193,12 @@ class Session:
         )  # fmt: skip
 
     def start_native_group(self) -> None:
-        """Does the work of `World.native_group`: makes the framework's own group, unless this
-        world has already made it."""
+        """Does the work of `World.native_group`: creates the framework's own process group,
+        unless this world already has one."""
         backend = selection.current()
         self.require_ready("native_group")
-        # PyTorch has one default group for each process, so a second one would be refused
+        # PyTorch allows only one default group in each process, so creating a second one would
+        # fail
         if self._native is not None:
             return
 
@@ -215,10 +221,10 @@ class Session:
             self._leave(error)
 
     def _leave(self, error: BaseException | None) -> None:
-        """Votes that this rank leaves, and closes the engine. After an error, reports the error
-        to the other ranks instead."""
+        """Votes that this rank leaves the block, and closes the engine. After an error, reports
+        the error to the other ranks instead."""
         native = self._native
-        # a world of one has no connection, but may have the framework's own group
+        # a world of one has no control connection, but may have the framework's own group
         if self._line is None and native is not None:
             self._native = None
             native.close()
@@ -226,10 +232,10 @@ class Session:
         # parent
         if self._line is None or os.getpid() != self._pid:
             return
-        # NCCL and gloo report a dead peer as a RuntimeError of a socket; the hub knows which rank it was
+        # NCCL and gloo report a dead rank as a RuntimeError about a socket; only the hub knows which rank has died
         if native is not None and isinstance(error, Exception) and self._line.failure is None:
             self._raise_reason(error)
-        # sys.exit() and sys.exit(0) are a program's normal end, not a failure
+        # sys.exit() and sys.exit(0) end a program normally, and are not failures
         is_normal_end = error is None or (
             isinstance(error, SystemExit) and error.code in (None, 0)
         )
@@ -244,9 +250,9 @@ class Session:
         self._close()
 
     def _raise_reason(self, error: Exception) -> None:
-        """Raises the `PeerError` of another rank in place of `error`, if the hub reports one:
-        the framework's own process group may have raised `error` because of that rank. Returns
-        normally if the hub reports none."""
+        """Raises the `PeerError` of another rank instead of `error`, if the hub reports such a
+        `PeerError`: the framework's own process group may have raised `error` because of that
+        rank. Returns normally if the hub reports no failure."""
         try:
             self.line.raise_reason()
         except PeerError as reason:
@@ -255,12 +261,13 @@ class Session:
 
     def _close(self) -> None:
         """Closes the framework's own group, the engine and the control connection, after all ranks have left the block
-        without an error. An engine that does not close within `timeout` seconds is left behind. A rank that fails now
-        is ignored. Closes nothing if no engine was started. Raises the errors of closing the engine."""
+        without an error. An engine that does not close within `timeout` seconds is abandoned. The failure of a rank at
+        this point is ignored. If no engine was started, does nothing. Raises any error that closing the engine
+        raises."""
         runner, carrier, line = self._runner, self._carrier, self._line
         native, self._native = self._native, None
-        # set to None first, so that a collective which is called while the engine closes is
-        # refused, as outside the block
+        # set to None first, so that a collective that is called while the engine closes is
+        # refused, as it would be outside the block
         self._line = self._carrier = self._runner = None
         if runner is None or carrier is None or line is None:
             return
@@ -273,7 +280,7 @@ class Session:
 
         try:
             runner.begin(close)
-            # an engine that does not close in time is left behind, because the process must be
+            # an engine that does not close in time is abandoned, because the process must be
             # able to end
             if not runner.ends_within(self.options.timeout):
                 exits.arm(None)
@@ -287,8 +294,8 @@ class Session:
             line.close()
 
     def _close_after_failure(self, error: BaseException | None) -> None:
-        """Closes the world after a failure of this rank or of another one. `error` is the
-        exception of this rank, or None. No later world can be opened."""
+        """Closes the world after a failure of this rank or of another rank. `error` is the
+        exception of this rank, or None. Afterwards no other world can be opened."""
         global _failed
         line = self._line
         if line is None:
@@ -301,9 +308,9 @@ class Session:
         _failed = line.failure
 
     def _on_lost_hub(self) -> None:
-        """Aborts the engine if the hub has ended because of a failure: the program may be
-        waiting for a GPU that waits for other ranks. It is called in another thread."""
-        # after the block, the hub's end is the normal end of the world
+        """Aborts the engine if the hub has ended because of a failure, because the program may
+        be waiting for a GPU that waits for other ranks. Called in another thread."""
+        # outside the block, the end of the hub is the normal end of the world
         if self.is_open:
             self._abort()
 
@@ -311,7 +318,8 @@ class Session:
         """Aborts the engine and the framework's own group, once."""
         if self._has_aborted:
             return
-        # at once, because the program's thread and another one may both call this
+        # set before the work begins, because the program's thread and another thread may both
+        # call this
         self._has_aborted = True
         if self._native is not None:
             self._native.abort()
@@ -319,8 +327,8 @@ class Session:
             self._carrier.engine.abort()
 
     def _fail(self, text: str) -> None:
-        """Tells the other ranks that this rank has raised an error, which `text` describes.
-        Does nothing in a world of one, or if the world has failed already."""
+        """Reports to the other ranks that this rank has raised an error, which `text`
+        describes. Does nothing in a world of one, or if the world has already failed."""
         if self.size > 1 and self.line.failure is None:
             self.line.fail("raised", text)
             self.line.record_failure(PeerError(text, self.rank, "raised"))
@@ -329,8 +337,8 @@ class Session:
 
     @property
     def line(self) -> Line:
-        """The control connection of this process. Raises `LaunchError` if the world is closed,
-        or has only one process."""
+        """This process's side of the control connection. Raises `LaunchError` if the world is
+        closed, or has only one process."""
         if self._line is None:
             raise LaunchError("this world is closed, because its `with` block has ended")
         return self._line
@@ -338,7 +346,7 @@ class Session:
     @property
     def carrier(self) -> Carrier:
         """The object that passes tensors through the engine. Raises `LaunchError` if the world
-        is closed, or has only one process, and so no engine."""
+        has no engine, because it is closed or has only one process."""
         if self._carrier is None:
             raise LaunchError(
                 "this world has no engine, because it is closed or has only one process"
@@ -347,29 +355,29 @@ class Session:
 
     @property
     def is_ready_world_of_one(self) -> bool:
-        """Whether this world has only one process, its block is open, and no block forbids collectives: then a
-        collective may return its argument at once."""
+        """Whether this world has only one process, its block is open, and the process is in no block that forbids
+        collectives. If so, a collective may return its argument at once."""
         return self.size == 1 and self.is_open and not self._within
 
     def require_ready(
         self, verb: str, tensors: Sequence[Operand] = (), op: str | None = None
     ) -> None:
-        """Raises an error if the collective `verb` cannot be called now, or if the engine
-        cannot take one of the tensors. `op` is the operation of a collective that reduces, or
-        None. Sends nothing to the other ranks."""
-        # the connections belong to the parent
+        """Raises an error if the collective `verb` cannot be called now, or if the engine does
+        not support one of the tensors. `op` is the name of the reduction, or None if the
+        collective does not reduce. Sends nothing to the other ranks."""
+        # in a forked child: the connections belong to the parent
         if os.getpid() != self._pid:
             raise UnsupportedError(
-                f"{verb} was called in a forked child, but rank {self.rank} is process {self._pid}; call it in that "
-                f"process"
+                f"{verb} was called in a forked child, but rank {self.rank} is process {self._pid}; call "
+                f"{verb} in that process"
             )
         self.require_open(verb)
         if self._within:
             raise ScopeError(
                 f"{verb} was called inside {self._within}; call it after the block"
             )
-        # a call without tensors, such as `barrier`, may be inside a function that is being
-        # traced; with tensors, `require_supported` refuses the traced ones
+        # a call without tensors, such as `barrier`, may come from a function that is being
+        # traced; if there are tensors, `require_supported` refuses traced ones
         for backend in registry.list_loaded() if not tensors else ():
             if (tracer := backend.tracing()) is not None:
                 raise backend.unsupported(
@@ -379,9 +387,9 @@ class Session:
         self.require_supported(tensors, verb, op)
 
     def require_supported(self, tensors: Iterable[Operand], verb: str, op: str | None) -> None:
-        """Raises an error if the engine cannot take one of the tensors in the collective
-        `verb`. A world of one, which has no engine, refuses the tensors that all engines
-        refuse."""
+        """Raises an error if the engine does not support one of the tensors in the collective
+        `verb`. In a world of one, which has no engine, raises an error for the tensors that no
+        engine supports."""
         for operand in tensors:
             if self.size > 1:
                 self.carrier.require_dtype(operand, verb, op)
@@ -390,12 +398,12 @@ class Session:
             require_here(operand, verb, lambda: self.device)
 
     def require_open(self, verb: str) -> None:
-        """Raises the error that has closed this world, or `LaunchError` outside the block of
-        this world."""
+        """Raises the error that has closed this world, if any, or `LaunchError` if the program
+        is outside the block of this world."""
         line = self._line
         if line is not None and line.failure is not None:
-            # without the old traceback, because each call raises the same object, which would
-            # collect all their frames
+            # removes the old traceback, because each call raises the same object, which would
+            # otherwise collect the frames of all calls
             raise line.failure.with_traceback(None)
         if not self.is_open:
             raise LaunchError(
@@ -404,7 +412,8 @@ class Session:
 
     @contextmanager
     def inside(self, what: str) -> Iterator[None]:
-        """A block in which no collective can be called. If one is called, the error names the block by `what`."""
+        """A block in which no collective can be called. If a collective is called, the error uses `what` as the name of
+        the block."""
         self._within = what
         try:
             yield
@@ -413,22 +422,22 @@ class Session:
 
     @contextmanager
     def exclusive(self, verb: str) -> Iterator[None]:
-        """A block in which the collective `verb` runs, and no other. Raises `ScopeError` if another thread is already
-        in such a block, or if this thread is. An error in the block closes the world on all ranks, except an error
-        that came from another rank or that all ranks raise."""
+        """A block in which the collective `verb` runs, and no other collective can run. Raises `ScopeError` if this
+        thread or another thread is already in such a block. An error in the block closes the world on all ranks, unless
+        the error came from another rank or is raised by all ranks."""
         if not self._busy.acquire(blocking=False):
             raise ScopeError(
-                f"{verb} was called before {self._verb} had ended, so their order may differ from that on other ranks; "
-                "call the methods of a world from one thread, one after the other"
+                f"{verb} was called before {self._verb} had ended, so other ranks may run the two in a different "
+                "order; call the methods of a world from one thread, one after the other"
             )
-        # the error names it if another thread calls a collective meanwhile
+        # if another thread calls a collective in the meantime, the error contains this name
         self._verb = verb
         try:
             if self.size > 1:
-                # this thread is watched for signs of life from now on
+                # from now on this thread is watched for signs of life
                 self.line.liveness.thread = threading.current_thread()
             yield
-        # the other ranks already know of these errors
+        # these errors do not have to be reported to the other ranks
         except (PeerError, CollectiveMismatchError, OnAllError):
             raise
         except BaseException as error:
@@ -438,7 +447,8 @@ class Session:
             self._busy.release()
 
     def require_rank(self, value: object, name: str) -> None:
-        """Raises `ArgumentError` if the argument `name` is not a rank of this world."""
+        """Raises `ArgumentError` if `value`, the argument called `name`, is not a rank of this
+        world."""
         if type(value) is not int or not 0 <= value < self.size:
             raise ArgumentError(
                 f"{name} must be a rank from 0 to {self.size - 1}, not {shown(value)}"
@@ -447,8 +457,8 @@ class Session:
     # voting with the other ranks
 
     def vote(self, call: str, payload: str = "") -> list[str]:
-        """Votes with the other ranks on the text `call`, and counts the call as begun. Returns the payloads of all
-        ranks (the texts that the ranks attach to their votes)."""
+        """Votes with the other ranks on the string `call`, and increments the number of calls that this rank has begun.
+        Returns the payloads of all ranks (the strings that the ranks attach to their votes)."""
         payloads = self.line.vote(call, payload)
         self.line.started += 1
         return payloads
@@ -456,12 +466,11 @@ class Session:
     def agree(
         self, describe_call: Callable[[], str], own: float | None = None
     ) -> Weight | None:
-        """Votes on a collective: sends the other ranks the text that `describe_call` returns, and waits
-        until all ranks have sent the same. With `check=False` and no weight, only counts the
-        call.
+        """Votes on a collective: sends the other ranks the string that `describe_call` returns, and waits until all
+        ranks have sent the same string. With `check=False` and no weight, does not vote, and only counts the call.
 
-        If this rank has a weight, `own`, returns it with the sum of the weights of all ranks,
-        and otherwise None. Raises `OnAllError` if that sum is 0, and the errors of
+        If this rank has a weight, `own`, returns this weight and the sum of the weights of all
+        ranks; otherwise returns None. Raises `OnAllError` if that sum is 0, and the errors of
         `Line.vote`."""
         if own is not None:
             total = (
@@ -475,7 +484,7 @@ class Session:
         if self.options.check:
             self.vote(describe_call())
         else:
-            # `vote` would count it
+            # otherwise `vote` counts the call
             self.line.started += 1
         return None
 
@@ -489,7 +498,7 @@ class Session:
         tensors: list[Operand],
     ) -> Any:
         """Votes on a collective, and then calls the engine. The arguments and the result are
-        those of the method `call`."""
+        the same as those of the method `call`."""
         with self.exclusive(verb):
             self.agree(describe_call)
             return self.call(verb, describe_call, job, tensors)
@@ -501,20 +510,22 @@ class Session:
         job: Callable[[], Any],
         tensors: list[Operand],
     ) -> Any:
-        """Calls the engine by running `job`, and returns the result of `job`. In a world of one, just runs `job`.
-        Raises `PeerError` if a rank fails meanwhile.
+        """Calls the engine by running `job`, and returns the result of `job`. In a world of one, only runs `job`.
+        Raises `PeerError` if a rank fails in the meantime.
 
         Args:
-            verb: the name of the engine's method; "" for another use of the engine's thread.
-            describe_call: returns the text that describes the call.
-            job: makes the call.
-            tensors: the tensors that are sent, whose bytes decide how long the call may take.
+            verb: the name of the engine's method, or "" if the engine's thread is used for
+                something else.
+            describe_call: returns the string that describes the call.
+            job: the function that makes the call.
+            tensors: the tensors that are sent. Their size determines how long the call may
+                take.
         """
         if self.size == 1:
             return job()
         self._current_call = describe_call, tensors
         try:
-            # these methods of the engine wait in this thread, by `_wait`, which notices
+            # these methods of the engine wait in this thread, with `_wait`, which notices
             # failures
             if self._carrier is not None and verb in self._carrier.engine.in_steps:
                 return job()
@@ -522,13 +533,14 @@ class Session:
         except PeerError:
             raise
         except Exception:
-            # raises the failure of another rank instead, if that is the reason
+            # if the failure of another rank is the reason, raises that failure instead
             self.line.raise_reason()
             raise
 
     def _run_in_engine_thread(self, job: Callable[[], Any], is_counted: bool) -> Any:
         """Runs `job` in the engine's thread, while this thread watches the other ranks, and
-        returns its result. `is_counted` says whether all ranks make this call."""
+        returns the result of `job`. `is_counted` tells whether all ranks make this call, so
+        that the call has a number."""
         runner, line = self._runner, self.line
         if runner is None:
             raise LaunchError("this world is closed, because its `with` block has ended")
@@ -538,26 +550,27 @@ class Session:
 
     def _run_copy(self, job: Callable[[], Any]) -> Any:
         """Runs `job`, which copies the tensors of the current call, and returns its result. In a process that works on
-        the CPU, a copy of `_LARGE` bytes or more runs in the engine's thread, so that the failure of another rank is
-        noticed meanwhile: the first use of a gigabyte of new memory may take long."""
+        the CPU, a copy of at least `_LARGE` bytes runs in the engine's thread, so that the failure of another rank is
+        noticed during the copy. Such a copy may take long, for example because it is the first to use a gigabyte of new
+        memory."""
         is_short = _bytes_of(self._current_call[1]) < _LARGE or self.device.kind != "cpu"
         if is_short or threading.current_thread() is self._runner:
             return job()
         return self._run_in_engine_thread(job, is_counted=True)
 
     def _describe_current_call(self) -> tuple[str, float]:
-        """Returns the text of the current call of the engine, and the seconds that it may
-        take."""
+        """Returns the string that describes the current call of the engine, and the number of
+        seconds that the call may take."""
         describe_call, tensors = self._current_call
         return describe_call(), self.options.timeout + _bytes_of(tensors) * self.size / _SLOWEST
 
     def _wait(self, done: Callable[[float], bool]) -> None:
         """Waits for an engine that works in the program's thread. `done(seconds)` waits for at
-        most that many seconds, and returns whether the engine is done. Raises `PeerError` if a
-        rank fails meanwhile."""
+        most that many seconds, and returns whether the engine has finished. Raises `PeerError`
+        if a rank fails in the meantime."""
         self.line.wait(done, self._describe_current_call, is_counted=True)
 
 
 def _bytes_of(tensors: list[Operand]) -> int:
-    """Returns the number of bytes of all these tensors together."""
+    """Returns the total size of these tensors, in bytes."""
     return sum(map(operands.bytes_of, tensors))

@@ -1,9 +1,10 @@
-"""`xdevice launch`: starts the processes of one world on this machine, shows their output, and
-ends them.
+"""`xdevice launch`: starts this machine's processes of one world, shows their output, and ends
+them.
 
-Each rank leads its own process group, so that the processes that it has started end with it. A
-terminal's Ctrl-C reaches only the launcher, which passes it on. If the launcher itself is
-killed, a guard (a small process) ends the groups.
+Each rank is the leader of its own process group, so that the processes that it has started can
+be ended together with it. Ctrl-C in a terminal reaches only the launcher, which passes the
+signal on to the ranks. If the launcher itself is killed, a small process, the guard, ends the
+groups.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PATIENCE: Final = 3.0
-"""The seconds between the signal that asks a process to end, and SIGKILL, which ends it."""
+"""The number of seconds between the signal that asks a process to end and SIGKILL, which kills
+it."""
 _ECHO_SECONDS: Final = 0.25
-"""The seconds after the first failure in which further failures are collected: a rank that
-failed because of another rank may be noticed before that rank."""
+"""The number of seconds, after the first failure, during which further failures are collected:
+the launcher may notice a rank that failed because of another rank before it notices that other
+rank."""
 _REPEATED: Final = "PeerError: "
-"""The text in the traceback of a rank that only repeats the failure of another rank."""
+"""A traceback that contains this text only repeats the failure of another rank."""
 _HAS_GROUPS: Final = hasattr(os, "killpg")
-"""Whether this system has process groups, as Windows does not."""
+"""Whether this system has process groups. Windows has none."""
 _SIGNALS: Final = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
@@ -47,10 +50,10 @@ _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 _PR_SET_CHILD_SUBREAPER: Final = 36
 """The constant PR_SET_CHILD_SUBREAPER of linux/prctl.h."""
 _NO_SIGNAL: Final = 0
-"""Signal 0, which has no effect: sending it only tells whether a process group still has a
+"""Signal 0, which has no effect. Sending it only shows whether a process group still contains a
 process."""
-# the program of the guard: each line of its input adds or removes a process group. When the
-# input ends while it still has groups, the launcher is gone
+# the program of the guard. Each line of its input adds or removes a process group. If there are
+# still groups when the input ends, the launcher is gone
 _GUARD: Final = f"""
 import os, signal, sys, time
 def end(number):
@@ -68,27 +71,27 @@ if groups:
 
 
 class Failure(NamedTuple):
-    """A rank that has failed, for the launcher's report."""
+    """Describes a rank that has failed, for the launcher's report."""
 
     rank: int
     status: int
-    """The exit status as `subprocess` gives it: -n if signal n ended the process."""
+    """The exit status in the form that `subprocess` uses: -n if signal n ended the process."""
     last_lines: Sequence[str]
-    """The traceback of the process, or without one the last lines of its standard error."""
+    """The traceback of the process; if there is none, the last lines of its standard error."""
 
 
 class Nodes(NamedTuple):
-    """The machines of a run, each with the same number of ranks, and the place of this machine
-    among them."""
+    """The machines of a run, each with the same number of ranks, and the position of this
+    machine among the machines."""
 
     machines: int
     rank: int
-    """The number of this machine, from 0."""
+    """The number of this machine, counted from 0."""
     host: str
     """The host on which rank 0 listens."""
     port: int | None
-    """The port on which rank 0 listens; torch's `MASTER_PORT` is the next one. None if this is
-    the only machine: two free ports are chosen then."""
+    """The port on which rank 0 listens; torch's `MASTER_PORT` is the next port. None if this is
+    the only machine; then two free ports are chosen."""
 
 
 def launch(
@@ -99,41 +102,44 @@ def launch(
     restarts: int,
     folder: Path | None,
 ) -> int:
-    """Runs `command` once for each of the `size` ranks of this machine, and returns the exit status: 0 if all ranks
-    ended with 0.
+    """Runs `command` once for each of the `size` ranks of this machine, and returns the exit status of the launcher: 0
+    if all ranks ended with status 0.
 
-    When a rank fails, the others are ended: each rank's process group gets SIGTERM, and SIGKILL
-    three seconds later. `launch` returns the status of the rank that failed first, or 128 + n
-    if signal n ended that rank, and shows its traceback last. If the launcher receives SIGINT,
-    SIGTERM or SIGHUP, it passes the signal on to the ranks, ends them in the same way, and
-    returns 128 + n. A second such signal kills the ranks at once.
+    When a rank fails, the other ranks are ended: each rank's process group receives SIGTERM,
+    and three seconds later SIGKILL. `launch` returns the status of the rank that failed first,
+    or 128 + n if signal n ended that rank, and shows the traceback of that rank last. If the
+    launcher receives SIGINT, SIGTERM or SIGHUP, it passes the signal on to the ranks, kills
+    those that have not ended three seconds later, and returns 128 + n, where n is the number of
+    the signal. A second such signal kills the ranks at once.
 
-    The ranks find each other by `XDEVICE_ADDRESS`, or by torch's `MASTER_ADDR` and
-    `MASTER_PORT`. Both ports stay reserved until the end. `variables` are added to the
-    environment of each rank. After a failure all ranks are started again, at most `restarts`
-    times. If `folder` is given, each rank gets a file there with its output.
+    The ranks find each other through `XDEVICE_ADDRESS`, or through torch's `MASTER_ADDR` and
+    `MASTER_PORT`. If the launcher has chosen the two ports, they stay reserved until the end.
+    `variables` are added to the environment of each rank. After a failure all ranks are started
+    again, at most `restarts` times. If `folder` is not None, the output of each rank is also
+    written to a file in that folder.
     """
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     secret = {"XDEVICE_TOKEN": new_token()}
     with ExitStack() as stack:
         ports = (
-            # on several machines all launchers must have the same ports
+            # on several machines all launchers must use the same ports
             [nodes.port, nodes.port + 1]
             if nodes.port
-            # one for xdevice, and one for torch
+            # one port for xdevice, and one for torch
             else [stack.enter_context(reserve(nodes.host)) for _ in range(2)]
         )
         guard = stack.enter_context(_guard())
         attempt = 0
         while True:
-            # a new object for each attempt, because events of the last attempt must not count
+            # a new object for each attempt, because it must not handle events of the previous
+            # attempt
             ranks = _Ranks(guard, size * nodes.rank, folder)
             with ranks.listening():
                 for rank in range(size):
                     environment = {
-                        # later ones win: the user's `variables` over xdevice's, and the secret
-                        # over both
+                        # later entries override earlier ones: the user's `variables` override
+                        # xdevice's, and the secret overrides both
                         **os.environ,
                         **environment_of(rank, size, nodes, ports),
                         **variables,
@@ -148,8 +154,9 @@ def launch(
 
 
 def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) -> dict[str, str]:
-    """Returns the environment variables of one rank, under the names of xdevice and of torch. `local` is the rank's
-    number on this machine, which has `size` ranks, and `ports` are xdevice's port and torch's port."""
+    """Returns the environment variables of one rank, with the names that xdevice uses and those that torch uses.
+    `local` is the rank's number on this machine, which has `size` ranks. `ports` contains xdevice's port and torch's
+    port."""
     rank, total = nodes.rank * size + local, nodes.machines * size
     of_xdevice = {"RANK": rank, "LOCAL_RANK": local, "SIZE": total, "LOCAL_SIZE": size}
     of_torch = {
@@ -169,40 +176,41 @@ def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) ->
 
 
 def _default_variables(size: int) -> dict[str, str]:
-    """Returns the environment variables that suit `size` processes on one machine, without those that the user has
-    set."""
+    """Returns environment variables that are suitable for `size` processes on one machine, except those that the user
+    has set."""
     defaults = {
-        # otherwise output would appear late, and be lost if a rank is killed
+        # otherwise output would appear late, and would be lost if a rank is killed
         "PYTHONUNBUFFERED": "1",
-        # prints the line of Python at a segmentation fault
+        # prints the current line of the Python program if there is a segmentation fault
         "PYTHONFAULTHANDLER": "1",
-        # otherwise each rank loops over a set of names in its own order, and calls collectives
-        # in different orders
+        # otherwise each rank could loop over a set of strings in a different order, and call
+        # collectives in a different order
         "PYTHONHASHSEED": "0",
-        # otherwise each rank starts a thread for every core
+        # otherwise each rank would start one thread for every core
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size)),
     }
     return {name: text for name, text in defaults.items() if name not in os.environ}
 
 
 def new_token() -> str:
-    """Returns the secret in the variable `XDEVICE_TOKEN`, or a new one if it is not set."""
+    """Returns the secret in the environment variable `XDEVICE_TOKEN`, or a new secret if the
+    variable is not set."""
     return os.environ.get("XDEVICE_TOKEN") or secrets.token_hex(16)
 
 
 @contextmanager
 def reserve(host: str) -> Iterator[int]:
-    """Yields a free port of `host`. Until the end of the block the system gives it to no other
-    program, but a child process can listen on it.
+    """Yields a free port of `host`. Until the end of the block, the system does not assign this
+    port to any other program, but a child process can listen on it.
 
-    Linux lets two sockets be bound to one port if both set SO_REUSEADDR, as servers do, and
-    neither listens yet. It does not give such a port to a program that asks for any free port.
-    A system that does not allow two such sockets cannot reserve the port. If another program
-    takes it before rank 0 listens, rank 0 raises an error.
+    Linux allows two sockets to be bound to one port if both set SO_REUSEADDR, as servers do,
+    and neither is listening yet. It does not assign such a port to a program that requests any
+    free port. On a system that does not allow two such sockets, the port cannot be reserved: if
+    another program uses the port before rank 0 listens, rank 0 raises an error.
     """
     family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
     with socket.socket(family, socket.SOCK_STREAM) as keeper:
-        # on Windows the option would let any program listen on the port
+        # on Windows this option would let any program listen on the port
         if _HAS_GROUPS:
             keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         keeper.bind((host, 0))
@@ -210,22 +218,22 @@ def reserve(host: str) -> Iterator[int]:
         try:
             # tests whether rank 0 can listen on the port while `keeper` is open
             socket.create_server((host, port), family=family).close()
-        # this system does not allow two sockets, and rank 0 must be able to listen: the port is
-        # not reserved
+        # this system does not allow two sockets, but rank 0 must be able to listen, so the port
+        # is not reserved
         except OSError:
             keeper.close()
         yield port
 
 
 class _Ranks:
-    """Starts, watches and ends the ranks of this machine in one `xdevice launch`. A rank is
-    given by its number on this machine, and is shown with its number among all ranks.
+    """Starts, watches and ends the ranks of this machine for one `xdevice launch`. Arguments
+    identify a rank by its number on this machine; output shows its number among all ranks.
 
     Args:
         guard: the input pipe of the guard, the process that ends the ranks if this launcher is killed; None on
             Windows, which has no guard.
         first: the number, among all ranks, of the first rank on this machine.
-        folder: the folder in which the output of each rank is also written to a file, `rank_0.log` and so on; None to
+        folder: the folder in which the output of each rank is also written to a file (`rank_0.log` and so on); None to
             write no files.
     """
 
@@ -234,21 +242,21 @@ class _Ranks:
         self._first_rank = first
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
-        """The processes of the ranks, by their numbers on this machine."""
+        """The processes of the ranks, in the order of the ranks' numbers on this machine."""
         self._outputs: list[output.RankOutput] = []
-        """The output of each of these ranks."""
+        """The output of each of these ranks, in the same order."""
         self._waiting: list[threading.Thread] = []
         """The threads that wait for the ranks to end."""
         self._alive: set[int] = set()
-        """The ranks that have not ended, as far as their events have been handled."""
+        """The ranks that have not ended, according to the events handled so far."""
         self._failed: dict[int, int] = {}
         """The exit status of each rank that has failed, in the order in which the failures were
         noticed."""
         self._signal = 0
         """The signal that this process has received; 0 if none."""
         self._events: SimpleQueue[tuple[str, int, int]] = SimpleQueue()
-        """("ended", rank, status) for a rank that has ended, ("signal", number, 0) for a signal that this process
-        received."""
+        """The events to handle: ("ended", rank, status) for a rank that has ended, and ("signal", number, 0) for a
+        signal that this process has received."""
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -275,8 +283,9 @@ class _Ranks:
     def start(self, command: Sequence[str], environment: Mapping[str, str], rank: int) -> None:
         """Starts one rank in its own process group, and the threads that read its output and
         wait for its end."""
-        # only one rank may read the input, or it would be split among them; and a terminal
-        # stops a process group in the background that reads from it
+        # only one rank may read the input, because otherwise it would be split among the ranks.
+        # A terminal must not be read at all, because a terminal stops a background process
+        # group that reads from it
         has_input = rank == 0 and not output.must_not_be_read(sys.stdin)
         process = subprocess.Popen(
             command,
@@ -287,8 +296,8 @@ class _Ranks:
             env=environment,
             start_new_session=_HAS_GROUPS,
         )
-        # at once, so that the guard ends this process group even if the launcher is killed a
-        # moment later
+        # notified at once, so that the guard ends this process group even if the launcher is
+        # killed a moment later
         self._notify_guard(f"+{process.pid}")
         self._processes.append(process)
         self._alive.add(rank)
@@ -298,10 +307,10 @@ class _Ranks:
         thread.start()
 
     def _notify_guard(self, line: str) -> None:
-        """Tells the guard to add ("+123") or to remove ("-123") the process group with this
-        number."""
+        """Sends a line to the guard: "+123" adds the process group 123, and "-123" removes
+        it."""
         if self._guard is not None:
-            # writing fails if somebody has killed the guard
+            # writing fails if the guard has been killed
             with suppress(OSError):
                 self._guard.write(f"{line}\n".encode())
 
@@ -310,13 +319,13 @@ class _Ranks:
         group."""
         process = self._processes[rank]
         status = process.wait()
-        # before the clean-up below, which may take seconds
+        # queued before the clean-up below, which may take seconds
         self._events.put(("ended", rank, status))
         if not _HAS_GROUPS:
             return
         deadline = time.monotonic() + PATIENCE
-        # some may be left, such as the workers of a DataLoader, which outlive a rank that was
-        # killed
+        # processes may be left, such as the workers of a DataLoader, which outlive a rank that
+        # was killed
         is_left = _send(process.pid, signal.SIGTERM)
         while is_left and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -339,7 +348,8 @@ class _Ranks:
         # a rank that failed because of another rank may be noticed a little before that rank
         if self._failed:
             self._collect(time.monotonic() + _ECHO_SECONDS)
-        # before the ranks are ended, because the report says whether some were still running
+        # read before the ranks are ended, because the report tells whether some ranks were
+        # still running
         is_cut_off = bool(self._alive)
         self._end(self._signal or signal.SIGTERM)
         if self._signal:
@@ -357,12 +367,12 @@ class _Ranks:
         return bool(self._signal)
 
     def _take(self, timeout: float | None) -> None:
-        """Waits for the next event, a rank that has ended or a signal, and handles it. Raises
-        `Empty` if none comes within `timeout` seconds; None is no limit."""
+        """Waits for the next event, either the end of a rank or a signal, and handles it.
+        Raises `Empty` if there is no event within `timeout` seconds; None means no limit."""
         what, number, status = self._events.get(timeout=timeout)
         if what == "signal":
             self._signal, is_first = number, not self._signal
-            # at the second signal the user does not want to wait
+            # a second signal means that the user does not want to wait
             if not is_first:
                 self._send_all(_KILL)
             return
@@ -374,15 +384,16 @@ class _Ranks:
             self._failed.setdefault(number, status)
 
     def _collect(self, deadline: float) -> None:
-        """Handles events until all ranks have ended or the deadline, by `time.monotonic`, has
-        passed."""
+        """Handles events until all ranks have ended, or until `time.monotonic` has reached the
+        deadline."""
         with suppress(Empty):
             while self._alive:
                 self._take(max(0.0, deadline - time.monotonic()))
 
     def _end(self, number: int) -> None:
-        """Ends all ranks: sends them the signal `number`, and three seconds later kills those that have not ended."""
-        # a copy, because the ranks that the signal ends are added to `_failed` too
+        """Ends all ranks: sends the signal `number` to all ranks, and three seconds later kills those that have not
+        ended."""
+        # a copy, because the ranks that end because of the signal are added to `_failed` too
         failed = dict(self._failed)
         self._send_all(number)
         self._collect(time.monotonic() + PATIENCE)
@@ -401,9 +412,8 @@ class _Ranks:
             _send(self._processes[rank].pid, number)
 
     def _first_failure(self) -> Failure:
-        """Returns the failure to report: of the ranks of this machine, the first to fail with an error of its own, and
-        not with a `PeerError`. If all have a `PeerError`, returns the first of these. At least one rank must have
-        failed."""
+        """Returns the failure to report: the first failure on this machine that is not a `PeerError`. If all failures
+        are `PeerError`s, returns the first one. At least one rank must have failed."""
         failures = [
             Failure(self._first_rank + rank, status, self._outputs[rank].last_lines())
             for rank, status in self._failed.items()
@@ -414,14 +424,14 @@ class _Ranks:
             for failure in failures
             if not any(_REPEATED in line for line in failure.last_lines)
         ]
-        # if the rank that failed first is on another machine, all ranks of this machine have a
-        # PeerError
+        # if the rank that failed first is on another machine, all ranks of this machine fail
+        # with a PeerError
         return (own_failures or failures)[0]
 
 
 def _send(leader: int, number: int) -> bool:
-    """Sends the signal `number` to the process group that the process `leader` leads. Returns False if the group has
-    no process any more."""
+    """Sends the signal `number` to the process group whose leader is the process `leader`. Returns False if the group
+    no longer contains any process."""
     try:
         if _HAS_GROUPS:
             os.killpg(leader, number)
@@ -439,20 +449,20 @@ def _send(leader: int, number: int) -> bool:
 
 def _adopt_orphans() -> None:
     """Makes the launcher the new parent of processes that outlive their rank, so that `_reap`
-    can remove them when they have ended.
+    can remove these processes when they have ended.
 
-    It works on Linux only. Elsewhere such processes become children of process 1, and ending
-    the run may take up to three seconds longer.
+    This works only on Linux. On other systems such processes become children of process 1, and
+    ending the run may take up to three seconds longer.
     """
     if sys.platform == "linux":
-        # Python's os module has no function for it
+        # Python's os module has no function for this system call
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _reap(group: int) -> None:
     """Removes the processes of a group that have ended and are children of this process. Until
-    then the system counts them as members of the group."""
-    # `waitpid` raises it if no process of the group is a child of this process
+    they are removed, the system considers them members of the group."""
+    # `waitpid` raises this error if no process of the group is a child of this process
     with suppress(ChildProcessError):
         while os.waitpid(-group, os.WNOHANG) != (0, 0):
             pass
@@ -460,15 +470,15 @@ def _reap(group: int) -> None:
 
 @contextmanager
 def _guard() -> Iterator[IO[bytes] | None]:
-    """A block in which the guard runs: a process that ends the ranks' process groups when its input pipe closes.
-    Yields the pipe, through which the launcher tells the guard which groups exist; None on Windows, which has no
-    process groups."""
+    """A block in which the guard runs: a process that ends the ranks' process groups when its input pipe closes. Yields
+    the pipe, through which the launcher tells the guard which groups exist. On Windows, which has no process groups,
+    there is no guard, and None is yielded."""
     if not _HAS_GROUPS:
         yield None
         return
     with subprocess.Popen(
-        # isolated and without site-packages, so that it starts in milliseconds; in a session of its own, so that the
-        # signal which kills the launcher does not reach it
+        # the guard runs isolated and without site-packages, so that it starts in milliseconds, and in a session of its
+        # own, so that the signal that kills the launcher does not reach it
         [sys.executable, "-I", "-S", "-c", _GUARD], bufsize=0, start_new_session=True,
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
@@ -476,8 +486,8 @@ def _guard() -> Iterator[IO[bytes] | None]:
 
 
 def _report(failure: Failure, is_cut_off: bool) -> None:
-    """Prints which rank failed first, and its last lines. `is_cut_off` says whether other ranks
-    were still running."""
+    """Prints which rank failed first, and the rank's last lines. `is_cut_off` tells whether
+    other ranks were still running."""
     others = "; the others were stopped" if is_cut_off else ""
     output.say(f"rank {failure.rank} failed first, {status_text(failure.status)}{others}")
     for line in failure.last_lines:

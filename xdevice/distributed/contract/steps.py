@@ -1,6 +1,6 @@
 """The facts about a training step that `World.averaging` and the votes of the ranks need: when
-a gradient is ready, whether a tensor was written too early, and which numbers determine an
-optimizer's step."""
+a gradient is ready, whether a tensor was written too early, and which hyperparameters an
+optimizer has."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
 
 
 class Steps(Primitives):
-    """The capability of noticing gradients and writes in a training step. Without it, gradients
-    are sent after the backward pass, and a step of the optimizer that is taken too early is not
-    noticed."""
+    """The capability of reporting gradients and writes during a training step. Without it,
+    gradients are sent after the backward pass, and an optimizer step that comes too early is
+    not detected."""
 
     needs: ClassVar[tuple[str, ...]] = ("watch_gradients",)
 
     def watch_gradients(
         self, variables: list[Any], ready: Callable[[int, Any], None]
     ) -> Callable[[], None]:
-        """Has `ready(i, gradient)` called in each backward pass when the gradient of `variables[i]` has been stored,
-        in the thread that computes it. `variables` are tensors that the adapter's method `gradients` lists. An error
-        that `ready` raises ends the pass. Returns a function without arguments that ends the watching. If the
-        framework does not report gradients, `ready` is never called."""
+        """From now on, in each backward pass, calls `ready(i, gradient)` when the gradient of `variables[i]` has been
+        stored, in the thread that computes the gradient. `variables` are tensors that the adapter's method `gradients`
+        lists. An error that `ready` raises ends the pass. Returns a function without arguments, which stops these
+        calls. If the framework does not report gradients, `ready` is never called."""
         return lambda: None
 
     def times_written(self, x: Any) -> int | None:
-        """Returns how many times a tensor has been written in place since it was created, or None if the framework
-        does not count writes."""
+        """Returns how many times the tensor `x` has been written in place since it was created, or None if the
+        framework does not count writes."""
         return None
 
     def hyperparameters(self, optimizer: Any) -> str:
-        """Returns a text with the numbers, such as the learning rate, that determine an optimizer's step and are not
-        among its variables. Returns "" if there are no such numbers, and for a model."""
+        """Returns a string that lists the numbers, such as the learning rate, that determine an optimizer's step but
+        are not among its variables. Returns "" if there are no such numbers, or if the argument is a model."""
         return ""
