@@ -168,7 +168,10 @@ def test_settings_come_from_the_nearest_pyproject(project):
     [
         ('[tool.xdevice]\nignore = ["XD7"]', "there is no code 'XD7'"),
         ('[tool.xdevice]\nignore = "XD2"', "expected a list of codes"),
-        ("[tool.xdevice]\nexclude = []", "but has exclude"),
+        (
+            "[tool.xdevice]\nexclude = []",
+            "the keys of [tool.xdevice] must be select, ignore or per-file-ignores, not exclude",
+        ),
         ("[tool.xdevice]\nignore = [", "pyproject.toml"),
         (
             '[tool.xdevice]\nper-file-ignores = ["a"]',

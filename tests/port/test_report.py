@@ -99,7 +99,8 @@ def test_the_option_writes_each_form_and_refuses_other_names(tmp_path, suffix, w
         assert file.read_text(encoding="utf-8") == write(engine.examine([tmp_path]))
     refused = CliRunner().invoke(commands.scan, [str(tmp_path), "--report", f"a.{suffix}x"])
     assert refused.exit_code == 2
-    assert f"a.{suffix}x does not end in .json" in " ".join(refused.output.split())
+    message = f"the name of a report must end in .json, .txt or .html, not a.{suffix}x"
+    assert message in " ".join(refused.output.split())
 
 
 PROJECT = {

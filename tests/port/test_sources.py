@@ -139,7 +139,7 @@ def test_code_that_is_nested_too_deep_for_the_parser_is_named(code, tmp_path):
         json.dumps({"cells": [{"cell_type": "code", "source": cell} for cell in cells]})
     )
     made = engine.examine([tmp_path])
-    assert made.unreadable == [("a.py", "the code is nested too deep for Python's parser")]
+    assert made.unreadable == [("a.py", "the code is nested too deeply for Python's parser")]
     assert [(site.file, site.code) for site in made.sites] == [
         ("b.py", "XD107"),
         ("c.ipynb", "XD160"),

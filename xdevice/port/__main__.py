@@ -14,7 +14,8 @@ main = click.Group(
 if __name__ == "__main__":
     try:
         main(prog_name="python -m xdevice.port")
-    # Python would exit with 1 after an error, which means here that a file would change
+    # Python would exit with 1 after an uncaught error, but here that code means that a file
+    # would change
     except OSError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)

@@ -1,5 +1,6 @@
-"""Finds the possible results of calls: of functions of the project, of functions in the tables of `knowledge`, and of
-methods. The values of parameters and other things that code passes to other code are in cells (see `cells`)."""
+"""Finds the possible results of calls. The called object may be a function of the project, a function in the tables of
+`knowledge`, or a method. The values of parameters, and other values that code passes to other code, are in cells (see
+`cells`)."""
 
 from __future__ import annotations
 
@@ -37,26 +38,26 @@ _FORWARD: Final = ("__call__", "forward", "call")
 
 @dataclass
 class Invocation:
-    """One call, with the possible values of its arguments. `of_value` and `of_method` put these
-    values into the parameters of the functions that may be called, and return the possible
+    """One call, with the possible values of its arguments. `of_value` and `of_method` add these
+    values to the parameters of the functions that may be called, and return the possible
     results.
 
     An atom is one thing that the called object, or the object before the dot, may be (see
-    `values`); `UNKNOWN` is the value of an object about which nothing is known. `_CALLEES` and
-    `_OWNERS`, at the end, list the method for each kind of called object, and for each kind of
-    object before the dot.
+    `values`). `UNKNOWN` is the value of an object about which nothing is known. At the end of
+    this class, `_CALLEES` lists a method for each kind of called object, and `_OWNERS` lists
+    one for each kind of object before the dot.
     """
 
     inference: Inference
     node: ast.Call
     values: list[Value]  # of the positional arguments
     keywords: dict[str | None, Value]  # of the keyword arguments; `**x` has the key None
-    caller: Function | None  # the function with the call in it; None in the code of a module
+    caller: Function | None  # the function that contains the call; None at module level
     has_gpu: bool  # whether a test around the call has shown that there is a GPU
 
     def __post_init__(self) -> None:
         inference = self.inference
-        # short names for methods that are used all over this class
+        # short names for methods that many methods of this class use
         self.read_cell, self.add_to_cell, self.list_of = (
             inference.read_cell,
             inference.add_to_cell,
@@ -64,12 +65,13 @@ class Invocation:
         )
         self.iterate = inference.iterate
         self.first = self.values[0] if self.values else NOTHING
-        # `*x` passes an unknown number of arguments, so the positions after it are unknown
+        # `*x` passes an unknown number of arguments, so the positions of later arguments are
+        # unknown
         self.is_starred = any(isinstance(arg, ast.Starred) for arg in self.node.args)
 
     def of_value(self, callee: Value) -> Value:
-        """The possible results of calling `callee`: the union over all objects that it may
-        be."""
+        """Returns the possible results of calling `callee`: the union over all objects that it
+        may be."""
         results = []
         for atom in callee:
             method = self._CALLEES.get(atom.kind, Invocation._other)
@@ -77,39 +79,40 @@ class Invocation:
         return union(*results)
 
     def of_method(self, owner: Atom, name: str) -> Value:
-        """The possible results of calling the method `name` of the object that `owner` stands
-        for; "anything" for kinds of objects without a rule."""
+        """Returns the possible results of calling the method `name` of the object that `owner`
+        stands for. The result is "anything" for kinds of objects that `_OWNERS` does not
+        list."""
         method = self._OWNERS.get(owner.kind)
         return method(self, owner, name) if method is not None else UNKNOWN
 
     def _argument(self, position: int, name: str, default: Value = NOTHING) -> Value:
-        """The value of an argument that may be given by position or by name; `default` if it is
-        left out."""
+        """Returns the value of an argument that may be passed by position or by name; `default`
+        if the argument is left out."""
         if len(self.values) > position:
             return self.values[position]
         return self.keywords.get(name, default)
 
     def _pass_arguments_out(self) -> None:
-        """Records that code outside the project gets all arguments, and may call those that are functions with
-        arguments of its own."""
+        """Records that code outside the project gets all arguments. If an argument is a function, that code may call it
+        with any arguments."""
         self.inference.mark_as_passed_out(union(*self.values, *self.keywords.values()))
 
     def _other(self, callee: Atom) -> Value:
-        """The result of calling an object for whose kind `_CALLEES` has no method: "anything"."""
+        """Returns "anything": the result of calling an object of a kind that `_CALLEES` does not list."""
         self._pass_arguments_out()
         return UNKNOWN
 
     # calls of functions and classes of the project
 
     def _function(self, callee: Atom) -> Value:
-        """The possible results of calling a function or bound method of the project."""
+        """Returns the possible results of calling a function or bound method of the project."""
         function: Function = callee.subject
         self._pass_to(function, is_bound=callee.kind == "bound" and function.is_method)
         return self.read_cell((function, "return"))
 
     def _class(self, callee: Atom) -> Value:
-        """The result of calling a class of the project: an object. The arguments are put into
-        the parameters of `__init__`."""
+        """Returns the result of calling a class of the project: an object of this class. The
+        values of the arguments are added to the parameters of `__init__`."""
         instance = make_value("instance", callee.subject)
         # if neither the class nor a base in the project has an `__init__`, no code of the project
         # gets the arguments
@@ -120,9 +123,10 @@ class Invocation:
         return instance
 
     def _instance(self, callee: Atom) -> Value:
-        """The possible results of calling an object of a class of the project; "anything" if
-        the class has none of the methods in `_FORWARD`."""
-        # PyTorch calls `forward`, Keras `call`, and a class without a framework has `__call__`
+        """Returns the possible results of calling an object of a class of the project;
+        "anything" if the class does not have any of the methods in `_FORWARD`."""
+        # PyTorch calls `forward`, Keras calls `call`, and a class that uses no framework has
+        # `__call__`
         for name in _FORWARD:
             method = callee.subject.method(name)
             if method is not None:
@@ -131,22 +135,22 @@ class Invocation:
         return UNKNOWN
 
     def _pass_to(self, function: Function, is_bound: bool) -> None:
-        """Puts the arguments into the parameters of a function. If `is_bound`, the first
-        parameter is the object before the dot, and gets no argument."""
+        """Adds the values of the arguments to the parameters of a function. If `is_bound`, the
+        first parameter is the object before the dot, and receives none of the arguments."""
         function.has_callers = True
-        # without the first parameter if `is_bound`: the object itself is in it already
+        # without the first parameter if `is_bound`, because it has its value already
         names = function.positional[is_bound:]
         rest = "items", (function, "*")  # the cell for the items of `*args`
         for i, (arg, value) in enumerate(zip(self.node.args, self.values, strict=True)):
-            # each item may get into any of the following parameters
+            # each item of `*x` may be passed to any of the following parameters
             if isinstance(arg, ast.Starred):
                 items = self.iterate(value)
                 for key in (*((function, name) for name in names[i:]), rest):
                     self.add_to_cell(key, items)
-                # what follows `*x` is ignored, because its position is unknown
+                # arguments after `*x` are ignored, because their positions are unknown
                 break
             self.add_to_cell((function, names[i]) if i < len(names) else rest, value)
-        # every parameter can be given by its name
+        # every parameter can be passed by name
         names = [*names, *function.keywords]
         rest = "items", (function, "**")  # the cell for the values of `**kwargs`
         for name, value in self.keywords.items():
@@ -159,33 +163,33 @@ class Invocation:
     # calls of functions and objects outside the project
 
     def _model(self, callee: Atom) -> Value:
-        """The possible results of calling a layer or model of a framework."""
+        """Returns the possible results of calling a layer or model of a framework."""
         self._pass_arguments_out()
         return knowledge.output_of(callee.subject) or UNKNOWN
 
     def _foreign(self, callee: Atom) -> Value:
-        """The possible results of calling a function outside the project, from the tables of
-        `knowledge`."""
+        """Returns the possible results of calling a function outside the project, from the
+        tables of `knowledge`."""
         full_name: str = callee.subject  # such as "torch.device"
         if full_name.startswith("builtins."):
             return self._builtin(full_name.removeprefix("builtins."))
-        # torch and torch_xla have this function; many training scripts call their main function
-        # only through it
+        # torch and torch_xla have this function, and many training scripts call their main
+        # function only through it
         if full_name.endswith("multiprocessing.spawn") and self.values:
             return self._spawn()
         self._pass_arguments_out()
-        self.node.has_gpu = self.has_gpu  # type: ignore[attr-defined]  # for rules whose word needs one
+        self.node.has_gpu = self.has_gpu  # type: ignore[attr-defined]  # for rules whose word needs a GPU
         if full_name in knowledge.DEVICE_MAKERS:
             return make_value("device", None, self.node)
         if full_name in knowledge.DEVICE_LISTS:
             return self.list_of(self.node, make_value("device", None, self.node))
         if full_name in knowledge.LOADERS:
-            # the program's own function makes the batch, so nothing is known about it
+            # a function of the program creates the batch, so nothing is known about the batch
             is_collated = "collate_fn" in self.keywords or "batchify_fn" in self.keywords
             dataset = self._argument(0, "dataset", UNKNOWN)
             item = union(*map(self.inference.item_of, dataset))
             return self.list_of(self.node, UNKNOWN if is_collated else _collate(item))
-        # such as TensorDataset(x, y): an item has a tensor for each argument
+        # such as TensorDataset(x, y): each item contains a tensor for each argument
         if full_name in knowledge.TENSOR_SETS:
             item = UNKNOWN if self.is_starred else tuple_of([TENSOR for _ in self.values])
             return self.list_of(self.node, item)
@@ -193,43 +197,44 @@ class Invocation:
             return self.first if self.values else UNKNOWN
         if full_name == "argparse.ArgumentParser":
             return make_value("parser", self.node)
-        # a switch for the whole process: from then on, decord returns tensors of a framework,
-        # and not its own arrays (see `_method_of_result`)
+        # a switch for the whole process: after this call, decord returns tensors of a framework
+        # instead of its own arrays (see `_method_of_result`)
         if full_name == "decord.bridge.set_bridge":
             self.add_to_cell(("bridge", "decord"), UNKNOWN)
         return knowledge.result(full_name) or make_value("result", full_name)
 
     def _spawn(self) -> Value:
-        """The result of `torch.multiprocessing.spawn(function, args)`: None. It calls the
-        function in each process, with the rank and the items of `args` as arguments."""
+        """Returns the result of `torch.multiprocessing.spawn(function, args)`, which is None.
+        `spawn` calls the function in each process, and passes the rank and the items of `args`;
+        these values are added to the function's parameters."""
         arguments = self._argument(1, "args", tuple_of([]))
         for atom in self.first:
             if atom.kind != "function":
                 continue
-            # which parameter gets which item is known only if `args` can be only one tuple;
-            # otherwise, the function may be called with any arguments
+            # only if `args` can be only one tuple is it known which parameter gets which item.
+            # Otherwise, the function may be called with any arguments
             if len(arguments) != 1 or not is_only(arguments, ("tuple",)):
                 self.inference.mark_as_passed_out(value_of(atom))
                 continue
             (argument,) = arguments
             function: Function = atom.subject
             function.has_callers = True
-            # the rank comes first
+            # the rank is the first argument
             for name, value in zip(function.positional, (INT, *argument.subject), strict=False):
                 self.add_to_cell((function, name), value)
         return NONE
 
     def _builtin(self, name: str) -> Value:
-        """The possible results of calling one of Python's built-in functions."""
+        """Returns the possible results of calling one of Python's built-in functions."""
         if name in knowledge.BUILTINS:
             return knowledge.BUILTINS[name]
         match name:
             case "super":
-                # `super()` without arguments means the class in which the calling method is
-                # written
+                # `super()` without arguments refers to the class in which the calling method is
+                # defined
                 owner = self.caller.owner if self.caller is not None else None
                 return UNKNOWN if owner is None else make_value("super", owner)
-            # these return a value of the same kind as their argument
+            # these are taken to return their argument
             case "iter" | "reversed" | "abs":
                 return self.first
             case "next":
@@ -259,10 +264,9 @@ class Invocation:
         return UNKNOWN
 
     def _mapped(self) -> Value:
-        """The items of `map(function, ...)`: the results of calling the function with the items
-        of the other arguments."""
-        # the node of these calls is made only once, because it may become the key of a list that
-        # they return
+        """Returns the items of `map(function, ...)`: the results of calling the function with
+        the items of the other arguments."""
+        # the node for these calls is created only once, because it may become the key of a list that they return
         node = getattr(self.node, "mapped", None)
         if node is None:
             node = ast.copy_location(
@@ -275,29 +279,30 @@ class Invocation:
     # calls of methods; `owner` is the object before the dot
 
     def _attribute(self, owner: Atom, name: str) -> Value:
-        """The possible results of a method call on a module, on a class or object of the
-        project, or on a name outside the project. The method is looked up like any
-        attribute."""
+        """Returns the possible results of a method call on a module, a class or `super()` of
+        the project, on an object of the project, or on a name outside the project. The method
+        is looked up like any other attribute."""
         return self.of_value(self.inference.attribute(owner, name, self.node.func))
 
     def _method_of_unknown(self, owner: Atom, name: str) -> Value:
-        """The possible results of a method call on an unknown object."""
+        """Returns the possible results of a method call on an unknown object."""
         self._pass_arguments_out()
-        # the call may reach any method of this name in the project: each gets the arguments
+        # the call may reach any method of this name in the project, so the arguments are added
+        # to the parameters of each
         for function in self.inference.methods.get(name, ()):
             self._pass_to(function, is_bound=function.is_method)
         # only the arrays of MXNet and decord have this method
         if name == "asnumpy":
             return ARRAY
-        # the program may have set a function as this attribute of an unknown object
+        # the program may have assigned a function to this attribute of an unknown object
         return union(UNKNOWN, self.of_value(self.read_cell(("attr", None, name)) - UNKNOWN))
 
     def _method_of_instance(self, owner: Atom, name: str) -> Value:
-        """The possible results of a method call on an object of a class of the project. The
-        method may also be that of a framework's class from which the class inherits."""
+        """Returns the possible results of a method call on an object of a class of the project.
+        The class may inherit the method from a class of a framework."""
         cls: Class = owner.subject
-        # in Lightning and d2l, `self.save_hyperparameters()` in a method sets an attribute for
-        # each argument of that method
+        # in Lightning and d2l, `self.save_hyperparameters()` sets an attribute for each
+        # argument of the method that calls it
         if name == "save_hyperparameters" and self.caller is not None:
             # all parameters but `self`
             for arg in self.caller.args[1:]:
@@ -315,19 +320,21 @@ class Invocation:
         return self._attribute(owner, name)
 
     def _method_of_model(self, owner: Atom, name: str) -> Value:
-        """The possible results of a method call on a framework's layer, model or optimizer."""
+        """Returns the possible results of a method call on a framework's layer, model or
+        optimizer."""
         if name in ("parameters", "trainable_weights", "buffers"):
             return self.list_of(self.node, TENSOR)
         return value_of(owner) if name in knowledge.MODEL_METHODS else UNKNOWN
 
     def _method_of_tensor(self, owner: Atom, name: str) -> Value:
-        """The possible results of a method call on a tensor; "anything" for a method that is in
-        no table."""
+        """Returns the possible results of a method call on a tensor. The result is "anything"
+        for a method that is in no table."""
         has_arguments = bool(self.values or self.node.keywords)
-        # with an axis, they return values and indices in PyTorch, but one tensor elsewhere
+        # with an axis, these methods return values and indices in PyTorch, but only one tensor
+        # in other frameworks
         if name in ("max", "min"):
             return union(TENSOR, tuple_of([TENSOR, TENSOR])) if has_arguments else TENSOR
-        # PyTorch's `x.size(0)` is a number, `x.size()` a tuple of them
+        # in PyTorch, `x.size(0)` is a number, and `x.size()` is a tuple of numbers
         if name == "size":
             return INT if has_arguments else self.list_of(self.node, INT)
         if name in knowledge.TENSOR_LISTS:
@@ -335,21 +342,22 @@ class Invocation:
         return knowledge.TENSOR_METHODS.get(name, UNKNOWN)
 
     def _method_of_array(self, owner: Atom, name: str) -> Value:
-        """The possible results of a method call on an array on the host. All methods except
-        `item` are taken to return arrays."""
+        """Returns the possible results of a method call on an array on the host. All methods
+        except `item` are assumed to return arrays."""
         return FLOAT if name == "item" else ARRAY
 
     def _method_of_text(self, owner: Atom, name: str) -> Value:
-        """The possible results of a method call on a string."""
+        """Returns the possible results of a method call on a string."""
         if name == "format":
             return filled_text(pattern_of(self.node.func.value), self.node)  # type: ignore[attr-defined]
         return knowledge.TEXT_METHODS.get(name, STR)
 
     def _method_of_container(self, owner: Atom, name: str) -> Value:
-        """The possible results of a method call on a list or dict. The method may add items."""
+        """Returns the possible results of a method call on a list or dict. The method may add
+        items."""
         items = "items", owner.subject  # the key of the cell
         match name:
-            # the last argument of each of them is the item
+            # the last argument of each of these methods is the item
             case "append" | "add" | "insert" | "setdefault" if self.values:
                 self.add_to_cell(items, self.values[-1])
                 return self.read_cell(items) if name == "setdefault" else NONE
@@ -363,7 +371,7 @@ class Invocation:
                 self.add_to_cell(items, more)
                 return NONE
             case "get":
-                # None, if the key is missing and there is no default
+                # the result is None if the key is missing and there is no default
                 return union(self.read_cell(items), *self.values[1:], NONE)
             case "pop" | "popleft":
                 return union(self.read_cell(items), *self.values[1:])
@@ -376,8 +384,8 @@ class Invocation:
         return UNKNOWN
 
     def _method_of_parser(self, owner: Atom, name: str) -> Value:
-        """The possible results of a method call on an `argparse.ArgumentParser`, or on a group
-        in it."""
+        """Returns the possible results of a method call on an `argparse.ArgumentParser`, or on
+        one of its groups."""
         namespace = make_value("namespace", owner.subject)
         match name:
             case "parse_args":
@@ -387,39 +395,41 @@ class Invocation:
             case "add_argument":
                 self._add_argument(owner.subject)
                 return UNKNOWN
-        # such as `add_argument_group`: the group's arguments get into the same namespace
+        # such as `add_argument_group`: the group's arguments become attributes of the same
+        # namespace
         return value_of(owner)
 
     def _add_argument(self, parser: ast.AST) -> None:
-        """`parser.add_argument(...)`: puts the possible values of an argument of the command
-        line into the cell that `args.name` reads. `parser` is the call that made the parser."""
+        """`parser.add_argument(...)`: adds the possible values of a command-line argument to
+        the cell that `args.name` reads. `parser` is the call that created the parser."""
         flags = [flag for flag in map(_constant, self.node.args) if isinstance(flag, str)]
         options: dict[str | None, Any] = {
             keyword.arg: keyword.value for keyword in self.node.keywords
         }
-        # argparse names the value after the first long flag, or else the first flag
+        # argparse names the attribute after the first long flag or, if there is none, after the
+        # first flag
         long_flags = [flag for flag in flags if flag.startswith("--")]
         first_flag = next(iter(long_flags or flags), "")
         name = _constant(options.get("dest")) or first_flag.lstrip("-").replace("-", "_")
         action = _constant(options.get("action"))
-        # an option that is left out is None; a positional argument cannot be left out
+        # an option that the user leaves out is None; a positional argument cannot be left out
         default = self.keywords.get("default", NONE if first_flag.startswith("-") else NOTHING)
         if action in ("store_true", "store_false"):
             value = BOOL
-        # a list, a count, or an action of the program's own
+        # a list, a count, or an action that the program defines
         elif "nargs" in options or action not in (None, "store"):
             value = UNKNOWN
         else:
-            # `type=int` names a type, whose values are known; a function as `type` may return anything
+            # the values of a type such as `type=int` are known, but if `type` is a function, it may return anything
             type_name = getattr(options["type"], "id", "") if "type" in options else "str"
             value = union(knowledge.PLAIN_TYPES.get(type_name, UNKNOWN), default)
         self.add_to_cell(("arg", parser, name), value)
 
     def _method_of_result(self, owner: Atom, name: str) -> Value:
-        """The possible results of a method call on an object that a function outside the
-        project has returned. `owner.subject` is the full name of that function."""
+        """Returns the possible results of a method call on an object that was returned by a
+        function outside the project. `owner.subject` is the full name of that function."""
         match owner.subject, name:
-            # it returns its arguments, wrapped
+            # it returns its arguments in wrappers
             case "accelerate.Accelerator", "prepare":
                 return self.first if len(self.values) == 1 else tuple_of(self.values)
             case _, "asnumpy":
@@ -427,7 +437,8 @@ class Invocation:
             # the cell is empty unless the program calls decord's `set_bridge` (see `_foreign`)
             case "decord.VideoReader", "get_batch":
                 return self.read_cell(("bridge", "decord")) or knowledge.DECORDS_ARRAY
-            # it returns one gradient for one variable, and a list for a list of variables
+            # for a variable, it returns a gradient; for a list of variables, it returns a list
+            # of gradients
             case "tensorflow.GradientTape", "gradient":
                 return TENSOR if self.values[1:2] == [TENSOR] else UNKNOWN
         self._pass_arguments_out()
@@ -462,33 +473,35 @@ class Invocation:
 
 
 def _collate(item: Value) -> Value:
-    """The batch that a data loader makes from items with this value."""
+    """Returns the value of the batch that a data loader makes from items with this value."""
     return union(*map(_collate_atom, item))
 
 
 def _collate_atom(atom: Atom) -> Value:
-    """The batch for one possible item: a tensor for a tensor, a number or an array, and a tuple
-    of batches for a tuple; "anything" for other items."""
+    """Returns the value of the batch for one possible item. The batch is a tensor if the item
+    is a tensor, a number or an array, and a tuple of batches if the item is a tuple. For all
+    other items, it may be anything."""
     if atom.kind in ("tensor", "array", "int", "float", "bool"):
         return TENSOR
     return tuple_of(map(_collate, atom.subject)) if atom.kind == "tuple" else UNKNOWN
 
 
 def _constant(node: ast.expr | None) -> Any:
-    """The value of a literal; None for any other expression, or if `node` is None."""
+    """Returns the value of a literal; None for any other expression, or if `node` is None."""
     return node.value if isinstance(node, ast.Constant) else None
 
 
 def pattern_of(node: ast.expr) -> str:
-    """The text of a string literal that `format` or `%` fills in, with a star in place of each
-    value ("cuda:*" for "cuda:{}"); "" for any other expression."""
+    """Returns the pattern of a string literal into which `format` or `%` inserts values: the
+    literal with a star in place of each value, such as "cuda:*" for "cuda:{}". Returns "" for
+    any other expression."""
     text = _constant(node)
     return re.sub(r"\{\d*\}|%[ds]", "*", text) if isinstance(text, str) else ""
 
 
 def filled_text(pattern: str, node: ast.AST) -> Value:
-    """The possible results of filling in a string: the name of a device if `pattern` can be one, else any string.
-    `node` is the expression that makes the string."""
+    """Returns the value of a string that is the result of inserting values into `pattern`: the name of a device if the
+    pattern matches one, else any string. `node` is the expression that creates the string."""
     return (
         make_value("spelling", pattern, node)
         if "*" in pattern and SPELLING.fullmatch(pattern)

@@ -1,16 +1,17 @@
 """The cells, in which modules and functions pass values to each other, and the queue of the
 modules and functions that have to be interpreted again.
 
-A cell holds a value that only grows. Its key says whose value it is:
+Each cell contains a value, which can only grow. The key says to whom the value belongs:
 
-- `(module, name)`, `(module, "*")`: a global name; the modules that it imports everything from
-- `(function, name)`, `(function, "local", name)`: a parameter; a local name, for functions inside it
-- `(function, "return")`: what it returns
-- `("attr", family, name)`: an attribute of objects of classes that inherit from each other; if the family is None, of
-  unknown objects
-- `("items", key)`: the items of a list or dict, whose atom has the same key; the key of a function's `*args` is
-  `(function, "*")`, that of its `**kwargs` is `(function, "**")`
-- `("arg", parser, name)`: an argument of the command line
+- `(module, name)`, `(module, "*")`: a global name; the modules from which this module imports
+  everything
+- `(function, name)`, `(function, "local", name)`: a parameter; a local name, which functions inside this function read
+- `(function, "return")`: the returned value
+- `("attr", family, name)`: an attribute of the objects of a family, which is a set of classes that are related by
+  inheritance; if the family is None, an attribute of unknown objects
+- `("items", key)`: the items of a list or dict whose atom has this key as its subject; the key is `(function, "*")` for
+  a function's `*args`, and `(function, "**")` for its `**kwargs`
+- `("arg", parser, name)`: a command-line argument
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from .sources import PythonModule
 from .values import NOTHING, UNKNOWN, Atom, Value, make_value, union
 
 Task = PythonModule | Function
-"""A piece of code that is interpreted as a unit: a module without the bodies of its functions, or one function."""
+"""A piece of code that is interpreted as a whole: a module without the bodies of its functions, or one function."""
 
 MOST_READINGS: Final = 100
-"""How often a module or function may be interpreted. From then on, every value that it puts
-into a cell counts as "anything". In PyTorch's torchtitan and in Keras, none needed more than
-10."""
+"""The number of times that a module or function may be interpreted. After that, every value
+that it adds to a cell is replaced by "anything". In PyTorch's torchtitan and in Keras, no
+module or function had to be interpreted more than 10 times."""
 
 
 class Cells:
     """The cells of a project, and for each cell the modules and functions that have read it.
 
-    `current_task` is the module or function that is being interpreted, None after the analysis.
-    `unsettled` are the tasks that were interpreted more than `MOST_READINGS` times: their
-    values might grow for ever. Every value that such a task puts into a cell counts as
-    "anything", so that the analysis ends.
+    `current_task` is the module or function that is being interpreted; after the analysis, it
+    is None. `unsettled` contains the tasks that were interpreted more than `MOST_READINGS`
+    times, and whose values might therefore grow for ever. Every value that such a task adds to
+    a cell is replaced by "anything", so that the analysis ends.
     """
 
     def __init__(self) -> None:
@@ -48,24 +49,24 @@ class Cells:
         self._readings: Counter[Task] = Counter()
         self.values: dict[Any, Value] = {}
         self.current_task: Task | None = None
-        # which tasks have read each cell. Dicts are used as ordered sets here and below: the
-        # tasks are scheduled in this order, which has to be the same in each run
+        # the tasks that have read each cell. Here and below, dicts are used as ordered sets,
+        # because tasks are scheduled in this order, which has to be the same in each run
         self._readers: defaultdict[Any, dict[Task | None, None]] = defaultdict(dict)
-        # the queue, as an ordered set: the values of the dict mean nothing
+        # the queue, also a dict that is used as an ordered set
         self._waiting: OrderedDict[Task, None] = OrderedDict()
         # for each family of classes, the names of the attributes that have a cell
         self._attributes: defaultdict[Class, dict[str, None]] = defaultdict(dict)
 
     def stop_following(self, value: Value) -> None:
-        """Is called before `value` is replaced by "anything". From then on, whatever can be reached from `value`, such
-        as the parameters of a function, may be anything, too. `Inference` implements this method."""
+        """Called before `value` is replaced by "anything". From then on, everything that can be reached from `value`,
+        such as the parameters of a function, may be anything, too. `Inference` implements this method."""
         raise NotImplementedError
 
     def read_cell(self, key: Any) -> Value:
-        """The value of a cell; empty if nothing has been put into it. Remembers that the
-        current task has read the cell."""
-        # an empty cell counts as read, too: when it gets its first value, the reader has to be
-        # interpreted again
+        """Returns the value of a cell, which is empty if nothing has been added yet. Records
+        that the current task has read the cell."""
+        # also for an empty cell: when it gets its first value, the reader has to be interpreted
+        # again
         self._readers[key].setdefault(self.current_task)
         return self.values.get(key, NOTHING)
 
@@ -76,15 +77,15 @@ class Cells:
         # nothing new: the usual case
         if value <= old:
             return
-        # this task has been interpreted too often: from now on it puts only `UNKNOWN`
-        # ("anything") into cells, which makes each of them grow at most once more, so that the
-        # analysis ends
+        # this task has been interpreted too often. From now on, it adds only `UNKNOWN`
+        # ("anything") to cells. Each cell can then grow at most once more, so that the analysis
+        # ends
         if self.current_task in self.unsettled:
             self.stop_following(value)
             value = UNKNOWN
         new = union(old, value)
-        # if the cell holds "anything", `union` may have dropped all new atoms, and the readers
-        # learn nothing new
+        # if the cell contains "anything", `union` may have dropped all new atoms, so that
+        # nothing changes for the readers
         if new != old:
             self.values[key] = new
             self._wake(key)
@@ -97,19 +98,21 @@ class Cells:
                 self.schedule(reader)
 
     def schedule(self, task: Task) -> None:
-        """Puts a module or function at the end of the queue, unless it is waiting already."""
+        """Adds a module or function to the end of the queue, unless it is in the queue
+        already."""
         self._waiting.setdefault(task)
 
     def run_queue(self, interpret: Callable[[Task], None], progress: Progress) -> None:
-        """Calls `interpret` with each scheduled task, the oldest first, until the queue is empty. Tasks may schedule
-        others, and themselves."""
+        """Calls `interpret` for each scheduled task until the queue is empty, and begins with the task that has waited
+        longest. A task may schedule other tasks, and itself."""
         done = 0
         while self._waiting:
             done += 1
-            # not for each task, because drawing the bar takes time, too
+            # not after each task, because drawing the bar takes time
             if done % 64 == 0:
                 progress("following values", done, done + len(self._waiting))
-            # the oldest first: a module before the functions that it has scheduled
+            # the task that has waited longest: a module is interpreted before the functions
+            # that it has scheduled
             self.current_task, _ = self._waiting.popitem(last=False)
             self._readings[self.current_task] += 1
             # from now on, `add_to_cell` adds only "anything" for this task
@@ -122,20 +125,20 @@ class Cells:
 
     def list_of(self, key: Any, items: Value) -> Value:
         """Adds `items` to the possible items of the lists with this key, and returns the value
-        of such a list. `key` is the node that makes the list, or stands for the place where it
-        is made: all lists made there share their items."""
+        of such a list. `key` is the node that creates the list, or stands for the place where
+        the list is created. All lists created there share their items."""
         self.add_to_cell(("items", key), items)
         return make_value("list", key)
 
     def dict_of(self, key: Any, items: Value) -> Value:
-        """The same as `list_of`, for a dict: `items` are its possible values. Keys are not
-        followed."""
+        """Adds `items` to the possible values in the dicts with this key, and returns the value
+        of such a dict (see `list_of`). The keys of these dicts are not followed."""
         self.add_to_cell(("items", key), items)
         return make_value("dict", key)
 
     def items(self, container: Atom) -> Value:
-        """The possible values of the items of `container`, if that is a list or dict; otherwise
-        "anything"."""
+        """Returns the possible values of the items of `container`. If `container` is neither a
+        list nor a dict, returns "anything"."""
         return (
             self.read_cell(("items", container.subject))
             if container.kind in ("list", "dict")
@@ -145,7 +148,7 @@ class Cells:
     # attributes
 
     def attribute_key(self, cls: Class, name: str) -> tuple[str, Class, str]:
-        """The key of the cell for the attribute `name` of a class and its objects. Classes that are related by
+        """Returns the key of the cell for the attribute `name` of a class and its objects. Classes that are related by
         inheritance (a family) share the cell."""
         family = cls.family()
         # `unite` moves these cells when two families become one
@@ -153,8 +156,9 @@ class Cells:
         return "attr", family, name
 
     def unite(self, cls: Class, base: Class) -> None:
-        """Merges the families of a class and its base: a family consists of classes that are related by inheritance,
-        and they share the cells of their attributes. The cells of the class's old family are moved."""
+        """Merges the family of a class into that of its base. A family consists of classes that are related by
+        inheritance; they share the cells of their attributes. The contents of the old family's cells move to those of
+        the base's family."""
         old, new = cls.family(), base.family()
         if old is new:
             return

@@ -1,6 +1,6 @@
 """The commands for other people's scripts: `scan` counts device idioms such as `x.cuda()`,
-`port` rewrites them, and `lint` reports device code that is wrong or bound to one vendor. They
-are commands of `xdevice`, and the only ones of `python -m xdevice.port`."""
+`port` rewrites them, and `lint` reports device code that is wrong or vendor-specific. They are
+commands of `xdevice`, and the only commands of `python -m xdevice.port`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 
 from .progress import shown_on_terminal
 
-# everything else is imported when a command runs, so that `xdevice --help` stays fast
+# all other modules are imported only when a command runs, so that `xdevice --help` stays fast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Command = Callable[..., None]
 
-# not `exists=True`: `lint` lists a missing file among the files that cannot be read
+# not `exists=True`, because `lint` lists missing files among the files that cannot be read
 _PATHS = click.argument(
     "paths", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True)
 )
@@ -34,14 +34,14 @@ _FILE = click.Path(path_type=Path)
 def _refuse_other_suffixes(
     ctx: click.Context, param: click.Parameter, path: Path | None
 ) -> Path | None:
-    """The callback of `--report`: returns the path, or None without the option.
+    """Returns the path, or None if the option is missing. This is the callback of `--report`.
 
     Raises:
         click.BadParameter: if the path does not end in .json, .txt or .html.
     """
     if path is not None and path.suffix not in (".json", ".txt", ".html"):
         raise click.BadParameter(
-            f"{path} does not end in .json, .txt or .html, the formats of a report", ctx, param
+            f"the name of a report must end in .json, .txt or .html, not {path}", ctx, param
         )
     return path
 
@@ -49,11 +49,11 @@ def _refuse_other_suffixes(
 def _read_version(
     ctx: click.Context, param: click.Parameter, text: str | None
 ) -> Version | None:
-    """The callback of `--torch-minimum`: returns the release that the text names, None without
-    the option.
+    """Returns the release that the text names, or None if the option is missing. This is the
+    callback of `--torch-minimum`.
 
     Raises:
-        click.BadParameter: if the text names no release.
+        click.BadParameter: if the text does not name a release.
     """
     from .words import version
 
@@ -64,8 +64,9 @@ def _read_version(
 
 
 def _with_goal(command: Command) -> Command:
-    """Decorates a command with the options `--to` and `--torch-minimum`, which say which words
-    are written. The command gets both options as one `Goal`, in its argument `goal`."""
+    """Decorates a command with the options `--to` and `--torch-minimum`, which decide which
+    words are written. Both options are passed to the command as one `Goal`, in its argument
+    `goal`."""
 
     @functools.wraps(command)
     def with_goal(target: Target, torch_minimum: Version | None, **options: Any) -> None:
@@ -98,9 +99,9 @@ def _with_goal(command: Command) -> Command:
 def _with_project(command: Command) -> Command:
     """Decorates a command with the arguments and options that `scan` and `port` share.
 
-    The decorator reads and judges the files, writes the report, and passes the result to the
-    command as its argument `examined`. The report is written before the command runs, because
-    `port` changes files.
+    The decorated command reads and judges the files, writes the report, and passes the result
+    to `command` as its argument `examined`. The report is written before `command` runs,
+    because `port` changes files.
     """
 
     @functools.wraps(command)
@@ -115,8 +116,8 @@ def _with_project(command: Command) -> Command:
     ) -> None:
         from . import engine, report, summary
 
-        # before any file is written: a wrong path is a mistake in the command, and not merely a
-        # file that cannot be read
+        # before any file is written: a path that does not exist is a mistake in the command
+        # line, and not merely a file that cannot be read
         for path in paths:
             if str(path) != "-" and not path.exists():
                 raise click.UsageError(f"there is no file or folder {path}")
@@ -130,7 +131,7 @@ def _with_project(command: Command) -> Command:
         if report_to is not None:
             forms = {".json": report.text, ".txt": summary.text, ".html": summary.page}
             text = forms[report_to.suffix](examined)
-            # the same line ends on every system: equal projects give equal reports
+            # the same line ends on every system, so that equal projects have equal reports
             report_to.write_text(text, encoding="utf-8", newline="\n")
         command(examined=examined, **options)
 
@@ -222,13 +223,13 @@ def port(examined: Examined, mode: str, quiet: bool) -> None:
     from .sources import write
 
     changed = False
-    # a script from the standard input has no file to change: it goes to the standard output,
-    # unless --check asks only whether it would change
+    # a script from the standard input has no file that could be changed. It is written to the
+    # standard output, unless --check only tests whether it would change
     for source in examined.sources:
         new = examined.port(source)
         if source.path == "<stdin>" and mode != "check":
             sys.stdout.buffer.write(new)
-        # an unchanged file is neither written nor named
+        # unchanged files are neither written nor listed
         if new == source.raw:
             continue
         changed = True
@@ -303,7 +304,7 @@ def lint(
     none are left after --fix. It is 1 if there are findings, and 2 if a file cannot be read or
     an option is wrong.
     """
-    # the module gets another name, because this function is called `lint`
+    # the module is imported under another name, because this function is called `lint`
     from . import lint as lint_module
     from .lint_formats import FORMATS
     from .sources import write
@@ -312,7 +313,7 @@ def lint(
         raise click.UsageError(
             "--diff, --baseline and --write-baseline cannot be combined; choose one"
         )
-    # the baseline would have findings that --fix is about to remove
+    # the baseline would contain findings that --fix is about to remove
     if fix and baseline_to is not None:
         raise click.UsageError(
             "--fix and --write-baseline cannot be combined; run lint --fix first"
@@ -321,13 +322,13 @@ def lint(
         raise click.UsageError(
             "--fix changes files, but the standard input is not a file; rewrite it with xdevice port -"
         )
-    # as for other linters, paths in settings and findings are relative to the current folder
+    # as in other linters, paths in settings and findings are relative to the current folder
     root = Path.cwd()
     try:
         choice = lint_module.configure(root).with_options(select, ignore)
         needs_verdicts = fix or output_format == "sarif" or choice.needs_engine()
-        # without a goal, `_findings` does not run the engine, which takes far longer than the
-        # rules of lint
+        # if the goal is None, `_findings` does not run the engine, which takes far longer than
+        # the rules of lint
         examine = functools.partial(
             _findings, paths, root, choice, goal if needs_verdicts else None
         )
@@ -338,8 +339,9 @@ def lint(
             _exit_with_unreadable(examined, 0)
 
         def narrow(findings: list[Finding]) -> list[Finding]:
-            """Returns the findings to show: those that the revision or the baseline did not
-            have already, with guarded findings joined to their tests."""
+            """Returns the findings to show. Findings that the revision or the baseline already
+            contained are left out, and guarded findings are merged into those of their
+            tests."""
             if revision is not None:
                 findings = lint_module.only_added(findings, revision, root)
             elif baseline is not None:
@@ -353,16 +355,15 @@ def lint(
                 write(root / source.path, text)
             if new:
                 click.echo(f"rewritten: {', '.join(source.path for source in new)}", err=True)
-                # the files have changed, so the findings and their lines are found again
+                # the files have changed, so the findings and their lines are computed again
                 findings, examined = examine()
                 shown = narrow(findings)
     except lint_module.OptionError as error:
         raise click.UsageError(str(error)) from error
-    # the only format that has edits
+    # the only format that contains edits
     if output_format == "sarif":
         shown = list(lint_module.with_fixes(shown, examined))
-    # as text, "nothing found" would be wrong if files could not be read; the other formats need a
-    # document in any case
+    # if files could not be read, the text "nothing found" would be wrong; all other formats need a document in any case
     if shown or not examined.unreadable or output_format != "text":
         click.echo(FORMATS[output_format](shown), nl=False)
     _exit_with_unreadable(examined, 1 if shown else 0)
@@ -372,13 +373,14 @@ def _findings(
     paths: tuple[Path, ...], root: Path, choice: Choice, goal: Goal | None
 ) -> tuple[list[Finding], Examined]:
     """Returns the findings of the rules that `choice` selects, and the examined project. If
-    `goal` is None, the project is not examined, and the second result only lists files that
-    cannot be read."""
+    `goal` is None, the project is not examined, and the second result only contains the list of
+    files that cannot be read."""
     from . import engine, sources
     from . import lint as lint_module
 
     with engine.collector_paused(), shown_on_terminal() as progress:
-        # a generator, so that each file is forgotten when the rules have read it
+        # `read` is a generator, so that the memory for each file is freed when the rules have
+        # read it
         if goal is None:
             examined = engine.Examined(root, "proven")
             read = sources.read_each(paths, root, examined.unreadable, progress)
@@ -391,8 +393,8 @@ def _findings(
 
 
 def _show_table(examined: Examined, by: str) -> None:
-    """Prints the table of `scan`, with a row for each code, file or idiom (`by`). Below it,
-    prints the share of the uses that `port` rewrites."""
+    """Prints the table of `scan`, with a row for each code, file or idiom, depending on `by`.
+    Below the table, prints the share of the uses that `port` can rewrite."""
     from rich.console import Console
     from rich.table import Table
 
@@ -401,7 +403,7 @@ def _show_table(examined: Examined, by: str) -> None:
 
     rows = grouped(examined.sites, lambda site: getattr(site, by))
     table = Table(title=f"{len(examined.sites)} sites in {len(examined.sources)} files")
-    # long paths are folded instead of cut, so that they can be read on a narrow terminal
+    # long paths are wrapped instead of truncated, so that they can be read on a narrow terminal
     table.add_column(by, overflow="fold")
     for verdict in VERDICTS:
         table.add_column(verdict, justify="right")
@@ -409,7 +411,7 @@ def _show_table(examined: Examined, by: str) -> None:
         label = f"{name} {CODES.get(name, '')}" if by == "code" else name
         counts = totals(sites)
         table.add_row(label, *(str(counts[verdict] or "") for verdict in VERDICTS))
-    # the last row shows zeros, too
+    # unlike the other rows, the last row also shows zeros
     total = totals(examined.sites)
     table.add_row("all", *(str(total[verdict]) for verdict in VERDICTS), end_section=True)
     Console().print(table)
@@ -422,8 +424,8 @@ def _show_table(examined: Examined, by: str) -> None:
 
 
 def _list_open(examined: Examined) -> None:
-    """Prints each open site to standard error, with the reason and, if there is one, a page to
-    read."""
+    """Prints each open site to standard error, with the reason and, if there is one, a link to
+    the documentation."""
     by_path = {source.path: source for source in examined.sources}
     for site in examined.sites:
         if site.verdict == "open":
@@ -435,14 +437,15 @@ def _list_open(examined: Examined) -> None:
 
 def _show_needed_vendors(examined: Examined) -> bool:
     """Prints to standard error which files will still need one vendor's devices, and which
-    release of PyTorch the new text needs. Returns whether a file needs a vendor."""
+    release of PyTorch the new text needs. Returns whether any file will still need one vendor's
+    devices."""
     needs_vendor = False
-    newest: dict[Version, list[str]] = {}  # the paths of the files that need each release
+    newest: dict[Version, list[str]] = {}  # for each release, the files that need it
     for source in examined.sources:
         needed = examined.needed_torch(source)
         if needed is not None:
             newest.setdefault(needed, []).append(source.path)
-        # by vendor and idiom, so that each name is printed once, with all its lines
+        # grouped by vendor and idiom, so that each name is printed once, with all its lines
         names: dict[str, dict[str, list[str]]] = {}
         for site in examined.vendor_sites(source):
             line, _ = source.line_and_cell(site.line)
@@ -453,15 +456,15 @@ def _show_needed_vendors(examined: Examined) -> bool:
                 f"{name} (line {', '.join(lines)})" for name, lines in idioms.items()
             )
             click.echo(f"{source.path} will still need {vendor}: {uses}", err=True)
-    # sorted, with the oldest release first
+    # the oldest release comes first
     for needed, paths in sorted(newest.items()):
         click.echo(f"PyTorch {needed} or newer is needed by {', '.join(paths)}", err=True)
     return needs_vendor
 
 
 def _exit_with_unreadable(examined: Examined, status: int) -> NoReturn:
-    """Prints to standard error which files could not be read. Then exits with `status`, or with
-    2 if there are such files."""
+    """Prints to standard error which files could not be read. Then exits with the status 2 if
+    there are such files, else with `status`."""
     for path, why in examined.unreadable:
         click.echo(f"{path} could not be read: {why}", err=True)
     sys.exit(2 if examined.unreadable else status)

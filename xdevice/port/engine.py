@@ -1,5 +1,5 @@
-"""The whole analysis: `examine` reads files, and finds and judges all sites in them; the result
-can write the new text of each file."""
+"""The whole analysis: `examine` reads files, and finds and judges all sites in them. Its result
+can produce the new content of each file."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ from .words import DEFAULT_GOAL, Goal, Version, version
 
 @dataclass
 class Examined:
-    """The result of `examine`. `sites` are sorted; `unreadable` holds pairs (path, reason).
+    """The result of `examine`. `sites` are sorted; `unreadable` contains a pair (path, reason)
+    for each file that cannot be read.
 
     `root`, `only`, `backend` and `goal` are the arguments of `examine`. After `examine`, every
-    expression of `PythonModule.tree` that is reached has an attribute `means`: the set of
-    things that it may be (see `values`). Rules of lint may read this attribute. `unsettled`
-    names the functions and modules whose values were still growing when the analysis stopped
-    following them, and which may therefore be anything.
+    expression of `PythonModule.tree` that can be reached has an attribute `means`: the set of
+    things that the expression may be (see `values`). Rules of lint may read this attribute.
+    `unsettled` contains the names of the functions and modules whose values were still growing
+    when the analysis stopped following them. From then on, these values were treated as
+    "anything".
     """
 
     root: Path
@@ -50,39 +52,39 @@ class Examined:
     unsettled: list[str] = field(default_factory=list)
 
     def sites_of(self, source: Source) -> list[Site]:
-        """The sites of one file, sorted; an empty list if it has none."""
+        """Returns the sorted sites of one file; an empty list if the file has no sites."""
         return self._by_file.get(source.path, [])
 
     @cached_property
     def _by_file(self) -> dict[str, list[Site]]:
-        """The sites by the path of their file."""
+        """Maps the path of each file to its sites."""
         return grouped(self.sites, lambda site: site.file)
 
     def port(self, source: Source) -> bytes:
-        """The file as the command `xdevice port` would write it: `source.raw` if nothing in it
-        is rewritten."""
+        """Returns the bytes that the command `xdevice port` would write to a file. They are
+        `source.raw` if nothing in the file is rewritten."""
         sites = [site for site in self.sites_of(source) if site.verdict == "rewritten"]
         return self.rewrite(source, sites) if sites else source.raw
 
     def rewrite(self, source: Source, sites: list[Site]) -> bytes:
-        """The bytes of a file after rewriting these sites. The imports that the new text needs are inserted, and
-        imports that lose their last use are removed."""
+        """Returns the bytes of a file after rewriting these sites. The imports that the new text needs are inserted,
+        and imports that lose their last use are removed."""
         edits = {edit for site in sites for edit in site.edits}
-        # an import is removed only if these edits replace its last use
+        # an import is removed only if these edits replace all its uses
         for module in source.modules:
             edits |= porting.unused_imports(module, edits)
         return source.rewrite(edits | self.import_edits(source, sites))
 
     def vendor_sites(self, source: Source) -> list[Site]:
-        """The sites of a file that will still need one vendor's devices after `port`: open
-        sites that name a vendor."""
+        """Returns the sites of a file that will still need one vendor's devices after
+        `port`. These are the open sites that name a vendor."""
         return [
             site for site in self.sites_of(source) if site.verdict == "open" and site.vendor
         ]
 
     def needed_torch(self, source: Source) -> Version | None:
-        """The oldest release of PyTorch that has all the words that `port` writes into a file;
-        None if every release has them."""
+        """Returns the oldest release of PyTorch that has all words that `port` writes into a
+        file; None if every release has these words."""
         return max(
             (
                 version(site.since)
@@ -93,15 +95,15 @@ class Examined:
         )
 
     def import_edits(self, source: Source, sites: list[Site]) -> set[Edit]:
-        """The edits that insert the imports which these sites of a file need."""
-        # the one module of a script or notebook; for a page of d2l, one for each tab
+        """Returns the edits that insert the imports which these sites of a file need."""
+        # the only module of a script or notebook, or the modules of all tabs of a page of d2l
         modules = [module for module in self.modules if module.source is source]
         return porting.import_edits(source, modules, sites, self.backend)
 
     def diff(self, source: Source) -> str:
-        """The changes that `port` would make in one file, as a unified diff; empty if there are
-        none."""
-        # difflib compares lines of text, so the bytes are decoded with the file's own encoding
+        """Returns the changes that `port` would make in one file, as a unified diff. It is
+        empty if there are no changes."""
+        # difflib compares lines of text, so the bytes are decoded with the encoding of the file
         old, new = (text.decode(source.encoding) for text in (source.raw, self.port(source)))
         lines = difflib.unified_diff(
             old.splitlines(keepends=True),
@@ -109,7 +111,7 @@ class Examined:
             f"a/{source.path}",
             f"b/{source.path}",
         )
-        # the marker of diff and Git for a last line without a line end
+        # diff and Git mark a last line without a line end in this way
         return "".join(
             line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
             for line in lines
@@ -118,8 +120,9 @@ class Examined:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pauses Python's garbage collector in the block. The collector would search millions of
-    nodes again and again without finding garbage, and take up to half of the time."""
+    """Pauses Python's garbage collector while the block runs. Otherwise, the collector would
+    search millions of nodes again and again without finding garbage, and would take up to half
+    of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -142,12 +145,13 @@ def examine(
     site.
 
     `only` is the level of `port --only`: sites with a weaker grade stay open. Imports are
-    resolved from the folder `root`, and paths are shown relative to it. By default, `root` is
-    the folder that all paths share or, if that is a package, the folder around it. `backend` is
-    the name to write into each file's `set_backend` call. If it is None, the name is that of
-    the framework that the file imports, provided that it imports only one. `goal` says whose
-    words are written, and `progress` is called as the work goes on. The path "-" is a script on
-    the standard input. Files that cannot be read are listed in `unreadable`.
+    resolved from the folder `root`, and paths are shown relative to this folder. By default,
+    `root` is the folder that contains all paths or, if that folder is in a package, the folder
+    that contains the package. `backend` is the name that is written into each file's
+    `set_backend` call. If it is None, the name of the framework that the file imports is
+    written, provided that the file imports only one. `goal` says whose words are written, and
+    `progress` is called again and again during the work. The path "-" means a script on the
+    standard input. Files that cannot be read are listed in `unreadable`.
     """
     places = [Path(path) for path in paths]
     root = root or _common_folder(places)
@@ -168,20 +172,21 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
     goal = examined.goal
     is_neutral = goal.target == "accelerator"
     sites_class = NeutralSites if is_neutral else JudgedSites
-    # `in_text`: the nodes that choose devices which are turned into text somewhere, as by
-    # `print`. `on_devices`: the nodes that choose devices which a function takes as its device
+    # `in_text`: the nodes that choose devices which are turned into text somewhere, for example
+    # by `print`. `on_devices`: the nodes that choose devices which are passed to a function as
+    # its device
     in_text: set[ast.AST] = set()
     on_devices: set[ast.AST] = set()
-    # the modules that set the current device, by `set_device` or the like
+    # the modules that set the current device with `set_device` or the like
     setters: list[PythonModule] = []
-    # before the first module is judged, because a device may be made in one and printed in another
+    # before the first module is judged, because a device may be created in one module and printed in another
     for module in project.modules:
         in_text |= origins(module, inference, parts_in_text)
         if is_neutral:
             on_devices |= origins(module, inference, devices_in)
         if _sets_current_device(module, inference):
             setters.append(module)
-        # a large project would not fit into memory otherwise; the rules below compute `nodes` again
+        # otherwise, a large project would not fit into memory; the rules below compute `nodes` again
         module.release()
     affected = _connected(setters, inference)
     sites: dict[object, Site] = {}
@@ -190,10 +195,10 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
         for site in sites_class(
             module, inference, in_text, module in affected, goal, on_devices
         ).sites():
-            # a cell that several tabs share is judged in each of them, but can be written only once
+            # a cell that several tabs share is judged in each of these tabs, but can be written only once
             site.tabs = (module.tab,) if module.tab else ()
-            # the site of the same use in another tab, if it was judged there before: keys do
-            # not contain the tab
+            # the site of the same use in another tab, if it has already been judged there: keys
+            # do not contain the tab
             twin = sites.get(site.key)
             sites[site.key] = site if twin is None else _merged(twin, site)
         module.release()
@@ -220,8 +225,8 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
 
 
 def _name_of_task(task: Task) -> str:
-    """The name of a module or function in messages: the path of its file, followed by the name
-    of the function."""
+    """Returns the name of a module or function for messages: the path of its file, followed by
+    the name of the function if there is one."""
     return (
         task.source.path
         if isinstance(task, PythonModule)
@@ -230,22 +235,22 @@ def _name_of_task(task: Task) -> str:
 
 
 def _merged(first: Site, second: Site) -> Site:
-    """Merges the two sites of a use that two tabs share, and that was judged in each of them. If the verdicts and
-    edits agree, returns the site with the weaker grade. If neither site has edits, returns the open one. Otherwise
-    returns a new site, which is open."""
+    """Merges two sites of the same use, which two tabs share, and which was judged in both tabs. If the verdicts and
+    edits agree, returns the site with the weaker grade. If neither site has edits, returns the open site. Otherwise,
+    returns an open site. All results are copies with the tabs of both sites."""
     tabs = (*first.tabs, *second.tabs)
     if set(first.edits) == set(second.edits) and first.verdict == second.verdict:
-        # `GRADES` begins with the strongest; a site without a grade counts as the strongest of
-        # all
+        # `GRADES` begins with the strongest grade; a site without a grade is treated as
+        # stronger than that
         weaker = max(
             first, second, key=lambda site: GRADES.index(site.grade) if site.grade else -1
         )
         return replace(weaker, tabs=tabs)
-    # neither tab would be rewritten: the open site is returned, because a person has to look at
-    # it
+    # neither site would be rewritten: the open site is returned, because a person has to look
+    # at it
     if not first.edits and not second.edits:
         return replace(first if first.verdict == "open" else second, tabs=tabs)
-    # if one tab has no edits, its reason is the one to show
+    # if the site of one tab has no edits, its reason is shown
     shown = second if first.edits else first
     why = f"the tabs disagree; in the tab {shown.tabs[0]}: {shown.why}"
     return replace(
@@ -254,8 +259,8 @@ def _merged(first: Site, second: Site) -> Site:
 
 
 def _open_if_weaker(site: Site, only: Grade) -> Site:
-    """Returns the site. If its grade is weaker than `only` (the level of the option `--only`), returns a copy with the
-    verdict "open", so that it is not rewritten."""
+    """Returns the site if its grade is not weaker than `only`, the level of the option `--only`. Otherwise, returns a
+    copy with the verdict "open", so that it is not rewritten."""
     if site.grade is None or GRADES.index(site.grade) <= GRADES.index(only):
         return site
     # the copy keeps its edits, so that the report can show what a weaker level would write
@@ -263,9 +268,9 @@ def _open_if_weaker(site: Site, only: Grade) -> Site:
 
 
 def _new_text(source: Source, site: Site) -> str:
-    """The text of a site after its edits. If they also replace code around the expression, that
-    code is included."""
-    # an edit may reach beyond the expression: `len(list)` is replaced as a whole
+    """Returns the text of a site after its edits. If they also replace code around the
+    expression, that code is included."""
+    # an edit may extend beyond the expression: in `len(list)`, the whole call is replaced
     end = source.offset(*site.end)
     start = min(end - len(site.before.encode()), *(edit.start for edit in site.edits))
     end = max(end, *(edit.end for edit in site.edits))
@@ -275,12 +280,12 @@ def _new_text(source: Source, site: Site) -> str:
 
 
 def _connected(modules: list[PythonModule], inference: Inference) -> set[PythonModule]:
-    """These modules, and all modules that are connected with them by imports, directly or
-    through other modules."""
+    """Returns these modules, and all modules that are connected with them by imports, directly
+    or through other modules."""
     connected: set[PythonModule] = set()
     waiting = list(modules)
-    # `imports` has both directions, because the current device is a setting of the whole
-    # process, and so holds in modules that import and in those that are imported
+    # `imports` contains both directions, because the current device is a setting of the whole
+    # process, which affects both importing and imported modules
     while waiting:
         module = waiting.pop()
         if module not in connected:
@@ -297,9 +302,10 @@ def _sets_current_device(module: PythonModule, inference: Inference) -> bool:
 
 
 def _common_folder(paths: list[Path]) -> Path:
-    """The folder that all paths share. If this folder is in a package, the result is the folder
-    around the outermost package: imports are resolved from there. The standard input counts as
-    a file in the current folder if it is the only path."""
+    """Returns the folder that contains all paths. If this folder is in a package, returns the
+    folder that contains the outermost package, because imports are resolved from there. The
+    standard input is ignored unless it is the only path; it is then treated as a file in the
+    current folder."""
     folders = [path if path.is_dir() else path.parent for path in paths if str(path) != "-"]
     resolved = [folder.resolve() for folder in folders or [Path.cwd()]]
     root = Path(os.path.commonpath(resolved))

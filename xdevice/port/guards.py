@@ -1,5 +1,5 @@
-"""Facts that follow from the tests in a program, such as `if torch.cuda.is_available():`: the
-values that names can still have behind a test, and the code that a test guards."""
+"""Facts that follow from the tests in a program, such as `if torch.cuda.is_available():`. They
+are the values that names can still have after a test, and the code that a test guards."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ Env = dict[str, Value]
 Parents = dict[ast.AST, ast.AST]
 """The parent of each node."""
 GPU: Final = "(a GPU)"
-"""The key under which an environment stores whether there is a GPU: the empty set if a test has
-shown it, else `NONE`. Where branches meet, it is joined like the value of a variable, and so is
-empty only if all of them have shown it."""
+"""The key under which an environment stores whether there is known to be a GPU. The value is
+the empty set if a test has shown that there is a GPU, else `NONE`. Where branches meet, their
+values are joined like those of a variable, so the result is empty only if each branch has shown
+that there is a GPU."""
 
 _OTHER_VENDORS: Final = re.compile(
     r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|rocm|hip\b", re.IGNORECASE
 )
-"""Names of vendors besides NVIDIA, and of their interfaces."""
-# names in tests for a release: `torch.__version__`, Lightning's `_TORCH_GREATER_EQUAL_2_1`
+"""Names of vendors other than NVIDIA, and of their interfaces."""
+# names in tests of a framework's version: `torch.__version__`, Lightning's
+# `_TORCH_GREATER_EQUAL_2_1`
 _RELEASE: Final = re.compile("^(__)?version(__)?$|_GREATER_|_LESS_")
 # calls that do not return
 _EXITS: Final = {"sys.exit", "exit", "quit", "os._exit", "pytest.skip", "self.skipTest"}
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
-# the kinds of atoms that `isinstance` tells apart, by the name of the type
+# maps the name of a type to the kinds of atoms for which `isinstance` with this type is true
 _KINDS: Final[dict[str, set[str]]] = {
     "list": {"list"},
     "tuple": {"tuple"},
@@ -40,37 +42,39 @@ _KINDS: Final[dict[str, set[str]]] = {
 
 
 def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
-    """Returns a copy of an environment, without the values that names cannot have where `test` is true; if `is_true`
-    is False, where it is false. Understands comparisons with None, `isinstance`, a plain name, tests for a GPU, `not`,
+    """Returns a copy of an environment without the values that names cannot have if `test` is true or, if `is_true` is
+    False, if `test` is false. Understands comparisons with None, `isinstance`, a plain name, tests for a GPU, `not`,
     `and` and `or`."""
     new = dict(env)
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return narrowed(operand, env, not is_true)
-        # all parts of an `and` are true, and all parts of an `or` that is false are false
+        # if an `and` is true, all its parts are true; if an `or` is false, all its parts are
+        # false
         case ast.BoolOp(op=op, values=parts) if isinstance(op, ast.And) is is_true:
             for part in parts:
                 new = narrowed(part, new, is_true)
             return new
-    # the key `GPU` has an empty set where a test has shown that there is a GPU
+    # the empty set at the key `GPU` means that a test has shown that there is a GPU
     if is_true and inferred(test) == AVAILABLE:
         new[GPU] = NOTHING
     name, is_excluded = _exclusion(test, is_true)
     if isinstance(name, ast.Name) and name.id in new:
-        # only for names: attributes have one value for the whole program, which is not in `env`
+        # only for names: the value of an attribute is the same in the whole program, and is not
+        # in `env`
         excluded = filter(is_excluded, new[name.id])
         new[name.id] = new[name.id].difference(excluded)
     return new
 
 
 def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable[[Atom], bool]]:
-    """Returns the expression that a test is about, and a function that takes one of the expression's possible values
-    (an atom) and returns whether the test excludes it: by being true or, if `is_true` is False, by being false. If the
-    test is not understood, returns None and a function that excludes nothing."""
+    """Returns the expression that a test examines, and a predicate for atoms. The predicate returns whether the
+    expression cannot be this atom if the test is true or, if `is_true` is False, if the test is false. If the test is
+    not understood, returns None and a predicate that excludes nothing."""
     match test:
         case ast.Compare(left=name, ops=[op], comparators=[ast.Constant(value=None)]):
-            # `x is None` that is true, or `x is not None` that is false: x is None, which an
-            # unknown value may be, too
+            # `x is None` is true, or `x is not None` is false: x is None. A value that may be
+            # anything may also be None
             if isinstance(op, ast.Is | ast.Eq) is is_true:
                 return name, lambda atom: atom.kind not in ("none", "anything")
             return name, lambda atom: atom.kind == "none"
@@ -82,19 +86,20 @@ def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable
                     bool(kinds) and atom != ANYTHING and (atom.kind in kinds) is not is_true
                 ),
             )
-        # `if x:`, only if it is true: an x that is false may be None, or an empty list
+        # `if x:` excludes None if x is true. If x is false, nothing is excluded: x may be None,
+        # or an empty list
         case ast.Name() if is_true:
             return test, lambda atom: atom.kind == "none"
     return None, lambda atom: False
 
 
 def _named_kinds(node: ast.expr) -> set[str]:
-    """The kinds of atoms that the second argument of `isinstance` names; an empty set if it
-    names a type that is not in `_KINDS`."""
+    """Returns the kinds of atoms that the second argument of `isinstance` names; an empty set
+    if it names a type that is not in `_KINDS`."""
     names = node.elts if isinstance(node, ast.Tuple) else [node]
     kinds: set[str] = set()
     for name in names:
-        # such as a class of the program, which `_KINDS` does not have
+        # a type that is not in `_KINDS`, such as a class of the program
         if not isinstance(name, ast.Name) or name.id not in _KINDS:
             return set()
         kinds |= _KINDS[name.id]
@@ -104,16 +109,17 @@ def _named_kinds(node: ast.expr) -> set[str]:
 def guarded_by(
     test: ast.AST, parents: Parents, followed: frozenset[str] = frozenset()
 ) -> list[ast.AST]:
-    """The code that runs only if the expression `test` is true; an empty list if there is none.
+    """Returns the code that runs only if the expression `test` is true; an empty list if there
+    is no such code.
 
-    That is the rest of an `and`, the body of an `if`, the code after an `if not ...:` that
-    leaves the block, and the code that a decorator skips. If the result of the test is assigned
-    to a name, code that is guarded by a test of this name is included. `parents` has the parent
-    of each node. `followed` are the names whose tests are being
-    searched for already.
+    Such code is the rest of an `and`, the body of an `if`, the code after an `if not ...:`
+    whose body leaves the block, and the code that a decorator may skip. If the result of the
+    test is assigned to a name, code that is guarded by a test of this name is included.
+    `parents` maps each node to its parent. `followed` contains the names whose tests are
+    already being searched for.
     """
-    # from the test outwards: `node` depends on the test, and `is_true` tells whether it is true,
-    # or false, if the test is true
+    # the loop goes outwards from the test: `node` is an expression that depends on the test, and `is_true` says whether
+    # `node` is true or false if the test is true
     guarded: list[ast.AST] = []
     node, is_true = test, True
     while (outer := parents.get(node)) is not None:
@@ -123,19 +129,19 @@ def guarded_by(
             case ast.Compare(ops=[op], comparators=[right]):
                 if _is_reversed(op, right):
                     is_true = not is_true
-            # `test` is only the name of a function, such as `is_available`: continue with its
+            # `test` is only the name of a function, such as `is_available`: continue with the
             # call
             case ast.Call(func=func) if func is node:
                 pass
-            # in `available and x`, x runs only if the test is true; in `not available or x`, too
+            # in `available and x` and in `not available or x`, x runs only if the test is true
             case ast.BoolOp(values=values) if isinstance(outer.op, ast.And) is is_true:
                 guarded += values[values.index(node) + 1 :]  # type: ignore[arg-type]
             case ast.If(test=tested, body=body, orelse=orelse) if tested is node:
                 block = block_of(outer, parents)
-                # `if not available: return` guards all that follows
+                # `if not available: return` guards everything after it in the block
                 after = block[block.index(outer) + 1 :] if _leaves(body[-1]) else []
                 return [*guarded, *(body if is_true else [*orelse, *after])]
-            # only one of the two expressions runs
+            # only one of the two expressions is evaluated
             case ast.IfExp(test=tested) if tested is node:
                 return [*guarded, outer.body if is_true else outer.orelse]
             # `@unittest.skipUnless(torch.cuda.is_available(), "no GPU")` guards the function
@@ -143,10 +149,10 @@ def guarded_by(
             case ast.Call() if is_skip(outer, is_true):
                 decorated = parents.get(outer)
                 return [*guarded, *getattr(decorated, "body", ())]
-            # `use_cuda = torch.cuda.is_available()`: whatever tests the name tests this
+            # `use_cuda = torch.cuda.is_available()`: a test of the name is the same test
             case ast.Assign(targets=[ast.Name() | ast.Attribute() as target]) if is_true:
                 name = ast.unparse(target)
-                # without this, `a = b` and `b = a` would be followed for ever
+                # otherwise, `a = b` and `b = a` would be followed for ever
                 if name in followed:
                     return guarded
                 return [*guarded, *_guarded_by_name(target, name, parents, followed | {name})]
@@ -157,15 +163,16 @@ def guarded_by(
 
 
 def _is_reversed(op: ast.cmpop, right: ast.expr) -> bool:
-    """Whether a comparison with the operator `op` and the right side `right` is true if there is no such device, as in
+    """Whether a comparison with the operator `op` and the right side `right` is true if the device is missing, as in
     `device_count() == 0` or `x.device.type != "cuda"`."""
-    # `== 0` means that there is none, and `!= 0` that there is one: the reverse of other values
+    # `== 0` means that the device is missing, and `!= 0` that it exists: the reverse of
+    # comparisons with other values
     is_zero = isinstance(op, ast.Eq | ast.NotEq) and getattr(right, "value", None) == 0
     return isinstance(op, ast.NotEq | ast.NotIn | ast.Lt | ast.LtE) is not is_zero
 
 
 def _leaves(statement: ast.stmt) -> bool:
-    """Whether a statement leaves its block, so that the statements behind it in the block are
+    """Whether a statement leaves its block, so that the statements after it in the block are
     never reached."""
     match statement:
         case ast.Return() | ast.Raise() | ast.Continue() | ast.Break():
@@ -176,8 +183,8 @@ def _leaves(statement: ast.stmt) -> bool:
 
 
 def block_of(statement: ast.AST, parents: Parents) -> list[ast.AST]:
-    """The statements of the block that a statement is in; only the statement itself if it is in
-    no block."""
+    """Returns the statements of the block that contains a statement. If the statement is in no
+    block, returns a list that contains only the statement itself."""
     for name in ("body", "orelse", "finalbody"):
         block = getattr(parents.get(statement), name, None)
         if isinstance(block, list) and statement in block:
@@ -188,9 +195,10 @@ def block_of(statement: ast.AST, parents: Parents) -> list[ast.AST]:
 def _guarded_by_name(
     target: ast.expr, name: str, parents: Parents, followed: frozenset[str]
 ) -> list[ast.AST]:
-    """The code guarded by tests of a variable or attribute: `target` is the node to which it is assigned, `name` its
-    source text, and `followed` are the names whose tests are being searched for already. Tests of a variable are
-    searched for in its function, and tests of an attribute in the whole module."""
+    """Returns the code that is guarded by tests of a variable or attribute. `target` is the node that assigns the
+    variable or attribute, `name` is its source text, and `followed` contains the names whose tests are already being
+    searched for. Tests of a variable are searched for in its function, and tests of an attribute in the whole
+    module."""
     scope: ast.AST = target
     # an attribute may be tested anywhere in the module, a variable only in its function
     while scope in parents and not (
@@ -208,25 +216,25 @@ def _guarded_by_name(
 
 
 def tells_vendors_apart(node: ast.AST, parents: Parents) -> bool:
-    """Whether the tests around a node name a vendor other than NVIDIA. The tests of all
-    branches of a chain of `elif` count."""
+    """Whether the tests around a node name a vendor other than NVIDIA. If an `elif` follows a
+    branch around the node, its test is searched, too."""
     return any(map(_OTHER_VENDORS.search, _names_in_tests(node, parents)))
 
 
 def is_chosen_by_release(node: ast.AST, parents: Parents) -> bool:
-    """Whether the tests around a node check the version of a framework. Such code has the new
-    name in its other branch already."""
+    """Whether the tests around a node check the version of a framework. The other branch of
+    such code already contains the new name."""
     return any(map(_RELEASE.search, _names_in_tests(node, parents)))
 
 
 def _names_in_tests(node: ast.AST, parents: Parents) -> Iterator[str]:
-    """The last names and the strings in the tests of all branches around a node, up to the
-    function or class that contains it."""
+    """Yields the last names and the strings in the tests around a node, up to the function or
+    class that contains the node."""
     while node in parents and not isinstance(node, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
         node = parents[node]
         match node:
-            # the next test of the chain counts, too: in `if cuda: ... elif xpu: ...`, the code
-            # of the first branch is for one vendor on purpose
+            # the test of the following `elif` is included: in `if cuda: ... elif xpu: ...`, the
+            # code of the first branch is intended for one vendor
             case ast.If(test=test, orelse=[ast.If(test=following), *_]):
                 tests = [test, following]
             case ast.If(test=test) | ast.IfExp(test=test) | (ast.BoolOp() as test):
@@ -238,7 +246,7 @@ def _names_in_tests(node: ast.AST, parents: Parents) -> Iterator[str]:
 
 
 def last_name(node: ast.AST) -> str:
-    """The last name of an expression ("c" for `a.b.c`), or the text of a string; "" for
+    """Returns the last name of an expression ("c" for `a.b.c`), or the text of a string; "" for
     anything else."""
     match node:
         case (
@@ -252,12 +260,14 @@ def last_name(node: ast.AST) -> str:
 
 
 def known_at(node: ast.expr, parents: Parents) -> Value:
-    """The possible values of an expression where it stands. For an attribute such as
-    `args.gpu`, None is left out if a test around the expression excludes it."""
+    """Returns the possible values of an expression at its place in the program. If the
+    expression is an attribute such as `args.gpu`, and a test around it excludes None, None is
+    left out."""
     means = inferred(node)
     if not isinstance(node, ast.Attribute) or Atom("none") not in means:
         return means
-    # environments hold only the values of names, so the tests around an attribute are read here
+    # environments contain only the values of names, so the tests around an attribute are
+    # evaluated here
     wanted = ast.dump(node)
     inner: ast.AST = node
     while (outer := parents.get(inner)) is not None and not isinstance(
@@ -272,8 +282,8 @@ def known_at(node: ast.expr, parents: Parents) -> Value:
 
 
 def _excludes_none(test: ast.expr, wanted: str) -> bool:
-    """Whether a test is true only if an expression is not None. `wanted` is the `ast.dump` of
-    that expression."""
+    """Whether a test can be true only if an expression is not None. `wanted` is the `ast.dump`
+    of the expression."""
     match test:
         case ast.BoolOp(op=ast.And(), values=parts):
             return any(_excludes_none(part, wanted) for part in parts)
@@ -285,8 +295,8 @@ def _excludes_none(test: ast.expr, wanted: str) -> bool:
 
 
 def is_skip(call: ast.AST, is_true: bool) -> bool:
-    """Whether a call is that of a decorator such as `unittest.skipUnless(x, "why")`, which skips the decorated test if
-    x is false. If `is_true` is False: a decorator such as `skipIf`, which skips it if x is true."""
+    """Whether a call is a decorator such as `unittest.skipUnless(x, "why")`, which skips the decorated test if x is
+    false. If `is_true` is False: whether it is a decorator such as `skipIf`, which skips the test if x is true."""
     match call:
         case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[_, *_]):
             return name == "skipUnless" if is_true else name.lower() == "skipif"
@@ -300,16 +310,16 @@ def needs_gpu(decorators: list[ast.expr]) -> bool:
             test, is_true = decorator.args[0], True
             if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
                 test, is_true = test.operand, False
-            # `@unittest.skipUnless(torch.cuda.is_available(), "no GPU")` and its relatives
+            # `@unittest.skipUnless(torch.cuda.is_available(), "no GPU")` and similar decorators
             if is_skip(decorator, is_true) and inferred(test) == AVAILABLE:
                 return True
     return False
 
 
 def joined(first: Env | None, second: Env | None) -> Env | None:
-    """Returns the environment at a place where two paths of a program meet. `first` and `second`
-    are the environments at the ends of the paths, None for a path that never gets there.
-    Returns None if neither path gets there."""
+    """Returns the environment at a place where two paths of a program meet. `first` and `second` are the environments
+    at the ends of the paths; None means that the path never reaches this place. Returns None if neither path reaches
+    it."""
     if first is None or second is None:
         return first if second is None else second
     # a shortcut: usually, neither path has changed anything
@@ -318,15 +328,16 @@ def joined(first: Env | None, second: Env | None) -> Env | None:
     both = dict(first)
     for name, value in second.items():
         before = both.get(name, NOTHING)
-        # most names are the same on both paths, and a union costs time
+        # most names have the same value on both paths, and a union takes time
         if before != value:
             both[name] = union(before, value)
     return both
 
 
 def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
-    """Whether a test compares the number of GPUs with a number and is true only if there is a
-    GPU, such as `device_count() > 0`. `full_name` returns the full name of an expression."""
+    """Whether a test, such as `device_count() > 0`, compares the number of GPUs with a number,
+    and is true only if there is a GPU. `full_name` is a function that returns the full name of
+    an expression."""
     match test:
         case ast.Compare(
             left=ast.Call(func=func),
@@ -341,7 +352,7 @@ def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
 
 def selected_tab(test: ast.expr, module: PythonModule) -> bool | None:
     """Whether a test such as `tab.selected("mxnet", "jax")` names the tab of the module; None
-    for any other test, or if the module has no tab."""
+    if it is any other test, or if the module has no tab."""
     if (
         module.tab is None
         or not isinstance(test, ast.Call)

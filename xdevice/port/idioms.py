@@ -1,9 +1,9 @@
-"""Tables of the uses of devices that `scan` counts and `port` judges: their names in each
-framework, their codes, and how each is rewritten.
+"""Tables of the uses of devices that `scan` counts and `port` judges. They contain the names of
+each framework, their codes, and the way in which each use is rewritten.
 
 `rule` is the name of the function in `rules_of_calls` or `rules_of_methods` that judges the
-use, and `text` is the new text that the rule writes. New text contains no quotes, colons or
-backslashes, so that it can be put into any f-string, even before Python 3.12.
+use, and `text` is the new text that the rule writes. `text` contains no quotes, colons or
+backslashes, so that it can be inserted into any f-string, even before Python 3.12.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Idiom:
-    """One kind of use of a device. `name` is its name in reports, `code` its key in `sites.CODES`, `rule` the name of
-    the rule that judges it, and `text` the new text that the rule writes. If there is no vendor-neutral replacement,
-    `why` is the reason that reports show, and `link` a page of the documentation to read.
+    """One kind of use of a device. `name` is its name in reports, `code` is its key in `sites.CODES`, `rule` is the
+    name of the rule that judges it, and `text` is the new text that the rule writes. If there is no vendor-neutral
+    replacement, `why` is the reason that reports show, and `link` is a page of the documentation to read, or "".
 
-    For idioms that are not in the tables, such as that of `device="cuda"`, `rule` is only a
-    label: `rules` makes them and judges them itself.
+    Idioms that are not in the tables, such as that of `device="cuda"`, are created and judged
+    in `rules`. For these, `rule` is only a label.
     """
 
     name: str
@@ -34,18 +34,18 @@ class Idiom:
 def _calls(
     code: str, rule: str, text: str, names: str, why: str = "", link: str = ""
 ) -> dict[str, Idiom]:
-    """A table of idioms by full name. `names` are the full names, separated by white space; all
-    idioms share the other fields."""
+    """Returns a table that maps full names to idioms. The names in `names` are separated by
+    white space. The other arguments are fields that all these idioms share."""
     idioms = {}
     for name in names.split():
-        shown = re.sub(r"^d2l\.\w+\.", "d2l.", name)  # the same in all of d2l's tabs
+        shown = re.sub(r"^d2l\.\w+\.", "d2l.", name)  # the same name in all of d2l's tabs
         idioms[name] = Idiom(shown, code, rule, text, why, link)
     return idioms
 
 
 def _methods(code: str, rule: str, text: str, names: str, why: str = "") -> dict[str, Idiom]:
-    """A table of idioms of methods by name. `names` are separated by white space; all idioms
-    share the other fields."""
+    """Returns a table that maps names of methods to idioms. The names in `names` are separated
+    by white space. The other arguments are fields that all these idioms share."""
     return {name: Idiom(f".{name}()", code, rule, text, why) for name in names.split()}
 
 
@@ -56,8 +56,8 @@ _GUIDE: Final = "docs/guides/wrappers.md"
 _MIXED: Final = "docs/guides/mixed_precision.md"
 
 CALLS: Final[dict[str, Idiom]] = {
-    # choose
-    # where the text is empty, the rule makes the new text, which depends on the arguments
+    # choosing devices
+    # if the text is empty, the rule creates the new text, which depends on the arguments
     **_calls("XD101", "torch_device", "", "torch.device"),
     **_calls("XD101", "accelerator", "xdevice.native.gpu()", "torch.accelerator.current_accelerator"),
     **_calls("XD101", "device_with_index", "xdevice.native.gpu", """
@@ -81,7 +81,7 @@ CALLS: Final[dict[str, Idiom]] = {
     **_calls("XD101", "no_word", "", """
         d2l.tensorflow.try_all_gpus mxnet.Context mxnet.context.Context
     """, "no neutral replacement for this list or object of the framework"),
-    # count
+    # counting devices
     **_calls("XD102", "replaced", "xdevice.num_gpus() > 0", """
         torch.cuda.is_available torch.accelerator.is_available tensorflow.test.is_gpu_available
     """),
@@ -90,8 +90,8 @@ CALLS: Final[dict[str, Idiom]] = {
         mxnet.device.num_gpus paddle.device.cuda.device_count d2l.torch.num_gpus d2l.mxnet.num_gpus
         d2l.tensorflow.num_gpus d2l.paddle.num_gpus d2l.jax.num_gpus
     """),
-    # these ask how the framework was built. A machine without GPUs may have such a build, so the
-    # rewriting is never proven
+    # these test how the framework was built. A machine without GPUs may also have a CUDA build, so the new text is
+    # never proven
     **_calls("XD102", "asks_build", "xdevice.num_gpus() > 0", """
         paddle.is_compiled_with_cuda paddle.device.is_compiled_with_cuda tensorflow.test.is_built_with_cuda
     """),
@@ -100,7 +100,7 @@ CALLS: Final[dict[str, Idiom]] = {
         tensorflow.config.list_logical_devices jax.devices
     """),
     **_calls("XD102", "device_count", "xdevice.num_gpus()", "jax.device_count"),
-    # move, wait, read, time, split, memory
+    # moving, waiting, reading, timing, splitting, memory
     **_calls("XD103", "put_on_device", "xdevice.to_device", "jax.device_put"),
     **_calls("XD105", "wait", "xdevice.sync", """
         torch.cuda.synchronize torch.accelerator.synchronize mxnet.npx.waitall mxnet.nd.waitall
@@ -129,13 +129,13 @@ CALLS: Final[dict[str, Idiom]] = {
     """),
     **_calls("XD151", "current_device", "xdevice.set_default_device", "paddle.set_device paddle.device.set_device"),
     **_calls("XD110", "no_word", "", "torch.cuda.memory_allocated torch.cuda.max_memory_allocated"),
-    # right on any vendor's device already
+    # names that are already right on the devices of any vendor
     **_calls("XD151", "neutral", "", """
         torch.accelerator.set_device_index torch.accelerator.set_device_idx torch.accelerator.current_device_index
         torch.accelerator.device_index torch.accelerator.current_stream torch.accelerator.set_stream
         torch.accelerator.empty_cache torch.accelerator.memory_allocated torch.accelerator.max_memory_allocated
     """, "PyTorch's own word for any vendor's device"),
-    # no neutral replacement
+    # names without a neutral replacement
     **_calls("XD151", "no_word", "", """
         torch.cuda.set_device torch.cuda.current_device torch.set_default_device torch.get_default_device
         torch.set_default_tensor_type torch.cuda.device
@@ -193,11 +193,11 @@ CALLS: Final[dict[str, Idiom]] = {
         torch.cuda.manual_seed torch.cuda.manual_seed_all torch.xpu.manual_seed_all torch.npu.manual_seed_all
     """, "xdevice.random draws different numbers than the framework's generator"),
 }  # fmt: skip
-"""The idioms of functions and classes, by the full names under which they are called."""
+"""Maps the full names under which functions and classes are called to their idioms."""
 
 METHODS: Final[dict[str, Idiom]] = {
     **_methods("XD103", "to", "", "to as_in_ctx as_in_context as_in_device"),
-    # the text is the function that makes the device
+    # the text is the name of the function that returns the device
     **_methods("XD103", "to_vendor", "xdevice.gpu", "cuda"),
     **_methods("XD103", "to_vendor", "xdevice.cpu", "cpu"),
     **_methods("XD103", "reset", "", "reset_ctx reset_device"),
@@ -208,8 +208,8 @@ METHODS: Final[dict[str, Idiom]] = {
     **_methods("XD107", "read", "xdevice.item", "item asscalar"),
     **_methods("XD152", "neutral", "", "pin_memory", "xdevice manages pinned memory itself"),
 }
-"""The idioms of methods of tensors and models, by the names of the methods. They count only in
-modules that import a framework."""
+"""Maps the names of methods of tensors and models to their idioms. They are ignored in modules
+that import no framework."""
 
 ONLY_MXNET: Final = {
     "as_in_ctx",
@@ -219,7 +219,7 @@ ONLY_MXNET: Final = {
     "wait_to_read",
     "reset_ctx",
 }
-"""Methods that, of all frameworks, only MXNet's arrays and parameters have. If the module uses no
+"""Methods that only arrays and parameters of MXNet have, and no objects of other frameworks. If the module uses no
 package in `OTHER_ARRAYS`, the name alone shows what the receiver is."""
 
 KEYWORDS: Final = {
@@ -232,21 +232,21 @@ KEYWORDS: Final = {
     "map_location",
     "num_gpus",
 }
-"""Keyword arguments that name the device on which something is made or loaded."""
+"""Keyword arguments that name the device on which an object is created or loaded."""
 
 WHERE: Final = {"device", "ctx", "context", "place", "is_cuda"}
-"""Attributes that tell on which device something is."""
+"""Attributes whose value depends on the device of an object."""
 
 OTHER_ARRAYS: Final = {"decord", "tvm", "dgl"}
-"""Packages whose arrays have methods with the same names as those of MXNet's arrays."""
+"""Packages whose arrays have methods with the same names as methods of MXNet's arrays."""
 
 MODULES: Final = OTHER_ARRAYS | {"torch", "paddle", "mxnet", "mx", "jax", "tf"}
 """Names of modules that have functions such as `cpu` and `gpu`. They are listed here because a
-helper may have loaded the module, and then no import shows that the name is a module."""
+helper function may load the module, in which case no import shows that the name is a module."""
 
 HELPERS: Final = {"try_gpu", "try_all_gpus", "num_gpus", "gpu", "cpu", "evaluate_accuracy_gpu"}
-"""Names of d2l's helpers. If the project defines a function of this name itself, the body is
-rewritten and the calls stay."""
+"""Names of d2l's helpers. If the project itself defines a function with one of these names, its
+body is rewritten, and its calls stay as they are."""
 
 SETS_CURRENT_DEVICE: Final = set(
     """

@@ -1,12 +1,12 @@
-"""Interprets the statements and expressions of a project. In place of one value, each expression has a set of possible
+"""Interprets the statements and expressions of a project. An expression does not have one value, but a set of possible
 values (see `values`). The values that code passes to other code are in cells (see `cells`).
 
-Modules and functions are interpreted one by one until nothing changes any more. The values that they pass to each
-other (arguments, returned values, attributes, globals, items of lists) are kept in cells. When a cell grows, the
-modules and functions that have read it are interpreted again. This is done in two phases. In the first, a value that
-is not known yet is empty (`NOTHING`), and not `UNKNOWN` ("anything"), so that the order of the modules does not
-matter. In the second, functions that code outside the project may call get the arguments that their annotations allow,
-or "anything".
+Modules and functions are interpreted one by one until nothing changes any more. They pass values to each other
+(arguments, returned values, attributes, globals, items of lists) through cells. When a cell grows, the modules and
+functions that have read it are interpreted again. There are two phases. In the first, a value that is not known yet is
+empty (`NOTHING`), and not `UNKNOWN` ("anything"), so that the order of the modules does not matter. In the second, the
+parameters of functions that code outside the project may call get the values that their annotations allow, or
+"anything".
 """
 
 from __future__ import annotations
@@ -50,31 +50,32 @@ from .values import (
 _BUILTINS: Final = frozenset(dir(builtins))
 _END_OF_PROGRAM: Final = {"sys.exit", "builtins.exit", "builtins.quit", "os._exit"}
 _MOST_ROUNDS: Final = 5
-"""How often the body of a loop is read. If values still change after that, every name may be
-anything."""
-# the kinds of atoms for Python numbers; "available" is a bool
+"""The maximum number of times that the body of a loop is read. If values still change after
+that, every name may be anything."""
+# the kinds of atoms for Python numbers. An atom of the kind "available" stands for a bool
 _NUMBERS: Final = ("int", "float", "bool", "available")
 _HOST_NUMBERS: Final = ("array", *_NUMBERS)
 
 
 def infer(project: Project, progress: Progress = unseen) -> Inference:
     """Finds the possible values of each expression of a project, and stores them as the
-    attribute `means` of its node. Returns the facts about the project, which the rules use."""
+    attribute `means` of its node. Returns an `Inference` with the facts about the project,
+    which the rules use."""
     interpreter = Interpreter(project)
     for module in project.modules:
         interpreter.schedule(module)
     # the first phase: until no cell grows any more
     interpreter.run_queue(interpreter.run, progress)
     for key, value in list(interpreter.values.items()):
-        # a global name that still has no value, such as a name imported from a module that does
-        # not define it
+        # a global name that still has no value, such as one that is imported from a module that
+        # does not define it
         if isinstance(key[0], PythonModule) and not value:
-            # until now, empty meant "not known yet"; after the first phase, the name may be
-            # anything
+            # in the first phase, an empty value means "not known yet"; from now on, the name
+            # may be anything
             interpreter.add_to_cell(key, UNKNOWN)
-    # the second phase: functions that were passed to code outside the project, and those that
-    # nothing in the project calls, may be called with any arguments. Only now is it known which
-    # ones these are. If this phase finds callers in the project, their arguments are added
+    # the second phase: a function may be called with any arguments if it was passed to code
+    # outside the project, or if nothing in the project calls it. Only now is it known which
+    # functions these are. If this phase finds callers in the project, their arguments are added
     for function in interpreter.functions.values():
         if function.has_unknown_callers or not function.has_callers:
             interpreter.assume_unknown_callers(function)
@@ -88,24 +89,24 @@ class Interpreter(Inference):
 
     The method for a statement returns the *environment* after it: a dict with the possible
     values of each name. It returns None if the next statement is never reached. The method for
-    an expression returns its possible values. `_METHODS`, at the end, lists the method for each
-    class of node.
+    an expression returns its possible values. `_METHODS`, at the end of this class, maps each
+    class of node to its method.
     """
 
     function: Function | None
-    """The function that is read; None in the code of a module itself."""
+    """The function that is being read; None while the code of a module itself is read."""
     module: PythonModule
     env: Env
-    """The facts about the names before the statement that is read."""
+    """The environment before the statement that is being read."""
     current_class: Class | None
     """The class whose body is being read; None outside the bodies of classes."""
     _early_ends: list[list[Env]]
-    """For each loop around the statement that is read, the outermost first: the environments at
-    its `break`s and `continue`s."""
+    """A list for each loop around the statement that is being read, with the environments at
+    the loop's `break`s and `continue`s. The outermost loop comes first."""
 
     def run(self, task: Task) -> None:
         """Interprets a module or a function once."""
-        # a task is interpreted several times, and each time from the start
+        # a task is interpreted several times, each time from the start
         self.env, self.current_class, self._early_ends = {}, None, []
         if isinstance(task, PythonModule):
             self.function, self.module = None, task
@@ -117,19 +118,19 @@ class Interpreter(Inference):
             self.env[arg.arg] = self.read_cell((function, arg.arg))
         parameters = function.node.args
         if parameters.vararg:
-            # no expression makes this list, so its key is made of the function
+            # no expression creates this list, so its key is made from the function
             self.env[parameters.vararg.arg] = make_value("list", (function, "*"))
         if parameters.kwarg:
             self.env[parameters.kwarg.arg] = make_value("dict", (function, "**"))
         for name, value in self.env.items():
             # inner functions read the parameters of the functions around them from these cells
             self.add_to_cell((function, "local", name), value)
-        # decorators of the function or its class may skip it on machines without a GPU. Tests
-        # for a GPU around calls of the function prove nothing, because other calls may have no
-        # such test
+        # a decorator of the function or of its class may skip the function on machines without
+        # a GPU. A test for a GPU around a call of the function proves nothing, because other
+        # calls may have no such test
         of_class = function.owner.node.decorator_list if function.owner is not None else []
         is_tested = needs_gpu([*getattr(function.node, "decorator_list", ()), *of_class])
-        # an empty value stands for "there is a GPU" (see `guards.GPU`)
+        # an empty value means "there is a GPU" (see `guards.GPU`)
         self.env[GPU] = NOTHING if is_tested else NONE
         if isinstance(function.node, ast.Lambda):
             self.add_to_cell((function, "return"), self.evaluate(function.node.body))
@@ -144,8 +145,8 @@ class Interpreter(Inference):
         return value
 
     def _evaluate_parts(self, node: ast.AST) -> None:
-        """Evaluates the expressions directly inside a node. Nothing is returned: their values are stored as `means`,
-        for the rules."""
+        """Evaluates the expressions that are direct children of a node, so that their `means` are stored for the rules.
+        Returns nothing."""
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.evaluate(child)
@@ -153,12 +154,12 @@ class Interpreter(Inference):
     # statements
 
     def _block(self, body: Sequence[ast.stmt], env: Env | None) -> Env | None:
-        """Reads the statements of a block in their order, beginning with the environment `env`. Stops after a
-        statement behind which nothing is reached, such as `return`. Returns the environment at the end of the block,
-        or None if the end is never reached."""
+        """Reads the statements of a block in order, beginning with the environment `env`. Stops after a statement that
+        always leaves the block, such as `return`. Returns the environment at the end of the block, or None if the end
+        is never reached."""
         for statement in body:
-            # after `return`, `raise` and the like: what follows gets no `means`, so that the
-            # rules skip it
+            # after `return`, `raise` and the like: the remaining statements get no `means`, so
+            # that the rules skip them
             if env is None:
                 break
             self.env = env
@@ -195,12 +196,12 @@ class Interpreter(Inference):
         return self.env
 
     def _annotated_assign(self, node: ast.AnnAssign) -> Env:
-        """`a: int = value`: binds the target to the value. A field of a class without a value
-        is bound to the values that its annotation allows."""
-        # if there is a value, it counts, and not the annotation, which may be too wide or wrong
+        """`a: int = value`: binds the target to the value. If a field of a class has an
+        annotation but no value, the field is bound to the values that the annotation allows."""
+        # if there is a value, the annotation is ignored, because it may be too wide or wrong
         if node.value is not None:
             self.bind(node.target, self.evaluate(node.value))
-        elif self.current_class is not None:  # a field that other code sets, such as __init__
+        elif self.current_class is not None:  # other code sets the field, such as `__init__`
             self.bind(
                 node.target, self.value_of_annotation(node.annotation, self.module) or UNKNOWN
             )
@@ -208,16 +209,16 @@ class Interpreter(Inference):
 
     def _augmented_assign(self, node: ast.AugAssign) -> Env:
         """`a += value`: binds the target to the result of the operation."""
-        # `x += 1` reads x first, and then binds it
+        # `x += 1` first reads x, and then binds it
         left, right = self.evaluate(node.target), self.evaluate(node.value)
         self.bind(node.target, self._operate(node, left, right))
         return self.env
 
     def _return(self, node: ast.Return) -> None:
-        """Puts the value into the function's cell for returned values. The next statement is
+        """Adds the value to the function's cell for returned values. The next statement is
         never reached."""
         value = self.evaluate(node.value) if node.value else NONE
-        # the `return` of a generator gives its caller no value
+        # callers of a generator do not receive the value of its `return`
         if self.function is not None and not self.function.has_yield:
             self.add_to_cell((self.function, "return"), value)
 
@@ -226,16 +227,16 @@ class Interpreter(Inference):
         self._evaluate_parts(node)
 
     def _break_or_continue(self, node: ast.Break | ast.Continue) -> None:
-        """Stores the environment at a `break` or `continue`, which `_loop` joins with the
-        others at the end of the round. The next statement is never reached."""
-        # the list is empty for a `break` outside a loop: Python reports this error only when it
-        # compiles the tree, and not when it parses the text
+        """Stores the environment at a `break` or `continue`. At the end of the round, `_loop`
+        joins all these environments. The next statement is never reached."""
+        # the list is empty for a `break` outside a loop: Python reports this error when it
+        # compiles the tree, but not when it parses the text
         if self._early_ends:
             self._early_ends[-1].append(dict(self.env))
 
     def _if(self, node: ast.If) -> Env | None:
-        """Reads each branch with what the test implies for its names, and joins the
-        environments at the ends."""
+        """Reads each branch, with the names narrowed to the values that the test allows, and
+        joins the environments at the ends of the branches."""
         env = self.env
         self.evaluate(node.test)
         # d2l writes the code of all frameworks into one cell: only one branch belongs to this
@@ -243,16 +244,18 @@ class Interpreter(Inference):
         is_tab = selected_tab(node.test, self.module)
         if is_tab is not None:
             return self._block(node.body if is_tab else node.orelse, env)
-        # both branches begin with what is known before, narrowed by the test or by its opposite
+        # both branches begin with the environment before the `if`, narrowed by the test or by
+        # its opposite
         then = self._block(node.body, narrowed(node.test, env, True))
         return joined(then, self._block(node.orelse, narrowed(node.test, env, False)))
 
     def _for(self, node: ast.For | ast.AsyncFor) -> Env | None:
-        """Reads the body, with the variable bound to the items, until the environment no longer
-        changes, and then `else`."""
+        """Binds the variable to the items, and reads the body until the environment no longer
+        changes. Then reads `else`."""
         items = self.iterate(self.evaluate(node.iter))
 
-        # the items are evaluated once, before the first round; the variable is bound in each
+        # the items are evaluated once, before the first round, but the variable is bound in
+        # each round
         def read_body() -> Env | None:
             """Reads one round, and returns the environment at its end."""
             self.bind(node.target, items)
@@ -261,8 +264,8 @@ class Interpreter(Inference):
         return self._block(node.orelse, self._loop(node, read_body))
 
     def _while(self, node: ast.While) -> Env | None:
-        """Reads the body, with what the test implies, until the environment no longer changes,
-        and then `else`."""
+        """Reads the body, with the environment narrowed by the test, until the environment no
+        longer changes. Then reads `else`."""
 
         def read_body() -> Env | None:
             """Reads one round, and returns the environment at its end."""
@@ -272,28 +275,29 @@ class Interpreter(Inference):
         return self._block(node.orelse, self._loop(node, read_body))
 
     def _loop(self, node: ast.AST, read_body: Callable[[], Env | None]) -> Env:
-        """Returns the environment at the end of a loop. `read_body` reads one round, and is
-        called until the environment no longer changes.
+        """Returns the environment at the end of a loop. `read_body` reads one round of the
+        loop, and is called until the environment no longer changes.
 
-        The first round begins with the environment that this loop had at its end when it was
-        last read. So an inner loop is usually read only once in each round of the outer one.
+        If this loop has been read before, the first round also includes the values at its end
+        at that time. So the body of an inner loop is usually read only once in each round of
+        the outer loop.
         """
         ends = self.loop_ends
-        # values only grow, so all values at the end of an earlier reading are still possible
+        # values only grow, so all values from the end of an earlier reading are still possible
         # (`or` is for type checkers: `joined` returns None only if both arguments are None)
         before = joined(self.env, ends.get(node)) or self.env
         for _ in range(_MOST_ROUNDS):
             self.env = dict(before)
             # a new list for each round, which `_break_or_continue` fills
             self._early_ends.append([])
-            # the loop may also end before this round
+            # the loop may also end without this round
             after = before
             for end in (read_body(), *self._early_ends.pop()):
                 after = joined(after, end) or before
             if after == before:
                 break
             before = after
-        else:  # every round has added values: the names may be anything
+        else:  # each round has added values, so the names may be anything
             before = {name: value | UNKNOWN for name, value in before.items()}
         ends[node] = before
         return before
@@ -303,9 +307,9 @@ class Interpreter(Inference):
         for item in node.items:
             value = self.evaluate(item.context_expr)
             if item.optional_vars is not None:
-                # `__enter__` of a device, of an object of the project, or of the result of a
-                # function outside the project is taken to return the object itself; any other
-                # may return anything
+                # `__enter__` is assumed to return the object itself for a device, for an object
+                # of a class of the project, and for the result of a function outside the
+                # project. Any other `__enter__` may return anything
                 is_itself = is_only(value, ("result", "device", "instance"))
                 self.bind(item.optional_vars, value if is_itself else UNKNOWN)
         return self._block(node.body, self.env)
@@ -318,19 +322,20 @@ class Interpreter(Inference):
         after = self._block(node.body, env)
         if after is not None:
             after = self._block(node.orelse, after)
-        # the body may fail anywhere, so a handler begins with the values before the body, and
-        # with those at its end
+        # the body may fail anywhere, so a handler begins with both the values before the body
+        # and those at its end
         for handler in node.handlers:
             # `env` also has names that the body binds, even if its end is never reached
             self.env = env | (joined(before, after) or before)
             if handler.type is not None:
                 self.evaluate(handler.type)
             if handler.name:
-                # a result that no rule knows: an exception is no device and no tensor
+                # a result that no rule recognizes: an exception is neither a device nor a
+                # tensor
                 self.env[handler.name] = make_value("result", "exception")
             after = joined(after, self._block(handler.body, self.env))
-        # the body and all handlers return or raise: `finally` runs before they do, and nothing
-        # is reached behind it
+        # the body and all handlers return or raise: `finally` runs before that, and the next
+        # statement is never reached
         if after is None:
             self._block(node.finalbody, before)
             return None
@@ -341,7 +346,7 @@ class Interpreter(Inference):
         be anything."""
         self.evaluate(node.subject)
         env = self.env
-        # perhaps no case matches, and the names stay as they are
+        # perhaps no case matches, so that the names keep their values
         after: Env | None = dict(env)
         for case in node.cases:
             self.env = dict(env)
@@ -372,7 +377,7 @@ class Interpreter(Inference):
         it."""
         for alias in node.names:
             package = alias.name.split(".")[0]
-            # also if there is no `as`: the call records that this module imports a.b
+            # even without `as`, because the call records that this module imports a.b
             value = self.imported(alias.name, self.module)
             if not alias.asname:
                 value = self.imported(package, self.module)
@@ -380,8 +385,8 @@ class Interpreter(Inference):
         return self.env
 
     def _import_from(self, node: ast.ImportFrom) -> Env:
-        """`from a import b`: binds `b`. `from a import *`: only records the module, in which `global_value` later
-        looks up names."""
+        """`from a import b`: binds `b`. `from a import *`: only records the module `a`, in which `global_value` looks
+        up names later."""
         origin = origin_of(node, self.module)
         for alias in node.names:
             if alias.name == "*":
@@ -395,7 +400,7 @@ class Interpreter(Inference):
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Env:
         """Evaluates the defaults and decorators of a function, and binds its name. The body is
-        interpreted as a task of its own. A method is stored in its class, too."""
+        interpreted as a separate task. A method is also stored in its class."""
         function = self._function_of(node, node.name, self.current_class)
         self._read_defaults(function)
         value = make_value("function", function)
@@ -408,7 +413,7 @@ class Interpreter(Inference):
             return self.env
         # calls on objects of the class look the method up by its name
         self.current_class.methods[node.name] = function
-        # a call of a method of this name on an unknown object may be a call of this one
+        # a call of a method with this name on an unknown object may call this method
         namesakes = self.methods.setdefault(node.name, [])
         if function not in namesakes:
             namesakes.append(function)
@@ -417,10 +422,10 @@ class Interpreter(Inference):
         return self.env
 
     def _function_of(self, node: Any, name: str, owner: Class | None) -> Function:
-        """The `Function` for a definition or lambda, which is made and scheduled when the node
-        is first read. `owner` is the class of a method."""
+        """Returns the `Function` for a definition or lambda. It is created and scheduled when
+        the node is first read. `owner` is the class if the function is a method, else None."""
         function = self.functions.get(node)
-        # always the same object for a node, because it is in the keys of cells
+        # always the same object for a node, because keys of cells contain it
         if function is not None:
             return function
         function = self.functions[node] = Function(
@@ -440,16 +445,16 @@ class Interpreter(Inference):
                 (function, function.receiver),
                 make_value("class" if "classmethod" in decorators else "instance", owner),
             )
-        # a call of a generator function returns something to iterate over, whose items come
-        # from the `yield`s
+        # a call of a generator function is treated as returning a list, whose items are the
+        # values of the `yield`s
         if function.has_yield:
             self.add_to_cell((function, "return"), make_value("list", (function, "yield")))
         self.schedule(function)
         return function
 
     def _read_defaults(self, function: Function) -> None:
-        """Evaluates the defaults of a function's parameters, and puts them into the parameters'
-        cells."""
+        """Evaluates the defaults of a function's parameters, and adds their values to the
+        parameters' cells."""
         parameters = function.node.args
         # defaults belong to the last positional parameters, so both lists are read from their
         # ends; strict=False, because there may be fewer defaults than parameters
@@ -464,14 +469,14 @@ class Interpreter(Inference):
                 self.add_to_cell((function, name), self.evaluate(default))
 
     def _decorate(self, node: ast.expr, function: Function, value: Value) -> Value:
-        """The value of a function with a decorator. `value` is the value without it, which is
-        returned if the decorator is known to keep the arguments and results; otherwise,
-        "anything" is returned."""
+        """Returns the value of a function with a decorator. `value` is the value of the
+        function without the decorator. If the decorator is known to change neither the
+        arguments nor the results, the same value is returned; otherwise, "anything"."""
         self.evaluate(node)
         decorator = node.func if isinstance(node, ast.Call) else node
         name = self.full_name(decorator) or ast.unparse(decorator)
-        # d2l writes the methods of a class in several cells of a page:
-        # `@d2l.add_to_class(Trainer)` above a function makes it a method
+        # d2l distributes the methods of a class over several cells of a page:
+        # `@d2l.add_to_class(Trainer)` above a function makes the function a method
         if name.endswith("add_to_class") and isinstance(node, ast.Call) and node.args:
             for cls in classes_in(inferred(node.args[0])):
                 cls.methods.setdefault(function.name, function)
@@ -485,17 +490,18 @@ class Interpreter(Inference):
         ):
             return value
         # the decorated function returns a context manager, about which nothing is known
-        # (`UNKNOWN`); `value` is kept, so that the arguments of calls reach the function
+        # (`UNKNOWN`). `value` is included so that the arguments of calls reach the function
         if name == "contextlib.contextmanager":
             return UNKNOWN | value
-        # an unknown decorator may call the function with anything, and return something else
+        # an unknown decorator may call the function with any arguments, and may return a
+        # different object
         self.mark_as_passed_out(value)
         return UNKNOWN
 
     def _class(self, node: ast.ClassDef) -> Env:
-        """Binds the name of a class. The body is read at once, instead of as a task of its own, because the next
+        """Binds the name of a class. The body is read immediately, and not as a separate task, because the next
         statement may call the methods."""
-        # made once, like a function, so that all its objects belong to one class
+        # created once, like a function, so that all its objects belong to the same class
         cls = self.classes.get(node)
         if cls is None:
             cls = self.classes[node] = Class(node, self.module, node.name, self.current_class)
@@ -504,8 +510,8 @@ class Interpreter(Inference):
         bases = list(map(self.evaluate, node.bases))
         for keyword in node.keywords:
             self.evaluate(keyword.value)
-        # the bases may have changed since the last reading: the module of a base may not have
-        # been read then
+        # the bases may have changed since the last reading, because the module of a base may
+        # have been read in the meantime
         if bases != cls.bases:
             cls.inherit(bases)
             for base in cls.direct_bases():
@@ -518,8 +524,8 @@ class Interpreter(Inference):
         self._block(node.body, inside)
         self.current_class, self.env = outer, env
         for name, value in inside.items():
-            # only names that the body has bound: the others still have the value of the scope
-            # around the class
+            # only names that the body has bound: all other names still have their value from
+            # the scope around the class
             if env.get(name) is not value:
                 self.add_to_cell(self.attribute_key(cls, name), value)
         for decorator in node.decorator_list:
@@ -528,8 +534,8 @@ class Interpreter(Inference):
         return self.env
 
     def _lambda(self, node: ast.Lambda) -> Value:
-        """The value of a lambda: a function without a name, whose body is interpreted as a task
-        of its own."""
+        """Returns the value of a lambda, which is a function without a name. Its body is
+        interpreted as a separate task."""
         function = self._function_of(node, "<lambda>", None)
         self._read_defaults(function)
         return make_value("function", function)
@@ -537,8 +543,8 @@ class Interpreter(Inference):
     # names
 
     def bind(self, target: ast.expr, value: Value, is_inner: bool = False) -> None:
-        """Gives a value to the target of an assignment; with `is_inner`, to the variable of a
-        comprehension, which no code outside the comprehension can read."""
+        """Binds the target of an assignment to a value. If `is_inner`, the target is the
+        variable of a comprehension, which no code outside the comprehension can read."""
         target.means = value  # type: ignore[attr-defined]
         match target:
             case ast.Name() if is_inner:
@@ -551,7 +557,7 @@ class Interpreter(Inference):
                 self.bind(target.value, self.list_of(target, value), is_inner)
             case ast.Tuple() | ast.List():
                 self._unpack(target.elts, value, is_inner)
-            # `x[i] = value`: the list or dict that x may be gets one more possible item
+            # `x[i] = value`: each list or dict that x may be gets one more possible item
             case ast.Subscript():
                 self.evaluate(target.slice)
                 for atom in self.evaluate(target.value):
@@ -574,15 +580,15 @@ class Interpreter(Inference):
                 else [self.iterate(value_of(atom))] * len(targets)
             )
             parts = list(map(union, parts, items))
-        # each target gets the union of what the possible values give it
+        # each target gets the union of the parts of all possible values
         for target, part in zip(targets, parts, strict=True):
             self.bind(target, part, is_inner)
 
     def _bind_name(self, name: str, value: Value) -> None:
-        """Binds a name in the environment, where the next statements find it, and in its cell,
-        where other functions and modules find it."""
-        # a name declared as `global` has no entry in the environment, because calls of other
-        # functions may bind it at any time
+        """Binds a name in the environment, from which the next statements read it, and in its
+        cell, from which other functions and modules read it."""
+        # a name declared as `global` gets no entry in the environment, because a call of
+        # another function may bind it at any time
         if self.function is not None and name in self.function.globals:
             self.add_to_cell((self.module, name), value)
             return
@@ -595,29 +601,28 @@ class Interpreter(Inference):
             self.add_to_cell(key, value)
 
     def _bind_attribute(self, owner: Value, name: str, value: Value) -> None:
-        """Puts a value into an attribute of each object that `owner` may be."""
+        """Adds a value to the attribute `name` of each object that `owner` may be."""
         for atom in owner:
             if atom.kind in ("instance", "class"):
                 self.add_to_cell(self.attribute_key(atom.subject, name), value)
-            # the result of `parse_args`: programs overwrite its attributes
+            # the result of `parse_args`, whose attributes programs overwrite
             elif atom.kind == "namespace":
                 self.add_to_cell(("arg", atom.subject, name), value)
             elif atom.kind == "module":
                 self.add_to_cell((atom.subject, name), value)
-            # an unknown object: every read of an attribute with this name may give the value
+            # an unknown object: every read of an attribute with this name may return the value
             elif atom == ANYTHING:
                 self.add_to_cell(("attr", None, name), value)
 
     def _name(self, node: ast.Name) -> Value:
-        """The possible values of a name. It is looked up as Python does it: in the function, in
-        the functions around it, in the module, and among the builtins. Empty if the value is
-        not known yet, and "anything" for a name that is bound nowhere."""
-        # a local name, or a global in the code of the module itself
+        """Returns the possible values of a name. Looks the name up as Python does: in the
+        function, in the functions around it, in the module, and among the builtins. The result
+        is empty if the value is not known yet, and "anything" if the name is bound nowhere."""
+        # a local name of a function, or a global name in the code of the module itself
         if node.id in self.env:
             return self.env[node.id]
         function = self.function
-        # the function assigns the name, but not before this place: Python would raise
-        # UnboundLocalError
+        # the function assigns the name only later: Python would raise UnboundLocalError here
         if function is not None and node.id in function.locals:
             return NOTHING
         while function is not None:
@@ -626,9 +631,9 @@ class Interpreter(Inference):
                 return self.read_cell((function, "local", node.id))
         value = self.read_cell((self.module, node.id))
         if (self.module, node.id) in self.values:
-            # perhaps empty: the module binds the name, but its value is not known yet
+            # may be empty: then the module binds the name, but its value is not known yet
             return value
-        # after the module's own names, which may hide a builtin
+        # builtins come after the module's own names, which may hide them
         if node.id in _BUILTINS:
             return self.foreign(f"builtins.{node.id}")
         # the name may come from `from m import *`
@@ -637,26 +642,26 @@ class Interpreter(Inference):
     # expressions
 
     def _other_expression(self, node: ast.expr) -> Value:
-        """The value of an expression for which there is no method, such as a slice:
+        """Returns the value of an expression for which there is no method, such as a slice:
         "anything"."""
         self._evaluate_parts(node)
         return UNKNOWN
 
     def _constant(self, node: ast.Constant) -> Value:
-        """The value of a literal. A string that names a device has a kind of its own,
+        """Returns the value of a literal. A string that names a device has the kind
         "spelling"."""
         if isinstance(node.value, str) and node.value.startswith("cuda"):
-            # the rules read this: they write a word that fails without a GPU only behind a test
-            # for one. The environment has an empty set at `GPU` if a test has shown that there
-            # is a GPU
+            # the rules read this attribute: they write a word that fails without a GPU only
+            # where a test has shown that there is a GPU. Then the environment has an empty set
+            # at `GPU`
             node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
         if isinstance(node.value, str) and knowledge.SPELLING.fullmatch(node.value):
             return make_value("spelling", node.value, node)
         return knowledge.CONSTANTS.get(type(node.value), UNKNOWN)
 
     def _text(self, node: ast.JoinedStr) -> Value:
-        """The value of an f-string: the name of a device if the f-string can result in one,
-        else any string."""
+        """Returns the value of an f-string: the name of a device if the f-string can produce
+        one, else any string."""
         pattern = ""
         for part in node.values:
             self.evaluate(part)
@@ -667,16 +672,16 @@ class Interpreter(Inference):
         return filled_text(pattern, node)
 
     def _attribute(self, node: ast.Attribute) -> Value:
-        """The value of `x.name`."""
+        """Returns the value of `x.name`."""
         # each of the possible objects has its own attribute
         owner = self.evaluate(node.value)
         return union(*[self.attribute(atom, node.attr, node) for atom in owner])
 
     def _call(self, node: ast.Call) -> Value:
-        """The value of a call. The arguments are put into the parameters of the functions that
-        it may call."""
-        # the arguments first, because the `Invocation`, which finds the possible results, puts
-        # them into the parameters of the functions that are called
+        """Returns the value of a call. The values of the arguments are added to those of the
+        parameters of all functions that may be called."""
+        # the arguments first, because the `Invocation`, which finds the possible results, adds
+        # them to the parameters of the functions that are called
         values = [self.evaluate(arg) for arg in node.args]
         keywords = {keyword.arg: self.evaluate(keyword.value) for keyword in node.keywords}
         # the environment has an empty set at `GPU` if a test has shown that there is a GPU
@@ -687,25 +692,25 @@ class Interpreter(Inference):
             return invocation.of_value(callee)
         # a method call: `x` in `x.f()` has been evaluated as part of `x.f`
         owner = inferred(node.func.value)
-        # `None` has none of these methods: if the call does not raise, the object is one of the
-        # others
+        # None has no such methods: if the call does not raise an error, the object is not None
         if len(owner) > 1:
             owner -= NONE
         return union(*[invocation.of_method(atom, node.func.attr) for atom in owner])
 
     def _subscript(self, node: ast.Subscript) -> Value:
-        """The value of `x[index]`."""
+        """Returns the value of `x[index]`."""
         owner = self.evaluate(node.value)
         self.evaluate(node.slice)
         return union(*[self._item(atom, node.slice) for atom in owner])
 
     def _item(self, atom: Atom, index: ast.expr) -> Value:
-        """The possible values of `x[index]`, where `x` is the object that `atom` stands for."""
+        """Returns the possible values of `x[index]`, where `x` is the object that `atom` stands
+        for."""
         is_slice = isinstance(index, ast.Slice)
         match atom.kind:
             case "tensor" | "array" | "str":
                 return value_of(atom)
-            # a slice has the items of the whole, and an index one of them
+            # a slice may contain all items of the list or tuple, but an index selects one item
             case "list" | "tuple" if is_slice:
                 return value_of(atom)
             case "list" | "dict":
@@ -719,19 +724,19 @@ class Interpreter(Inference):
             case "foreign" if atom.subject == "os.environ":
                 return STR
             case "device" | "none" | "int" | "float" | "bool":
-                return NOTHING  # Python raises: these have no items
+                return NOTHING  # Python raises an error: these have no items
             case "instance":
                 return self.item_of(atom)
         return UNKNOWN
 
     def _operation(self, node: ast.BinOp) -> Value:
-        """The value of a binary operation such as `x + y`."""
+        """Returns the value of a binary operation such as `x + y`."""
         return self._operate(node, self.evaluate(node.left), self.evaluate(node.right))
 
     def _operate(self, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
-        """The value of `left op right` or `left op= right`; empty as long as one side is not
-        known."""
-        # values only grow, so a guess could not be withdrawn once both sides are known
+        """Returns the value of `left op right` or `left op= right`. It is empty as long as one
+        side is not known yet."""
+        # values only grow, so a guess could not be withdrawn when both sides become known
         if not left or not right:
             return NOTHING
         # an operator with a tensor on one side returns a tensor, whatever the other side is
@@ -742,21 +747,23 @@ class Interpreter(Inference):
             is_whole = not isinstance(node.op, ast.Div) and not may_be(left | right, ("float",))
             return INT if is_whole else FLOAT
         if is_only(left, ("str", "spelling")):
-            # `"cuda:%d" % i` may be the name of a device; any other operation gives some string
+            # `"cuda:%d" % i` may be the name of a device; the result of any other operation may
+            # be any string
             is_filled = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
             return filled_text(pattern_of(node.left), node) if is_filled else STR  # type: ignore[union-attr]
-        # two plain numbers were treated above, so at least one side may be a NumPy array
+        # the case of two Python numbers is handled above, so at least one side may be a NumPy
+        # array
         if is_only(left, _HOST_NUMBERS) and is_only(right, _HOST_NUMBERS):
             return ARRAY
-        # `[a] + [b]` and `[a] * 2`: the items of both lists, or of the one list
+        # `[a] + [b]` has the items of both lists, and `[a] * 2` those of the only list
         if is_only(left, ("list", "tuple")) and is_only(right, ("list", "tuple", "int")):
             items = (self.iterate(value) for value in (left, right) if value != INT)
             return self.list_of(node, union(*items))
         return UNKNOWN
 
     def _boolean(self, node: ast.BoolOp) -> Value:
-        """The value of `and` or `or`. An `and` with a test for a GPU among its parts is such a
-        test itself."""
+        """Returns the value of `and` or `or`. If one part of an `and` is a test for a GPU, the
+        whole `and` is such a test, too."""
         env = self.env
         is_and = isinstance(node.op, ast.And)
         values = []
@@ -768,7 +775,7 @@ class Interpreter(Inference):
         return AVAILABLE if is_and and AVAILABLE in values else union(*values)
 
     def _unary(self, node: ast.UnaryOp) -> Value:
-        """The value of a unary operation such as `not x` or `-x`."""
+        """Returns the value of a unary operation such as `not x` or `-x`."""
         value = self.evaluate(node.operand)
         # `not x` is a bool, whatever x is
         if isinstance(node.op, ast.Not):
@@ -777,9 +784,11 @@ class Interpreter(Inference):
         return INT if is_only(value, ("bool", "available")) else value
 
     def _comparison(self, node: ast.Compare) -> Value:
-        """The value of a comparison: a tensor, an array or a bool, depending on both sides."""
+        """Returns the value of a comparison: a tensor, an array or a bool, depending on both
+        sides."""
         values = [self.evaluate(side) for side in (node.left, *node.comparators)]
-        # these four operators always return a bool; the others return a tensor for tensors
+        # `is`, `is not`, `in` and `not in` always return a bool; the other operators return a
+        # tensor for tensors
         if isinstance(node.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn):
             return BOOL
         if TENSOR in values:
@@ -788,13 +797,13 @@ class Interpreter(Inference):
             return AVAILABLE
         if all(is_only(value, _HOST_NUMBERS) for value in values):
             return ARRAY if any(may_be(value, ("array",)) for value in values) else BOOL
-        # these are compared to a bool; objects of other classes may return anything
+        # a comparison of these returns a bool; other classes may return anything
         host = (*_NUMBERS, "str", "spelling", "none", "device")
         return BOOL if all(is_only(value, host) for value in values) else UNKNOWN
 
     def _choice(self, node: ast.IfExp) -> Value:
-        """The value of `x if test else y`: the union of the values of x, if the test is true,
-        and of y, if it is false."""
+        """Returns the value of `x if test else y`: the union of the values that x has if the
+        test is true, and those that y has if it is false."""
         env = self.env
         self.evaluate(node.test)
         self.env = narrowed(node.test, env, True)
@@ -805,25 +814,27 @@ class Interpreter(Inference):
         return union(value, other)
 
     def _list(self, node: ast.List | ast.Set) -> Value:
-        """The value of `[x, *y]` or `{x, *y}`; sets are treated as lists."""
+        """Returns the value of `[x, *y]` or `{x, *y}`; sets are treated as lists."""
         return self.list_of(node, union(*[self._spread(item) for item in node.elts]))
 
     def _spread(self, item: ast.expr) -> Value:
-        """The possible values of the elements that one item of a list or set display adds:
-        several for `*item`."""
+        """Returns the possible values of the elements that one item of a display such as `[x,
+        *y]` adds to the list or set. Only `*y` may add several elements."""
         value = self.evaluate(item)
         return self.iterate(value) if isinstance(item, ast.Starred) else value
 
     def _tuple(self, node: ast.Tuple) -> Value:
-        """The value of `(x, y)`; a tuple with a star in it is treated as a list."""
+        """Returns the value of `(x, y)`. A tuple display that contains a star, as in `(x, *y)`,
+        is treated as a list."""
         values = [self.evaluate(item) for item in node.elts]
-        # a star adds an unknown number of items, so the positions of the others are unknown
+        # a star adds an unknown number of items, so the positions of the other items are
+        # unknown
         if any(isinstance(item, ast.Starred) for item in node.elts):
             return self.list_of(node, UNKNOWN)
         return tuple_of(values)
 
     def _dict(self, node: ast.Dict) -> Value:
-        """The value of `{key: x, **y}`."""
+        """Returns the value of `{key: x, **y}`."""
         for key, item in zip(node.keys, node.values, strict=True):
             if key is not None:
                 self.evaluate(key)
@@ -834,8 +845,9 @@ class Interpreter(Inference):
         return make_value("dict", node)
 
     def _comprehension(self, node: Any) -> Value:
-        """The value of a comprehension of any kind: a dict for one with keys, else a list."""
-        # the variables of a comprehension are its own
+        """Returns the value of a comprehension: a dict for a dict comprehension, and a list for
+        all other kinds."""
+        # the variables of a comprehension are not visible outside it
         env, self.env = self.env, dict(self.env)
         for generator in node.generators:
             items = self.iterate(self.evaluate(generator.iter))
@@ -852,21 +864,21 @@ class Interpreter(Inference):
         return value
 
     def _walrus(self, node: ast.NamedExpr) -> Value:
-        """The value of `(name := x)`."""
+        """Returns the value of `(name := x)`."""
         value = self.evaluate(node.value)
         self.bind(node.target, value)
         return value
 
     def _inner(self, node: ast.Starred | ast.Await) -> Value:
-        """The value of `*x` or `await x`: that of x."""
+        """Returns the value of `*x` or `await x`, which is taken to be the value of `x`."""
         return self.evaluate(node.value)
 
     def _yield(self, node: ast.Yield) -> Value:
-        """Adds the value to the items of the generator. The value of the expression itself is
-        whatever `send` passes in, so it may be anything."""
+        """Adds the value to the items of the generator. The expression itself returns whatever
+        `send` passes in, so its value may be anything."""
         value = self.evaluate(node.value) if node.value else NONE
         if self.function is not None:
-            # a loop over the generator's result gets this value
+            # a loop over the generator binds its variable to this value
             self.add_to_cell(("items", (self.function, "yield")), value)
         return UNKNOWN
 

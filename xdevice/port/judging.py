@@ -1,5 +1,5 @@
-"""The shared part of the rules that `port` follows: a use of a device, the edits that can
-rewrite it, and the judgement on it.
+"""The classes and functions that all rules of `port` share: a use of a device, the edits that
+can rewrite it, and the judgement on it.
 """
 
 from __future__ import annotations
@@ -23,48 +23,49 @@ Edits = tuple[Edit, ...]
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on one use, with the reason that reports show (`why`). A use that can be
-    rewritten has `edits`, and a grade, which says how certain it is that they are right (see
-    `sites.GRADES`)."""
+    """The verdict on one use, with the reason that reports show (`why`). If the use can be
+    rewritten, `edits` are not empty, and `grade` says how certain it is that the edits are
+    right (see `sites.GRADES`)."""
 
     verdict: Verdict
     why: str
-    code: str = ""  # that of the idiom, unless the reason has its own
+    code: str = ""  # "" for the code of the idiom
     grade: Grade | None = None
     edits: Edits = ()
-    since: str = ""  # the release of PyTorch that the new text needs
-    # nodes inside this use that are no sites themselves
+    since: str = ""  # the oldest release of PyTorch that has the new words
+    # nodes inside this use that are not sites of their own
     consumed: tuple[ast.AST, ...] = field(default=(), repr=False)
 
 
 def left_open(why: str, code: str = "") -> Judgement:
-    """The judgement that a use stays as it is, and that a person has to look at it. `code` is
-    the code of the reason; if it is "", reports show that of the idiom."""
+    """Returns the judgement that a use stays as it is, and that a person has to look at it.
+    `code` is the code of the reason; if it is "", reports show the idiom's code."""
     return Judgement("open", why, code)
 
 
 def proven(why: str, edits: Edits, *consumed: ast.AST, since: str = "") -> Judgement:
-    """The judgement that the project's own text proves the edits to be right. `consumed` are
-    nodes inside the use that are rewritten with it, and are no sites themselves. `since` is the
-    release of PyTorch that the new text needs, "" for any."""
+    """Returns the judgement that a use is rewritten, because the project's own text proves that
+    the edits are right. `consumed` are nodes inside the use that are rewritten together with
+    it, and so are not sites of their own. `since` is the oldest release of PyTorch that has the
+    new words; "" means every release."""
     return Judgement("rewritten", why, "", "proven", edits, since, consumed)
 
 
 def safe(why: str, edits: Edits, code: str = "XD161", since: str = "") -> Judgement:
-    """The judgement that the edits rest on an assumption: if it is wrong, the new text raises
-    an error. `code` identifies the assumption; the default, XD161, is that the argument of the
-    call is a device."""
+    """Returns the judgement that a use is rewritten, and that the edits rest on an assumption.
+    If the assumption is wrong, the new text raises an error. `code` identifies the assumption;
+    the default, XD161, means that the argument of the call is assumed to be a device."""
     return Judgement("rewritten", why, code, "safe", edits, since)
 
 
-# reasons (strings) and judgements that several rules share
+# reasons (strings) and judgements that several rules use
 IDENTIFIED: Final = "its full name identifies it"
 NAMES_NO_VENDOR: Final = Judgement("neutral", "names no vendor's device")
 HIDDEN_ARGUMENTS: Final = left_open(
     "its arguments are hidden behind * or **; write them out", "XD166"
 )
 OTHER_ARGUMENTS: Final = left_open(
-    "it has arguments that its neutral replacement does not take", "XD166"
+    "it has arguments that its neutral replacement does not accept", "XD166"
 )
 OTHER_GPU: Final = left_open(
     "set_device may have chosen another GPU, but the replacement means the first one", "XD151"
@@ -72,20 +73,21 @@ OTHER_GPU: Final = left_open(
 
 
 OF_CUDA_STREAMS: Final = {"cuda_stream", "cuda_event", "default_stream", "ExternalStream"}
-"""The names of attributes that hold CUDA's own handles, and of functions and classes that return
-CUDA's own streams. For the same stream, an object of `torch.cuda` and one of PyTorch's own class
-are not equal."""
+"""The names of attributes whose values are CUDA's own handles, and of functions and classes that return CUDA's own
+streams. Objects for the same stream are not equal if one belongs to `torch.cuda`, and the other to PyTorch's neutral
+class."""
 
 
 class JudgedModule:
-    """A module whose uses of devices are judged, with the facts that the rules need.
+    """A module whose uses of devices are being judged, with the facts that the rules need.
 
-    `text_origins` are the nodes that choose a device, or a string that names one, which some
-    module of the project turns into text: the "cuda" in `d = "cuda"` if the program prints `d`.
-    `device_origins` are those that choose a device which some function takes as its device
-    (empty unless the target is "accelerator"). `sets_current_device` tells whether the program
-    may set the current device; "cuda" may then mean a GPU other than the first. `goal` says
-    whose words are written, xdevice's or PyTorch's.
+    `text_origins` are nodes that choose a device, or a string that names one, which some module
+    of the project also uses as text: the "cuda" in `d = "cuda"` if the program prints `d`.
+    `device_origins` are nodes that choose a device, or a string that names one, which is passed
+    to some function as its device (empty unless the target is "accelerator").
+    `sets_current_device` says whether the program may set the current device, in which case
+    "cuda" may mean a GPU other than the first. `goal` says whose words are written: xdevice's
+    or PyTorch's.
     """
 
     def __init__(
@@ -108,9 +110,9 @@ class JudgedModule:
         self.text_origins = text_origins
         self.sets_current_device = sets_current_device
         self.frameworks = frameworks_of(module)
-        # packages whose arrays have methods with the names of those of MXNet's arrays: if the
-        # module uses one, such a name proves nothing. Any name counts, not only imports, because
-        # a helper may do the import: GluonCV loads decord by `try_import_decord`
+        # packages whose arrays have methods with the same names as methods of MXNet's arrays: if the module uses such a
+        # package, the name of a method proves nothing. All names are searched, not only imports, because a helper may
+        # import the package: GluonCV loads decord with `try_import_decord`
         names: set[str] = set()
         for node in self.nodes:
             names.update(name.split(".")[0] for name in imported_names(node, module))
@@ -120,8 +122,8 @@ class JudgedModule:
 
     @cached_property
     def torch_name(self) -> str:
-        """The name under which the module imports PyTorch: "th" for `import torch as th`.
-        "torch" if it has no such import."""
+        """The name under which the module imports PyTorch: "th" for `import torch as th`. If
+        the module has no such import, the name is "torch"."""
         for node in self.nodes:
             for alias in node.names if isinstance(node, ast.Import) else ():
                 if alias.name == "torch" and alias.asname:
@@ -129,20 +131,21 @@ class JudgedModule:
         return "torch"
 
     def uses_attribute(self, names: set[str]) -> bool:
-        """Whether the code of the module contains an attribute with one of these names, such as `x.cuda_stream`."""
+        """Whether the code of the module contains an attribute with one of these names, such as `x.cuda_stream` for
+        "cuda_stream"."""
         return any(
             isinstance(node, ast.Attribute) and node.attr in names for node in self.nodes
         )
 
     @property
     def may_call_xdevice(self) -> bool:
-        """Whether new text may call functions of xdevice whose results depend on the selected framework. This is so if
-        the target is "xdevice" and the file imports exactly one framework."""
+        """Whether new text may call functions of xdevice whose results depend on the selected framework. It may if the
+        target is "xdevice" and the file imports exactly one framework."""
         return self.goal.target == "xdevice" and len(self.frameworks) == 1
 
     @property
     def available(self) -> str:
-        """The text of an expression that tests whether there is a GPU."""
+        """The source text of an expression that tests whether there is a GPU."""
         return (
             "xdevice.num_gpus() > 0"
             if self.may_call_xdevice
@@ -151,8 +154,9 @@ class JudgedModule:
 
     @property
     def accelerator(self) -> str:
-        """The text of an expression for the GPU without an index. On a machine without a GPU,
-        the value of the expression is None, or a device on which nothing can be made."""
+        """The source text of an expression for the GPU without an index. On a machine without a
+        GPU, the value of the expression is None, or a device on which no tensor can be
+        created."""
         return (
             "xdevice.native.gpu()"
             if self.may_call_xdevice
@@ -161,9 +165,9 @@ class JudgedModule:
 
     @property
     def current_gpu(self) -> str:
-        """The text of an expression for the GPU that `set_device` has chosen: a device without
-        an index, which PyTorch takes for the current one. "" for modules that use another
-        framework, or several."""
+        """The source text of an expression for the GPU that `set_device` has chosen: a device
+        without an index, which means the current GPU in PyTorch. It is "" for a module that
+        uses another framework, or several."""
         return (
             f"{self.torch_name}.device(xdevice.native.gpu().type)"
             if self.frameworks == {"torch"}
@@ -172,8 +176,9 @@ class JudgedModule:
 
     @property
     def accelerator_name(self) -> str:
-        """The text of an expression for the type of the current accelerator as a string ("cuda"
-        on CUDA), to be compared with the type of a device."""
+        """The source text of an expression for the type of the current accelerator ("cuda" on
+        CUDA). The value of the expression is a string that can be compared with the type of a
+        device."""
         return (
             "xdevice.native.gpu().type" if self.may_call_xdevice else f"str({self.accelerator})"
         )
@@ -189,16 +194,16 @@ class JudgedModule:
         raise NotImplementedError
 
     def outer_nodes(self, node: ast.AST) -> Iterator[ast.AST]:
-        """The nodes around a node, from its parent outwards to the module."""
+        """Yields the nodes around a node, from its parent outwards to the module."""
         while node in self.parents:
             node = self.parents[node]
             yield node
 
     def has_exact_position(self, node: ast.AST) -> bool:
-        """Whether the position that Python gives for a node is right. Before Python 3.12, the positions of nodes
+        """Whether the position that Python reports for a node is right. Before Python 3.12, the positions of nodes
         inside f-strings may be wrong."""
         try:
-            # the text at these positions must give the same node again
+            # parsing the text at this position must result in the same node
             again = ast.parse(self.segment(node), mode="eval").body
         except (SyntaxError, ValueError, IndexError):
             return False
@@ -207,14 +212,14 @@ class JudgedModule:
 
 @dataclass
 class Use:
-    """One use of an idiom, and the edits that can rewrite it. `node` is a call for most idioms.
-    For the others it is a name, an attribute, a string, a comparison, a conditional expression
-    or a keyword argument.
+    """One use of an idiom, and the edits that can rewrite it. For most idioms, `node` is a
+    call. For the others, it is a name, an attribute, a string, a comparison, a conditional
+    expression or a keyword argument.
 
     `start` and `end` are the offsets of the use in `Source.text`. For a call, `args` are the
-    positional arguments, `keywords` the keyword arguments by name (None for `**x`), and
-    `arguments` the values of both. `only_argument` is the positional argument of a call that
-    has no other arguments, None for other uses.
+    positional arguments, `keywords` maps names to keyword arguments (None to `**x`), and
+    `arguments` are the values of both. If a call has one positional argument and no others,
+    `only_argument` is this argument; otherwise, it is None.
     """
 
     module: JudgedModule
@@ -235,105 +240,109 @@ class Use:
         self.has_stars = None in self.keywords or any(
             isinstance(arg, ast.Starred) for arg in self.args
         )
-        # many rules accept only a single positional argument, and nothing else
+        # many rules accept only calls with a single positional argument and no keyword
+        # arguments
         is_alone = len(self.args) == 1 and not self.keywords and not self.has_stars
         self.only_argument = self.args[0] if is_alone else None
 
     @property
     def parent(self) -> ast.AST | None:
-        """The node directly around the use; None only for the module itself, which is never a
-        use."""
+        """The parent of the node. It is never None for a use, because only the module itself
+        has no parent."""
         return self.module.parents.get(self.node)
 
     @property
     def is_statement(self) -> bool:
-        """Whether the use is a statement, so that nothing is done with its result."""
+        """Whether the use is a statement, so that its result is not used."""
         return isinstance(self.parent, ast.Expr)
 
     @property
     def called(self) -> str:
-        """The full name of the called function, "" for a use that is no call."""
+        """The full name of the called function; "" for a use that is not a call."""
         return self.full_name(self.node.func) if isinstance(self.node, ast.Call) else ""
 
     @property
     def indent(self) -> str | None:
-        """The white space before a use that has its lines to itself, except for a comment
-        behind it. None if other code is on these lines."""
+        """The white space before a use if there is no other code on its lines; a comment may
+        follow it. None if there is other code on these lines."""
         text = self.module.source.text
         before = text[text.rfind(b"\n", 0, self.start) + 1 : self.start]
         rest = re.compile(rb"[ \t]*(#[^\r\n]*)?(\r?\n|$)").match(text, self.end)
-        # a rule may put `if ...:` before the use, and other code on these lines would then
+        # a rule may insert `if ...:` before the use, and other code on these lines would then
         # depend on the test
         return before.decode() if not before.strip(b" \t") and rest is not None else None
 
     @property
     def receiver(self) -> ast.expr:
-        """The expression for the object whose method is called; only for calls of methods."""
+        """The expression for the object whose method is called. Only calls of methods have this
+        property."""
         return self.node.func.value  # type: ignore[no-any-return]
 
     @property
     def method(self) -> str:
-        """The name of the called method; only for calls of methods."""
+        """The name of the called method. Only calls of methods have this property."""
         return self.node.func.attr  # type: ignore[no-any-return]
 
     # edits
 
     def edit(self, start: int, end: int, text: str) -> Edit:
-        """The edit that replaces the bytes from `start` to `end` by `text`. If it begins at the same byte as an edit
-        of a use inside this one, it comes first (see `Edit.rank`)."""
+        """Returns the edit that replaces the bytes from `start` to `end` with `text`. If an edit of a use inside this
+        use begins at the same byte, the edit of the outer use comes first (see `Edit.rank`)."""
         return Edit(start, -self.end, end, text)
 
     def replace(self, text: str, node: ast.AST | None = None) -> Edits:
-        """The edits that replace the whole use, or another node, by a text."""
-        # the second argument is the rank, minus the end of the replaced node, which orders
-        # edits that begin at the same byte
+        """Returns the edits that replace the whole use, or `node` if it is not None, with
+        `text`."""
+        # the second argument is the rank, which orders edits that begin at the same byte: the
+        # negative end of the replaced node
         start, end = self.span(node or self.node)
         return (Edit(start, -end, end, text),)
 
     def replace_around(
         self, part: ast.AST, before: str, after: str, node: ast.AST | None = None
     ) -> Edits:
-        """The edits that replace the text before and behind one part of the use, or of another
-        node. The part itself stays, and may have edits of its own."""
+        """Returns the edits that replace the text before and after `part`, which is a part of
+        the use, or of `node` if it is not None. The part itself stays, and may have its own
+        edits."""
         start, end = self.span(node or self.node)
         part_start, part_end = self.span(part)
         return Edit(start, -end, part_start, before), Edit(part_end, -end, end, after)
 
     def rename(self, text: str) -> Edits:
-        """The edits that replace the name of the called function, and leave the arguments as
-        they are."""
+        """Returns the edits that replace the name of the called function with `text`. The
+        arguments stay as they are."""
         return (self.edit(*self.span(self.node.func), text),)
 
     @property
     def renamed(self) -> Edits:
-        """The edits that replace the name of the called function by the idiom's text."""
+        """The edits that replace the name of the called function with the idiom's text."""
         return self.rename(self.idiom.text)
 
     def rename_with_bracket(self, text: str) -> Edit:
-        """The edit that replaces the name of the called function and the opening bracket behind
-        it."""
+        """Returns the edit that replaces both the name of the called function and the opening
+        bracket with `text`."""
         start, end = self.span(self.node.func)
         return self.edit(start, self.find(b"(", end) + 1, text)
 
     def drop(self, keyword: ast.keyword) -> Edit:
-        """The edit that removes a keyword argument and the comma before it."""
+        """Returns the edit that removes a keyword argument and the comma before it."""
         start, end = self.span(keyword)
         return self.edit(self.module.source.text.rindex(b",", 0, start), end, "")
 
     def call_with_receiver(
         self, word: str, upto: int, text: str = "", comma: str = ","
     ) -> Edits:
-        """The edits that turn `x.method(...)` into `word(x, ...)`. They insert `word(` before x, and replace the bytes
-        from the dot up to the offset `upto` by `comma`, followed by `text`. Comments and line breaks among the
-        replaced bytes are kept between these two."""
+        """Returns the edits that turn `x.method(...)` into `word(x, ...)`. They insert `word(` before x, and replace
+        the bytes from the dot up to the offset `upto` with `comma` and `text`. Comments and line breaks in the replaced
+        bytes are kept, between `comma` and `text`."""
         start, dot = self.start, self.dot
         between = self.module.source.text[dot:upto].decode()
-        # the comments and line breaks among the replaced bytes; plain spaces are dropped
+        # the comments and line breaks in the replaced bytes; other spaces are dropped
         layout = "".join(re.findall(r"#[^\r\n]*|\\?\r?\n[ \t]*|[ \t]+(?=#)", between))
-        # there were none: the new text gets the usual space behind a comma
+        # if there are none, a space follows the comma
         if not layout.strip(" \t"):
             layout = " " if comma else ""
-        # as is usual, two spaces before a comment
+        # two spaces before a comment, as is usual
         elif layout.startswith("#"):
             layout = f"  {layout}"
         return self.edit(start, start, f"{word}("), self.edit(
@@ -343,23 +352,23 @@ class Use:
     def move_to(
         self, device: ast.expr, word: str = "xdevice.to_device", maker: str = ""
     ) -> Edits:
-        """The edits that turn `x.method(device)` into `word(x, device)`. If `maker` is not "", it is the name of a
-        function that makes a device from an index, and the new text is `word(x, maker(device))`."""
+        """Returns the edits that turn `x.method(device)` into `word(x, device)`. If `maker` is not "", it is the name
+        of a function that returns a device for an index, and the new text is `word(x, maker(device))`."""
         text = f"{maker}(" if maker else ""
         edits = self.call_with_receiver(word, self.span(device)[0], text)
         return (*edits, self.close_bracket(device)) if maker else edits
 
     def close_bracket(self, argument: ast.expr) -> Edit:
-        """The edit that adds a closing bracket behind an argument. A comma that follows the
-        argument ends up behind the new bracket."""
+        """Returns the edit that adds a closing bracket after an argument. If a comma follows
+        the argument, the bracket is inserted before the comma."""
         text, last = self.module.source.text, self.end - 1
         _, end = self.span(argument)
         at = end
-        # a node's position leaves out brackets around it: they are skipped, up to the last
-        # bracket, which is that of the call
+        # the position of a node excludes brackets around it. Skip these brackets, but not the
+        # last one, which belongs to the call
         while text[at : at + 1] in b") \t" and at < last:
             at += 1
-        # only the bracket of the call follows
+        # only the closing bracket of the call follows
         if at == last:
             return self.edit(at, at + 1, "))")
         comma = self.find(b",", end)
@@ -371,8 +380,8 @@ class Use:
         return self.find(b".", self.span(self.receiver)[1])
 
     def find(self, mark: bytes, at: int) -> int:
-        """The offset of the next `mark` that is not in a comment, from the offset `at` on. The text must contain it
-        there."""
+        """Returns the offset of the first `mark` at or after the offset `at` that is not in a comment. The text must
+        contain such a mark."""
         match = re.compile(rb"(?:#[^\r\n]*|[^#])*?" + re.escape(mark)).match(
             self.module.source.text, at
         )
@@ -381,7 +390,8 @@ class Use:
 
 
 def text_of(node: ast.AST | None) -> str | None:
-    """The value of a string literal; None for any other expression, or if `node` is None."""
+    """Returns the value of a string literal; None for any other expression, or if `node` is
+    None."""
     return (
         node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
     )

@@ -1,8 +1,8 @@
-"""Tables of what is known about packages outside the project: the results of functions and
-methods, and the values of attributes.
+"""Tables of facts about packages outside the project: the results of functions and methods, and
+the values of attributes.
 
-If a name is in no table, its result may be anything. So a missing entry leaves a use of a device
-as it is, but a wrong entry would rewrite code that must stay.
+If a name is in no table, its result may be anything. So if an entry is missing, a use of a device stays as it is, but
+if an entry is wrong, code is rewritten that must not change.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .values import (
     union,
 )
 
-# texts that name a device: "cuda:0", "GPU", "/device:GPU:1"; a star is a part that an f-string
-# fills in
+# strings that name a device: "cuda:0", "GPU", "/device:GPU:1"; a star is a part that an
+# f-string fills in
 SPELLING: Final = re.compile(
     r"(cuda|cpu|gpu|mps|xpu|npu)(:(\d+|\*))?|/?(device:)?[CG]PU:(\d+|\*)", re.IGNORECASE
 )
@@ -45,18 +45,18 @@ _FRAMEWORKS_OF_MODULES: Final = {
     **{f"d2l.{name}": name for name in ("torch", "mxnet", "tensorflow", "paddle", "jax")},
     "gluoncv.torch": "torch",
 }
-"""The frameworks of modules that belong to a different framework than the rest of their
+"""The frameworks of modules that do not belong to the same framework as the rest of their
 package."""
 
 
 def framework_of(full_name: str) -> str | None:
-    """The framework that a full name such as "torch.nn.Linear" belongs to; None if it belongs
-    to no framework."""
+    """Returns the framework that a full name such as "torch.nn.Linear" belongs to; None if it
+    belongs to no framework."""
     first_two = ".".join(full_name.split(".")[:2])
     return _FRAMEWORKS_OF_MODULES.get(first_two) or FRAMEWORKS.get(full_name.split(".")[0])
 
 
-# names of functions that return one tensor, in each of the modules `_TENSOR_ROOTS` that has them
+# names of functions that return one tensor, in every module of `_TENSOR_ROOTS` that has a function of this name
 _TENSOR_FUNCTIONS: Final = """
 zeros ones empty full rand randn randint randperm arange linspace eye tensor as_tensor from_numpy normal bernoulli
 zeros_like ones_like empty_like full_like rand_like randn_like randint_like cat concat stack hstack vstack matmul mm
@@ -72,7 +72,8 @@ numel size rank acos asin atan atan2 cosh sinh gather_nd reduce_prod reduce_any 
 cardinality logsigmoid softplus gelu elu leaky_relu silu hardtanh batch_norm layer_norm constant
 convert_to_tensor
 """
-# modules with functions on tensors; of them, only `_TENSOR_FUNCTIONS` are known
+# modules with functions on tensors; of these functions, only `_TENSOR_FUNCTIONS` are known to
+# return one tensor
 _TENSOR_ROOTS: Final = """
 torch torch.nn.functional torch.linalg torch.special torch.fft paddle paddle.nn.functional paddle.linalg tensorflow
 tensorflow.nn tensorflow.math tensorflow.linalg tensorflow.random tensorflow.data.experimental mxnet.nd mxnet.ndarray
@@ -113,7 +114,7 @@ _CALLS: Final[dict[str, Value]] = {
     **dict.fromkeys(
         ("torch.max.dim", "torch.topk", "torch.sort", "paddle.topk"), tuple_of([TENSOR, TENSOR])
     ),
-    # `AVAILABLE` marks tests behind which `port` may write a word that fails without a GPU
+    # `AVAILABLE` marks tests after which `port` may write a word that fails without a GPU
     **dict.fromkeys(("torch.cuda.is_available", "torch.accelerator.is_available"), AVAILABLE),
     **dict.fromkeys(
         ("torch.backends.mps.is_available", "torch.xpu.is_available", "torch.npu.is_available"),
@@ -143,7 +144,7 @@ _CALLS: Final[dict[str, Value]] = {
     "gluoncv.utils.filesystem.try_import_decord": make_value("foreign", "decord"),
     **{
         f"{root}.{name}": TENSOR
-        for root in ("paddle", "tensorflow", "tensorflow.math")  # torch.equal gives a bool
+        for root in ("paddle", "tensorflow", "tensorflow.math")  # torch.equal returns a bool
         for name in "equal not_equal less less_than less_equal greater greater_than greater_equal".split()
     },
 }
@@ -157,7 +158,8 @@ BUILTINS: Final[dict[str, Value]] = {
     "print": NONE,
     **dict.fromkeys(("type", "getattr"), UNKNOWN),
 }
-"""The results of Python's built-in functions, if they do not depend on the arguments."""
+"""The results of those built-in functions of Python whose results do not depend on the
+arguments."""
 # the values of literals, by the type of the constant
 CONSTANTS: Final[dict[type, Value]] = {
     bool: BOOL,
@@ -166,7 +168,7 @@ CONSTANTS: Final[dict[type, Value]] = {
     str: STR,
     type(None): NONE,
 }
-# the values of Python's own types in annotations, and in `type=` of argparse
+# the values that Python's built-in types stand for, in annotations and in `type=` of argparse
 PLAIN_TYPES: Final[dict[str, Value]] = {
     "int": INT,
     "float": FLOAT,
@@ -187,7 +189,8 @@ TYPES: Final[dict[str, Value]] = {
     "paddle.nn.Layer": make_value("model", "paddle.nn.Layer"),
     "torch.optim.Optimizer": make_value("optimizer"),
 }
-"""The values that annotations with the types of frameworks allow, by full name."""
+"""Maps the full names of frameworks' types to the values that an annotation with the type
+allows."""
 TRANSPARENT_DECORATORS: Final = set(
     """
     staticmethod classmethod property override typing.override abc.abstractmethod functools.wraps functools.lru_cache
@@ -197,7 +200,7 @@ TRANSPARENT_DECORATORS: Final = set(
     """.split()
 )
 """Decorators that change neither the arguments nor the result of their function."""
-# the same for decorators that are recognized by the end of their names
+# the same for decorators that are recognized by the ends of their names
 TRANSPARENT_ENDINGS: Final = (".setter", ".getter", ".custom_fwd", ".register")
 
 DEVICE_MAKERS: Final = {
@@ -224,7 +227,7 @@ DEVICE_MAKERS: Final = {
 """Functions that return a device."""
 DEVICE_LISTS: Final = {"xdevice.native.try_all_gpus", "xdevice.try_all_gpus"}
 COPIES: Final = {"copy.copy", "copy.deepcopy", "xdevice.to_device", "xdevice.copy_to"}
-"""Functions whose result has the same value as their first argument."""
+"""Functions whose result is taken to have the same value as their first argument."""
 
 LAYERS: Final = {
     "torch.nn",
@@ -239,7 +242,7 @@ LAYERS: Final = {
     "keras",
 }
 """The modules whose classes are layers, models and losses."""
-# classes in the modules `LAYERS` that are no layers
+# classes in the modules `LAYERS` that are not layers
 _NO_MODELS: Final = {
     "Parameter",
     "ParameterList",
@@ -268,17 +271,18 @@ BASES: Final = set(
     """.split()
 )
 """The bases that make a class of the project a model."""
-# the models that `.to(device)` moves in place; those of Keras have no such method
+# how the full names of models begin that `.to(device)` moves in place; Keras models have no
+# such method
 IN_PLACE: Final = ("torch.nn.", "paddle.nn.", "torchvision.models.", "mxnet.gluon.", "gluoncv.")
 
-# data loaders, which make batches of the items of their first argument
+# data loaders, which make batches from the items of their first argument
 LOADERS: Final = {
     "torch.utils.data.DataLoader",
     "paddle.io.DataLoader",
     "mxnet.gluon.data.DataLoader",
     "torch_geometric.loader.DataLoader",
 }
-# data sets whose items are tuples of a tensor for each argument
+# data sets whose items are tuples with a tensor for each argument
 TENSOR_SETS: Final = {
     "torch.utils.data.TensorDataset",
     "mxnet.gluon.data.ArrayDataset",
@@ -302,8 +306,8 @@ addmm baddbmm histc exponential_ random_ T
 TENSOR_METHODS: Final[dict[str, Value]] = {
     **dict.fromkeys(_TENSOR_TO_TENSOR.split(), TENSOR),
     **dict.fromkeys(("numpy", "asnumpy"), ARRAY),
-    # an int, if the tensor has whole numbers; a float is the careful choice, as it is no index
-    # of a GPU
+    # it returns an int if the tensor contains whole numbers. A float is the cautious choice,
+    # because it cannot be the index of a GPU
     **dict.fromkeys(("item", "asscalar"), FLOAT),
     **dict.fromkeys(
         ("dim", "numel", "nelement", "get_device", "ndimension", "element_size", "__len__"), INT
@@ -317,7 +321,8 @@ TENSOR_METHODS: Final[dict[str, Value]] = {
 """The results of a tensor's methods. `max`, `min` and `size` are left out, because their
 results depend on the arguments."""
 TENSOR_LISTS: Final = {"split": TENSOR, "chunk": TENSOR, "unbind": TENSOR, "tolist": UNKNOWN}
-"""The methods of a tensor that return lists, with the possible values of the items."""
+"""Maps each method of a tensor that returns a list to the possible values of the list's
+items."""
 TENSOR_ATTRIBUTES: Final[dict[str, Value]] = {
     **dict.fromkeys(("T", "mT", "grad", "data", "real", "imag", "H"), TENSOR),
     **dict.fromkeys(("device", "ctx", "context", "place"), make_value("device")),
@@ -345,28 +350,29 @@ RESULT_ATTRIBUTES: Final[dict[tuple[str, str], Value]] = {
     ("accelerate.PartialState", "device"): make_value("device"),
     ("torch.distributed.device_mesh", "device_type"): STR,
 }
-"""For objects that functions outside the project return, the values of their attributes, by the
-full name of the function and the name of the attribute."""
+"""The values of the attributes of objects that functions outside the project return. The keys
+are the full name of the function, and the name of the attribute."""
 GLUONS_OUTPUT: Final = make_value("result", "mxnet.gluon.output")
 """The result of calling a model of a Gluon model zoo: an MXNet array, or several."""
 DECORDS_ARRAY: Final = make_value("result", "decord.array")
-"""A decord array on the host, which has methods with the same names as those of MXNet's
+"""A decord array on the host. Some of its methods have the same names as methods of MXNet's
 arrays."""
 
 
 def result(full_name: str) -> Value | None:
-    """The possible results of calling the function or class with this full name; None if it is
-    in no table."""
+    """Returns the possible results of calling the function or class with this full name; None
+    if it is in no table."""
     if full_name in _CALLS:
         return _CALLS[full_name]
     root, _, name = full_name.rpartition(".")
-    # classes begin with a capital letter, and functions of the same modules do not
+    # in these modules, the names of classes begin with a capital letter, but those of functions
+    # do not
     if root in LAYERS and name[:1].isupper() and name not in _NO_MODELS:
         return make_value("model", full_name)
-    # model zoos have functions for whole models, with small letters
+    # model zoos also have functions that return whole models; their names have small letters
     if full_name.startswith(_MODEL_FUNCTIONS):
         return make_value("model", full_name)
-    # so many functions of these modules return tensors that only the others are listed
+    # so many functions of these modules return tensors that only the exceptions are listed
     if root in _ALL_TENSORS and name not in _NO_TENSORS and name[:1].islower():
         return TENSOR
     if full_name.startswith("numpy.") and name not in {"random", "load", "load_txt"}:
@@ -379,23 +385,23 @@ def result(full_name: str) -> Value | None:
 
 
 def output_of(full_name: str) -> Value | None:
-    """The possible results of calling a layer or model; None if they are not known. `full_name` is the name of its
-    class or, for a model from a model zoo, of the function that made it."""
+    """Returns the possible results of calling a layer or model; None if they are not known. `full_name` is the full
+    name of its class or, for a model from a model zoo, of the function that returned it."""
     root, _, name = full_name.rpartition(".")
     if full_name.startswith(("gluoncv.model_zoo", "mxnet.gluon.model_zoo")):
         return GLUONS_OUTPUT
     if name in _RETURNING_SEVERAL or root not in LAYERS:
         return None
-    # what a base class such as `Module` returns is not known, but `Sequential` passes a tensor
-    # through its layers
+    # the results of a base class such as `Module` are not known, but `Sequential` passes a
+    # tensor through its layers
     if full_name in BASES - {"torch.nn.Sequential"} and not name.endswith("Sequential"):
         return None
     return TENSOR
 
 
 def is_model(atom: Atom) -> bool:
-    """Whether an atom is a layer or model: of a framework, or of a class of the project that
-    inherits from one."""
+    """Whether an atom is a framework's layer or model, or an object of a class of the project
+    that inherits from a layer or model."""
     if atom.kind == "model":
         return True
     return atom.kind == "instance" and not BASES.isdisjoint(atom.subject.foreign_bases)

@@ -1,6 +1,5 @@
-"""The findings that lint reports: those of the selected rules, without those that a comment
-ignores, that a baseline lists, or that a Git revision had already. Also the new content of files
-for `lint --fix`."""
+"""Selects the findings that lint reports: those of the selected rules, except findings that a comment ignores, that a
+baseline lists, or that already existed in a Git revision. Also computes the new content of files for `lint --fix`."""
 
 from __future__ import annotations
 
@@ -25,21 +24,22 @@ from .report import column
 from .sites import Edit, Site
 from .sources import Cell, PythonModule, Source
 
-# `# xdevice: ignore[XD202, XD217]`, `# xdevice: off` and `# xdevice: on`; the second group is None
-# without codes
+# `# xdevice: ignore[XD202, XD217]`, `# xdevice: off` and `# xdevice: on`; the second group is None if there are no
+# codes
 _COMMENT: Final = re.compile(r"#\s*xdevice:\s*(ignore|off|on)\b\s*(?:\[([^\]]*)\])?")
 _REPORTED: Final = re.compile(r"cuda\.|^\.cuda|CUDA|is_cuda|with_cuda")
-"""Matches the names of idioms that lint reports as findings of their own, so that `--fix` changes
-them only if they are among the findings to fix."""
-# matches the names of idioms that are about streams and events
+"""Matches the names of idioms that lint reports as separate findings, so that `--fix` rewrites their uses only if they
+are among the findings to fix."""
+# matches the names of idioms for streams and events
 _STREAMS: Final = re.compile("stream|event", re.IGNORECASE)
-# matches our section of pyproject.toml: Python 3.10 has no parser for TOML
+# matches our section of pyproject.toml. A regular expression, because Python 3.10 has no parser
+# for TOML
 _SECTION: Final = re.compile(r"^\s*\[tool\.xdevice\b", re.MULTILINE)
 
 
 class OptionError(Exception):
-    """Raised for an option, a setting or a comment that lint cannot follow, such as one with an
-    unknown code, a file that cannot be read, or an unknown revision. The message is for the
+    """Raised for an invalid option, setting or comment, for example if it contains an unknown
+    code, a file that cannot be read, or an unknown revision. The message is shown to the
     user."""
 
 
@@ -48,7 +48,7 @@ Place = tuple[int, int]
 
 
 class Change(NamedTuple):
-    """An edit as text editors describe it: the characters from `start` to `end` are replaced by `text`. Lines and
+    """An edit as text editors describe it: the characters from `start` to `end` are replaced with `text`. Lines and
     columns count from 1."""
 
     start: Place
@@ -58,10 +58,10 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """One place that a rule has found. `line`, `col` and `end` are positions in the file, from
-    1 and in characters; `cell` is the number of the cell in a notebook, None in other files.
-    `text` is the first line of the place, with single spaces for any white space; a baseline
-    recognizes the finding by this text."""
+    """One place that a rule has reported. `line`, `col` and `end` are positions in the file,
+    which count from 1 and in characters. `cell` is the number of the cell in a notebook; it is
+    None in other files. `text` is the first line of the place, in which each sequence of white
+    space is replaced with one space. A baseline recognizes the finding by this text."""
 
     path: str
     line: int
@@ -71,27 +71,28 @@ class Finding:
     text: str
     end: Place
     cell: int | None
-    lines: range  # of the whole statement; a comment in any of them ignores the finding
+    lines: range  # of the whole statement; a comment on any of them may ignore the finding
     part: tuple[Place, Place]  # of the expression that `port` would rewrite, in `Source.text`
     # the path, line and column of the test that guards the finding
     guard: tuple[str, Place] | None = None
-    # if the finding is a test: the code that is reached only if the test is true, in
-    # `Source.text`
+    # if the finding is a test: the positions in `Source.text` of code that is reached only if
+    # the test is true
     guarded_spans: tuple[tuple[Place, Place], ...] = ()
-    fix: tuple[Change, ...] = ()  # the edits by which `port` would fix it
+    fix: tuple[Change, ...] = ()  # the edits with which `port` would fix it
     guarded_findings: tuple[Finding, ...] = ()  # if the finding is a test
 
     @property
     def key(self) -> tuple[str, int, int, str]:
-        """The path, the position and the code. Findings are sorted by this key, and findings of
-        two tabs with the same key count as one."""
+        """The path, the position and the code. Findings are sorted by this key. Findings in two
+        tabs that have the same key are counted once."""
         return self.path, self.line, self.col, self.code
 
 
 class Choice(NamedTuple):
     """The codes to report (`select`) and to ignore (`ignore`). Each is a whole code or a
-    prefix. If `select` is empty, the rules that are on by default are reported. `per_file` has
-    pairs: a glob, and the codes that are ignored in the files that match it."""
+    prefix. If `select` is empty, the findings of the rules that are enabled by default are
+    reported. `per_file` contains pairs of a glob and the codes that are ignored in the files
+    that match the glob."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -103,21 +104,22 @@ class Choice(NamedTuple):
             *self.ignore,
             *(code for glob, codes in self.per_file if _matches(path, glob) for code in codes),
         )
-        # without ignored codes, "-", with which no code begins
+        # if no codes are ignored, use "-", with which no code begins
         if code.startswith(ignored or "-"):
             return False
         return code.startswith(self.select) if self.select else RULES[code].on
 
     def needs_engine(self) -> bool:
         """Whether XD212 is selected. It is the only rule that needs the values of expressions
-        across the project, and finding these values takes far longer than running all other
+        in the whole project. To find these values takes far longer than to run all other
         rules."""
-        # without `select`, XD212 does not run, because it is off by default
+        # if `select` is empty, XD212 does not run, because it is disabled by default
         return "XD212".startswith(self.select or "-")
 
     def with_options(self, select: str | None, ignore: str | None) -> Choice:
-        """A copy of this choice with the options of a command: `--select` replaces the selected
-        codes, and `--ignore` adds to the ignored ones. None or "" changes nothing.
+        """Returns a copy of this choice with the options of a command: `--select` replaces the
+        selected codes, and `--ignore` adds to the ignored ones. An option that is None or ""
+        changes nothing.
 
         Raises:
             OptionError: if an option names a code that does not exist.
@@ -129,17 +131,18 @@ class Choice(NamedTuple):
 
 
 def _matches(path: str, glob: str) -> bool:
-    """Whether a glob matches a path, or the end of it from a folder on: "tests/*" matches
-    "src/tests/a.py"."""
+    """Whether a glob matches a path, or the part of the path that begins at one of its folders:
+    "tests/*" matches "src/tests/a.py"."""
     return fnmatch.fnmatch(path, glob) or fnmatch.fnmatch(f"/{path}", f"*/{glob}")
 
 
 def codes(text: str, origin: str) -> tuple[str, ...]:
-    """The codes in `text`, the value of an option, of a setting or of a comment, in which they are separated by commas
-    or spaces. Each is a whole code, or the prefix of several. `origin` says in the message where the text comes from.
+    """Returns the codes in `text`, which is the value of an option, of a setting or of a comment. The codes are
+    separated by commas or spaces. Each is a whole code, or the prefix of several codes. `origin` says in the error
+    message where the text comes from.
 
     Raises:
-        OptionError: if one of them is not the beginning of any code.
+        OptionError: if no code begins with one of these prefixes.
     """
     beginnings = tuple(filter(None, re.split(r"[,\s]+", text)))
     for beginning in beginnings:
@@ -154,9 +157,9 @@ def codes(text: str, origin: str) -> tuple[str, ...]:
 
 
 def configure(root: Path) -> Choice:
-    """Reads select, ignore and per-file-ignores from `[tool.xdevice]` of the nearest
-    pyproject.toml: in `root`, or in a folder above it. Returns an empty choice if there is no
-    such section.
+    """Returns the choice that select, ignore and per-file-ignores describe in the section
+    `[tool.xdevice]` of the nearest pyproject.toml, which is in `root` or in a folder above it.
+    Returns an empty choice if there is no such section.
 
     Raises:
         OptionError: if the file is not TOML, the section is wrong, or Python is older than 3.11.
@@ -165,7 +168,8 @@ def configure(root: Path) -> Choice:
     files = (folder / "pyproject.toml" for folder in (root, *root.parents))
     file = next((file for file in files if file.is_file()), None)
     text = file.read_text(encoding="utf-8") if file is not None else ""
-    # before Python 3.11, which brought tomllib, only files with our section are refused
+    # before Python 3.11, which introduced tomllib, only files that contain our section are
+    # refused
     if not _SECTION.search(text):
         return Choice()
     try:
@@ -179,7 +183,7 @@ def configure(root: Path) -> Choice:
         match tomllib.loads(text):
             case {"tool": {"xdevice": dict(settings)}}:
                 pass
-            # `tool.xdevice` was only in a string, or the beginning of a longer name
+            # `[tool.xdevice` was only in a string, or was the beginning of a longer name
             case _:
                 return Choice()
     except tomllib.TOMLDecodeError as error:
@@ -187,7 +191,7 @@ def configure(root: Path) -> Choice:
     unknown = sorted(set(settings) - {"select", "ignore", "per-file-ignores"})
     if unknown:
         raise OptionError(
-            f"{file}: [tool.xdevice] may have select, ignore and per-file-ignores, but has {', '.join(unknown)}"
+            f"{file}: the keys of [tool.xdevice] must be select, ignore or per-file-ignores, not {', '.join(unknown)}"
         )
     per_file = settings.get("per-file-ignores", {})
     if not isinstance(per_file, dict):
@@ -205,10 +209,11 @@ def configure(root: Path) -> Choice:
 
 
 def _codes_of_setting(setting: Any, origin: str) -> tuple[str, ...]:
-    """The codes in a list of the settings. `origin` names the setting in the message.
+    """Returns the codes in a setting, which must be a list of strings. `origin` names the
+    setting in the error message.
 
     Raises:
-        OptionError: if the setting is not a list of strings, or has an unknown code.
+        OptionError: if the setting is not a list of strings, or contains an unknown code.
     """
     if not isinstance(setting, list) or not all(isinstance(code, str) for code in setting):
         raise OptionError(
@@ -221,18 +226,19 @@ def _codes_of_setting(setting: Any, origin: str) -> tuple[str, ...]:
 
 
 def findings(source: Source, choice: Choice) -> list[Finding]:
-    """The findings in a file, sorted by position. A finding that two tabs share is listed once.
+    """Returns the findings in a file, sorted by position. A finding that two tabs share is
+    listed once.
 
     Raises:
         OptionError: if a comment names a code that does not exist.
     """
-    # by key, so that findings in code that two tabs share become one
+    # a dict by key, so that a finding in code that two tabs share is kept once
     chosen = {
         finding.key: finding for module in source.modules for finding in _chosen(module, choice)
     }
     ignores = list(_ignores(source))
-    # `_is_ignored` marks the comments that ignore something as used, so `_unused_ignores` comes
-    # after it
+    # `_is_ignored` marks comments that ignore a finding as used, so it must run before
+    # `_unused_ignores`
     reported = [finding for finding in chosen.values() if not _is_ignored(finding, ignores)]
     if choice.reports("XD401", source.path):
         reported += _unused_ignores(source, ignores, choice)
@@ -240,7 +246,8 @@ def findings(source: Source, choice: Choice) -> list[Finding]:
 
 
 def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
-    """The findings of the selected rules in one module, with their places in the file."""
+    """Yields the findings of the selected rules in one module, with their positions in the
+    file."""
     source = module.source
     for hit in lint_rules.hits(module):
         if not choice.reports(hit.code, source.path):
@@ -269,19 +276,21 @@ def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
 
 
 def _span(node: Any) -> tuple[Place, Place]:
-    """Where a node begins and ends in `Source.text`: lines from 1, columns in bytes from 0."""
+    """Returns the positions in `Source.text` at which a node begins and ends. Lines count from
+    1, and columns count from 0, in bytes."""
     return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
 
 
 def _start(source: Source, node: Any) -> Place:
-    """Where a node begins in the file: lines and columns from 1, columns in characters."""
+    """Returns the position in the file at which a node begins. Lines and columns count from 1;
+    columns are in characters."""
     return source.line_and_cell(node.lineno)[0], column(source, node.lineno, node.col_offset)
 
 
 def grouped_by_test(findings: Iterable[Finding]) -> list[Finding]:
-    """Returns the findings, without those that a test for vendor-specific devices guards: they
-    become the `guarded_findings` of the finding for that test. If the test is not among the
-    findings, the findings that it guards stay as they are."""
+    """Returns the findings, except those that a test for vendor-specific devices guards:
+    guarded findings become the `guarded_findings` of the finding for the test. If the test is
+    not among the findings, the findings that it guards stay as they are."""
     findings = list(findings)
     tests = {(finding.path, (finding.line, finding.col)): finding for finding in findings}
     guarded_findings: dict[Finding, list[Finding]] = {}
@@ -296,14 +305,14 @@ def grouped_by_test(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _with_guarded_lines(test: Finding, guarded: list[Finding]) -> Finding:
-    """The finding of a test, with a message that names the lines of the findings that it
-    guards. If `guarded` is empty, returns `test` itself."""
+    """Returns the finding of a test, with a message that names the lines of the findings that
+    it guards. If `guarded` is empty, returns `test` itself."""
     if not guarded:
         return test
     lines = sorted({finding.line for finding in guarded})
     count = "one use" if len(guarded) == 1 else f"{len(guarded)} uses"
-    # port keeps a test that guards code without a neutral replacement (XD219), so lint must not
-    # advise users to rewrite the test
+    # `port` keeps a test that guards code without a neutral replacement (XD219), so lint must
+    # not recommend to rewrite the test
     opening = test.message
     if any(finding.code == "XD219" for finding in guarded):
         opening = f"{opening.partition('; use ')[0]}, and stays, because it guards code without a neutral replacement"
@@ -312,9 +321,10 @@ def _with_guarded_lines(test: Finding, guarded: list[Finding]) -> Finding:
 
 
 def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, int]:
-    """The first and the last line of the statement around a node; for a compound statement,
-    only the lines before its body. If the node is not on these lines, which happens in a
-    decorator, the lines of the node itself. `parents` has the parent of each node."""
+    """Returns the first and the last line of the statement that contains a node. For a compound
+    statement, only the lines before its body are included. If the node is not on these lines,
+    which happens in a decorator, returns the lines of the node itself. `parents` maps each node
+    to its parent."""
     statement = node
     while not isinstance(statement, ast.stmt):
         statement = parents[statement]
@@ -325,13 +335,13 @@ def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, i
         last = max(statement.lineno, body[0].lineno - 1)
     if statement.lineno <= node.lineno and node.end_lineno <= last:
         return statement.lineno, last
-    return node.lineno, node.end_lineno  # a decorator, or the type behind `except`
+    return node.lineno, node.end_lineno  # a decorator, or the type after `except`
 
 
 def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Finding]:
-    """Yields the findings, with the edits by which `port` would fix each as its `fix`. In notebooks, `fix` stays
-    empty, because the file is JSON, in which edits of the code have no position."""
-    # only notebooks have `tokens`, the strings of their JSON
+    """Yields the findings, each with the edits with which `port` would fix it (`fix`). In notebooks, `fix` stays empty,
+    because edits of the code have no positions in the JSON file."""
+    # only notebooks have `tokens`, which are their JSON strings
     sources = {source.path: source for source in examined.sources if not source.tokens}
     for finding in findings:
         source = sources.get(finding.path)
@@ -343,27 +353,27 @@ def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Find
 
 
 def _change(source: Source, edit: Edit) -> Change:
-    """Converts an edit with offsets to one with lines and columns."""
+    """Converts an edit with offsets to an edit with lines and columns."""
     return Change(_position(source, edit.start), _position(source, edit.end), edit.text)
 
 
 def _position(source: Source, offset: int) -> Place:
-    """The line and the column of an offset: both from 1, the column in characters."""
+    """Returns the line and the column of an offset. Both count from 1; the column is in
+    characters."""
     line, col = source.position(offset)
     return line, column(source, line, col)
 
 
 def _site_of(finding: Finding, examined: Examined, source: Source) -> Site | None:
-    """The site whose rewriting fixes a finding; None if there is no such site. The site ends or
-    begins where the finding does, or one of its edits replaces the finding together with the
-    code around it, as in `"cuda" if torch.cuda.is_available() else "cpu"`."""
+    """Returns the site whose edits fix a finding; None if there is no such site. Either the
+    site ends or begins where the finding does, or one of its edits replaces the finding
+    together with the code around it, as in `"cuda" if torch.cuda.is_available() else "cpu"`."""
     if finding.code not in lint_rules.BY_PORT:
         return None
     first, last = finding.part
     start, end = source.offset(*first), source.offset(*last)
     sites = [site for site in examined.sites_of(source) if site.verdict == "rewritten"]
-    # the site of a method call begins at the dot, but the finding at the object: so first compare
-    # the ends
+    # first compare the ends, because the site of a method call begins at the dot, but the finding begins at the object
     ending = [site for site in sites if site.end == last]
     beginning = [site for site in sites if (site.line, site.col) == first]
     around = [
@@ -371,29 +381,29 @@ def _site_of(finding: Finding, examined: Examined, source: Source) -> Site | Non
         for site in sites
         if any(edit.start <= start and end <= edit.end for edit in site.edits)
     ]
-    # sites are sorted by where they begin: of several that end at the same place, or whose edits
-    # cover the finding, the last one is the innermost
+    # sites are sorted by their beginnings. If several sites end at the same place, or have edits that cover the
+    # finding, the last site is the innermost
     return next((fitting[-1] for fitting in (ending, beginning, around) if fitting), None)
 
 
 def fixed_files(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes]:
-    """Returns a dict with the new bytes of each file in which `port` rewrites code for these findings, or code that
-    they guard. Other files are left out. The streams and events of a file are rewritten together or not at all,
-    because PyTorch's streams do not mix with CUDA's."""
+    """Returns a dict with the new bytes of each file in which `port` rewrites code for these findings, or for findings
+    that they guard. Other files are left out. In each file, streams and events are rewritten together or not at all,
+    because PyTorch's streams cannot be mixed with CUDA's."""
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
         by_path.setdefault(finding.path, []).extend((finding, *finding.guarded_findings))
     new = {}
     for source in examined.sources:
         chosen = by_path.get(source.path, [])
-        # the site whose rewriting fixes each finding, if there is one
+        # for each finding, the site whose edits fix it, or None
         own = {finding: _site_of(finding, examined, source) for finding in chosen}
         sites = [site for site in own.values() if site is not None]
-        # the inner tests first: an inner test that stays makes the outer one stay
+        # inner tests first, because an outer test must stay if an inner test stays
         for finding in reversed(chosen):
             _complete_sites(finding, sites, examined.sites_of(source), own[finding])
-        # the sites that `port` would rewrite and that stay: if one of CUDA's streams or events
-        # is among them, no other one of the file may become PyTorch's
+        # the sites that `port` would rewrite, but that stay: if one of them is a CUDA stream or
+        # event, no other stream or event of the file may be rewritten
         staying = [
             site
             for site in examined.sites_of(source)
@@ -409,13 +419,15 @@ def fixed_files(findings: Iterable[Finding], examined: Examined) -> dict[Source,
 def _complete_sites(
     test: Finding, sites: list[Site], all_sites: list[Site], own: Site | None
 ) -> None:
-    """Completes the list `sites`, which are to be rewritten, for a finding that is a test.
+    """Completes `sites`, the list of sites that will be rewritten, for a finding that is a
+    test.
 
-    Adds the sites that the test guards and that lint does not report, as in `"cuda" if
-    torch.cuda.is_available() else "cpu"`. But if the test guards code that stays, removes the
-    test from `sites` instead: a test for any vendor's devices must not lead to code for one
-    vendor. `own` is the site of the test itself, and `all_sites` are those of the file. Nothing
-    changes if `own` is None, or is not among `sites`.
+    Adds the sites that the test guards and that lint does not report, such as the string in
+    `"cuda" if torch.cuda.is_available() else "cpu"`. But if the test guards vendor-specific
+    code that stays, removes the test from `sites` instead, because a test for the devices of
+    any vendor must not guard code for one vendor. `own` is the site of the test itself, and
+    `all_sites` are the sites of the file. Nothing changes if `own` is None, or is not in
+    `sites`.
     """
     if own is None or own not in sites:
         return
@@ -439,7 +451,8 @@ def _complete_sites(
 
 
 def _is_in(site: Site, spans: Iterable[tuple[Place, Place]]) -> bool:
-    """Whether a site is inside one of these parts of the text."""
+    """Whether a site is inside one of these spans, which are pairs of positions in
+    `Source.text`."""
     return any(start <= (site.line, site.col) and site.end <= end for start, end in spans)
 
 
@@ -448,17 +461,18 @@ def _is_in(site: Site, spans: Iterable[tuple[Place, Place]]) -> bool:
 
 @dataclass
 class _Ignore:
-    """A comment that ignores findings in its line, or a pair of comments that ignores those in
-    the lines between them."""
+    """A comment that ignores findings on its line, or a pair of comments that ignores findings
+    on the lines between the two."""
 
-    lines: range  # of the file; findings in these lines are ignored
+    lines: range  # of the file; findings on these lines are ignored
     cell: int | None
-    codes: tuple[str, ...]  # codes or prefixes; none for all codes
+    codes: tuple[str, ...]  # codes or prefixes; empty for all codes
     used: bool = False  # whether it has ignored a finding
 
 
 def _ignores(source: Source) -> Iterator[_Ignore]:
-    """The comments of a file that ignore findings, each with the lines to which it applies.
+    """Yields the comments of a file that ignore findings, each with the lines to which it
+    applies.
 
     Raises:
         OptionError: if a comment names a code that does not exist.
@@ -472,7 +486,7 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
         ignore = _Ignore(
             range(place, place + 1), cell, codes(match[2] or "", f"{source.path}:{place}")
         )
-        # `off` holds up to the next `on`, or to the end of the file
+        # `off` applies up to the next `on`, or to the end of the file
         if match[1] == "ignore":
             yield ignore
         elif match[1] == "off" and opened is None:
@@ -486,14 +500,14 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
 
 
 def _comments(source: Source) -> Iterator[tuple[int, str]]:
-    """The comments of a file, each with its line in `Source.text`; none if the file does not
-    contain "xdevice:". Cells that are not Python are read up to the error."""
-    # a shortcut: most files have no such comment, and reading tokens takes long
+    """Yields the comments of a file, each with its line in `Source.text`. Yields nothing if the
+    file does not contain "xdevice:". A cell that is not Python is read up to the error."""
+    # a shortcut: most files contain no such comment, and it takes long to read tokens
     if b"xdevice:" not in source.text:
         return
     cells = source.cells if source.cells is not None else [Cell(1, source.text.decode())]
     for cell in cells:
-        # the rest of a cell that is not Python has no findings to ignore
+        # after the error, a cell that is not Python has no findings to ignore
         with suppress(tokenize.TokenError, SyntaxError):
             for token in tokenize.generate_tokens(io.StringIO(cell.text).readline):
                 if token.type == tokenize.COMMENT:
@@ -504,7 +518,7 @@ def _is_ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
     """Whether a comment among `ignores` applies to a finding. All comments that apply are marked as used."""
     is_ignored = False
     for ignore in ignores:
-        # one line in common is enough, so that the comment may be on any line of the statement
+        # one common line is enough, so that the comment may be on any line of the statement
         touches = (
             ignore.lines.start < finding.lines.stop and finding.lines.start < ignore.lines.stop
         )
@@ -516,8 +530,8 @@ def _is_ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
 def _unused_ignores(
     source: Source, ignores: Iterable[_Ignore], choice: Choice
 ) -> Iterator[Finding]:
-    """A finding (XD401) for each comment that has ignored nothing. A comment for a rule that
-    was not run is left out, because it may be needed when the rule runs."""
+    """Yields a finding (XD401) for each comment that has ignored nothing. Comments for a rule
+    that was not run are left out, because they may be needed when the rule runs."""
     for ignore in ignores:
         if not ignore.used and _may_be_unused(ignore, choice, source.path):
             line = ignore.lines.start
@@ -541,9 +555,9 @@ def _unused_ignores(
 
 
 def _may_be_unused(ignore: _Ignore, choice: Choice, path: str) -> bool:
-    """Whether a comment that has ignored nothing may be reported. All rules to which it applies
-    must have been run, because a rule that was not run may need the comment. A comment without
-    codes applies to all rules that are on by default."""
+    """Whether a comment that has ignored nothing may be reported. This requires that all rules
+    to which the comment applies were run, because a rule that was not run may need the comment.
+    A comment without codes applies to all rules that are enabled by default."""
     # a comment with a prefix, such as XD2, applies to all codes that begin with it
     return all(
         choice.reports(code, path)
@@ -556,13 +570,14 @@ def _may_be_unused(ignore: _Ignore, choice: Choice, path: str) -> bool:
 
 
 def _baseline_key(finding: Finding) -> tuple[str, str, str]:
-    """The key by which a baseline recognizes a finding: the path, the code and the text of the
-    line, which stay the same when the line moves."""
+    """Returns the key by which a baseline recognizes a finding: the path, the code and the text
+    of the line. They stay the same when the line moves."""
     return finding.path, finding.code, finding.text
 
 
 def baseline(findings: Iterable[Finding]) -> str:
-    """The text of a file for `--baseline`, with the number of findings for each key."""
+    """Returns the text of a file for `--baseline`, which contains the number of findings for
+    each key."""
     counts = Counter(map(_baseline_key, findings))
     rows = [
         {"path": path, "code": code, "line": text, "count": count}
@@ -572,8 +587,8 @@ def baseline(findings: Iterable[Finding]) -> str:
 
 
 def not_in_baseline(findings: Iterable[Finding], file: Path) -> list[Finding]:
-    """The findings that the baseline in `file` does not list. If a line has more findings of a
-    code than the baseline counts, the last ones are new.
+    """Returns the findings that the baseline in `file` does not list. If a line has more
+    findings of a code than the baseline lists, the last of these findings are new.
 
     Raises:
         OptionError: if the file cannot be read, or is not a baseline.
@@ -589,8 +604,8 @@ def not_in_baseline(findings: Iterable[Finding], file: Path) -> list[Finding]:
     new = []
     for finding in findings:
         key = _baseline_key(finding)
-        # how many findings with this key the baseline still has, after those that came before.
-        # So of equal findings, the first ones are taken for those in the baseline
+        # the number of findings with this key that are left in the baseline. The first of
+        # several equal findings are thus treated as those in the baseline
         remaining[key] -= 1
         if remaining[key] < 0:
             new.append(finding)
@@ -598,9 +613,9 @@ def not_in_baseline(findings: Iterable[Finding], file: Path) -> list[Finding]:
 
 
 def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[Finding]:
-    """The findings in statements that contain a line added since a Git revision, and in files
-    that Git does not track yet. `root` is the folder to which the paths of the findings are
-    relative.
+    """Returns the findings in statements that contain a line added since a Git revision, and
+    the findings in files that Git does not track yet. The paths of the findings are relative to
+    the folder `root`.
 
     Raises:
         OptionError: if Git does not know the revision, or is not installed.
@@ -609,8 +624,9 @@ def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[F
         root,
         "diff",
         "-U0",
-        # the user's settings (diff.mnemonicPrefix, diff.noprefix, diff.interHunkContext and a
-        # textconv for notebooks) could change the paths and the line numbers
+        # otherwise, the user's settings (diff.mnemonicPrefix, diff.noprefix,
+        # diff.interHunkContext and a textconv for notebooks) could change the paths and the
+        # line numbers
         "--dst-prefix=b/",
         "--inter-hunk-context=0",
         "--no-textconv",
@@ -623,21 +639,22 @@ def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[F
     )
     added = set()  # (path, number of an added line, from 1)
     path = ""
-    # not splitlines(), which also splits at form feeds inside a line
+    # not splitlines(), which would also split a line at form feeds
     for line in text.split("\n"):
-        # -U0 leaves no context lines, so only a heading begins with this
+        # with -U0, there are no context lines, so only a heading begins with this word
         if line.startswith("diff "):
             path = ""
-        # an added line "++ x" looks like the heading "+++ x", but comes after it
+        # an added line "++ x" looks like a heading "+++ x", but comes after the heading
         elif line.startswith("+++ ") and not path:
             path = line.removeprefix("+++ ").removeprefix("b/").rstrip("\t")
         elif line.startswith("@@"):
-            # `@@ -3 +4,2 @@`: two lines from line 4 on; without the second number it is one
-            # line
+            # `@@ -3 +4,2 @@` means two lines, beginning with line 4; without the second number,
+            # it is one line
             start, count = re.findall(r"\+(\d+)(?:,(\d+))?", line)[0]
             for i in range(int(count or 1)):
                 added.add((path, int(start) + i))
-    # `git diff` does not show files that were never added; -z keeps their names as they are
+    # `git diff` does not show files that were never added; with -z, Git does not escape their
+    # names
     untracked = _git(root, "ls-files", "-z", "--others", "--exclude-standard").split("\0")
     return [
         finding
@@ -648,18 +665,18 @@ def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[F
 
 
 def _git(root: Path, *arguments: str) -> str:
-    """The output of a Git command that is run in a folder.
+    """Returns the output of a Git command that is run in a folder.
 
     Raises:
         OptionError: if the command fails, or Git is not installed.
     """
-    # without this setting, Git writes names that are not ASCII with escapes, in quotes
+    # without this setting, Git writes names that are not ASCII in quotes, with escapes
     command = ["git", "-C", str(root), "-c", "core.quotePath=false", *arguments]
     try:
         process = subprocess.run(command, capture_output=True, check=False)
     except FileNotFoundError as error:
         raise OptionError("--diff needs git, which is not installed") from error
-    # the first line of Git's message says what is wrong, and the rest is advice
+    # the first line of Git's message says what is wrong; the rest is advice
     if process.returncode:
         first = process.stderr.decode(errors="replace").strip().partition("\n")[0]
         raise OptionError(f"--diff: {first}")

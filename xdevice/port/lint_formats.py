@@ -1,5 +1,5 @@
-"""The formats of `lint --format`: text for people, annotations for GitHub, JSON, and SARIF.
-Each function returns the whole output for some findings."""
+"""The formats of `lint --format`: text for people, annotations for GitHub, JSON, and SARIF. For
+each format, a function returns the whole output for a list of findings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from .report import installed_version
 
 
 def text(findings: Sequence[Finding]) -> str:
-    """A line for each finding, and a last line with the number of findings of each code."""
+    """Returns a line for each finding, followed by a line with the number of findings for each
+    code."""
     lines = [
         f"{finding.path}:{finding.line}:{finding.col}: {finding.code} {finding.message}"
         + (f" (cell {finding.cell})" if finding.cell else "")
@@ -27,8 +28,8 @@ def text(findings: Sequence[Finding]) -> str:
 
 
 def github(findings: Sequence[Finding]) -> str:
-    """A workflow command of GitHub Actions for each finding, which GitHub shows at the lines of the finding in a pull
-    request."""
+    """Returns a workflow command of GitHub Actions for each finding. In a pull request, GitHub shows the message next
+    to the lines of the finding."""
     return "".join(
         f"::error file={_escape(finding.path)},line={finding.line},col={finding.col},endLine={finding.end[0]},"
         f"title={finding.code}::{_escape(finding.message, is_value=False)}\n"
@@ -37,31 +38,31 @@ def github(findings: Sequence[Finding]) -> str:
 
 
 def _escape(text: str, is_value: bool = True) -> str:
-    """Escapes a text for a workflow command of GitHub Actions. `is_value` tells whether the text is the value of a
-    property, which a colon or a comma would end, or the message behind the properties."""
-    # as escapeProperty and escapeData do in https://github.com/actions/toolkit; % first, because
-    # the other replacements insert it
+    """Escapes a string for a workflow command of GitHub Actions. If `is_value`, the string is the value of a property,
+    which would end at a colon or a comma. Otherwise, it is the message after the properties."""
+    # like escapeProperty and escapeData in https://github.com/actions/toolkit; % is replaced first, because the other
+    # replacements insert it
     text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return text.replace(":", "%3A").replace(",", "%2C") if is_value else text
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    """The text of a JSON object with a list of the findings. docs/reference/lint.md documents
-    the keys."""
+    """Returns a JSON object, as text, that contains the list of findings.
+    docs/reference/lint.md documents the keys."""
     names = ("path", "line", "col", "end", "cell", "code", "message")
     rows = [{name: getattr(finding, name) for name in names} for finding in findings]
     return _write({"tool": "xdevice", "version": installed_version(), "findings": rows})
 
 
 def sarif(findings: Sequence[Finding]) -> str:
-    """A SARIF 2.1.0 log with the findings, and with the edits of `port` as fixes."""
-    # a log describes only the rules that it refers to
+    """Returns a SARIF 2.1.0 log with the findings, and with the edits of `port` as fixes."""
+    # a log describes only the rules to which its results refer
     codes = sorted({finding.code for finding in findings})
     rules = [{"id": code, "shortDescription": {"text": RULES[code].text}} for code in codes]
     driver = {"name": "xdevice", "version": installed_version(), "rules": rules}
     run = {
         "tool": {"driver": driver},
-        # by default SARIF counts columns in UTF-16 code units
+        # by default, SARIF counts columns in UTF-16 code units
         "columnKind": "unicodeCodePoints",
         "results": list(map(_result, findings)),
     }
@@ -74,12 +75,12 @@ def sarif(findings: Sequence[Finding]) -> str:
 
 
 def _write(document: object) -> str:
-    """A document as the text of a JSON file, with a line end."""
+    """Returns a document as the text of a JSON file, which ends with a line feed."""
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def _result(finding: Finding) -> dict[str, Any]:
-    """The entry of a finding in a SARIF log."""
+    """Returns the entry of a finding in a SARIF log."""
     artifact = {"artifactLocation": {"uri": finding.path}}
     place = {**artifact, "region": _region((finding.line, finding.col), finding.end)}
     result: dict[str, Any] = {
@@ -88,7 +89,7 @@ def _result(finding: Finding) -> dict[str, Any]:
         "message": {"text": finding.message},
         "locations": [{"physicalLocation": place}],
     }
-    # the findings that `port` can rewrite have a fix
+    # only findings that `port` can rewrite have a fix
     if finding.fix:
         replacements = [
             {
@@ -104,7 +105,8 @@ def _result(finding: Finding) -> dict[str, Any]:
 
 
 def _region(start: tuple[int, int], end: tuple[int, int]) -> dict[str, int]:
-    """The SARIF region from one line and column up to another."""
+    """Returns the SARIF region between two positions, which are pairs of a line and a
+    column."""
     return {
         "startLine": start[0],
         "startColumn": start[1],
@@ -113,7 +115,7 @@ def _region(start: tuple[int, int], end: tuple[int, int]) -> dict[str, int]:
     }
 
 
-# by the values of --format
+# maps the values of --format to the functions
 FORMATS: Final[dict[str, Callable[[Sequence[Finding]], str]]] = {
     "text": text,
     "github": github,

@@ -1,9 +1,9 @@
-"""The rules of lint. A rule reads the tree and the imports of one module, and nothing else of
-the project.
+"""The rules of lint. A rule reads only the syntax tree and the imports of one module, and
+nothing else of the project.
 
-`RULES` has the meaning of each code, and whether its rule is on by default. A rule is on if it
-was right in at least nine of ten places that people checked (docs/reference/lint.md has the
-figures), or if it cannot be wrong.
+`RULES` contains the meaning of each code, and whether its rule is enabled by default. A rule is
+enabled if it was right in at least 90 % of the places that people checked
+(docs/reference/lint.md has the figures), or if it cannot be wrong.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .values import TENSOR, inferred
 from .words import ROWS
 
 Found = Iterator[tuple[str, str] | tuple[str, str, ast.AST]]
-"""The results of a rule for one node: each is a code and a message, and perhaps the inner node
-that `port` would rewrite."""
+"""The results of a rule for one node. Each result is a code and a message. If `port` would
+rewrite only an inner node, this node comes third."""
 _Check = Callable[["_View", Any], Found]
 
 
 class Rule(NamedTuple):
-    """The meaning of a code, and whether its rule runs by default (`on`)."""
+    """The meaning of a code (`text`), and whether its rule runs by default (`on`)."""
 
     text: str
     on: bool
@@ -59,7 +59,7 @@ RULES: Final[dict[str, Rule]] = {
     "XD218": Rule("`.cuda()` moves to CUDA-only devices", True),
     "XD219": Rule("a CUDA-only name without a neutral word", True),
     "XD222": Rule("a function's default names a device", True),
-    "XD224": Rule("`pin_memory()` raises without an accelerator", False),
+    "XD224": Rule("`pin_memory()` raises an error without an accelerator", False),
     "XD401": Rule("a comment ignores nothing", True),
     "XD402": Rule("the host reads a value in some steps", False),
     "XD403": Rule("a test names vendor-specific devices", False),
@@ -69,19 +69,19 @@ _CUDA_NAME: Final = re.compile(
     r"(torch|paddle|paddle\.device)\.(cuda\.|CUDA|is_compiled_with_cuda)|tensorflow\.test\.is_built_with_cuda"
     r"|torch\.cuda$|torch\.profiler\.ProfilerActivity\.CUDA"
 )
-"""Matches the full names of functions, classes and modules that are for CUDA only."""
+"""Matches the full names of CUDA-only functions, classes and modules."""
 
 BY_PORT: Final = {"XD202", "XD217", "XD218", "XD219"}
-"""The codes whose findings are gone if `port` rewrites the expression. Its edits do not fix
-findings of other codes."""
+"""The codes of findings that disappear if `port` rewrites the expression. The edits of `port`
+do not fix findings with other codes."""
 
-# texts that name a GPU, in any framework: "cuda:0", "/GPU:1", "device:gpu"
+# strings that name a GPU in any framework: "cuda:0", "/GPU:1", "device:gpu"
 _GPU_TEXT: Final = re.compile(
     r"/?(?:device:)?(?:cuda|gpu|mps|xpu|npu|hip|rocm)(?::\d+)?", re.IGNORECASE
 )
 _VENDOR_TEXT: Final = re.compile(r"(?:cuda|mps|xpu|npu|hip)(?::\d+)?")
-"""Texts that name a device in the arguments of any function. "gpu" is not among them, because
-it means something else to DALI, for instance."""
+"""Matches strings that name a device in the arguments of any function. "gpu" is not included,
+because it has a different meaning in other libraries, such as DALI."""
 # functions whose first argument is a device
 _TAKE_A_DEVICE: Final = {
     "torch.device",
@@ -95,10 +95,9 @@ _TAKE_A_DEVICE: Final = {
     "jax.devices",
     "jax.local_devices",
 }
-# keyword arguments that are devices
+# keyword arguments whose value is a device
 _KEYWORDS: Final = {"device", "device_type", "map_location", "place", "ctx"}
-# names of variables and attributes that are taken for devices, so that their `.type` is that of a
-# device
+# names of variables and attributes that are assumed to be devices, so that their `.type` is the type of a device
 _DEVICE_NAMES: Final = {"device", "context", "ctx", "place"}
 # methods that read a tensor on the host
 _READS: Final = {"item", "numpy", "asnumpy", "asscalar", "tolist"}
@@ -113,8 +112,7 @@ _WAITS: Final = _READS | {
     "float",
     "hard_block",
 }
-"""The last names of functions and methods that wait for the device, or read what it
-computes."""
+"""The last names of functions and methods that wait for the device, or read its results."""
 _SYNCHRONIZE: Final = {"torch.cuda.synchronize", "paddle.device.cuda.synchronize"}
 # functions that return the time
 _CLOCKS: Final = {
@@ -133,9 +131,9 @@ _FOR_SEVERAL_GPUS: Final = {
 }
 """Names that suggest a program for several GPUs."""
 _DEVICE_WORD: Final = re.compile(r"cuda|gpu|device|accelerator|mps|xpu|npu", re.IGNORECASE)
-"""Matches names in a test that is about devices."""
-# last names of functions and methods that start work on the device, which may still run when a
-# clock behind them is read
+"""Matches names that suggest that a test is about devices."""
+# the last names of functions and methods that start work on the device. The work may still be
+# running when a clock is read afterwards
 _WORK: Final = {"backward", "matmul", "mm", "dot", "step", "forward", "model", "net"}
 # methods that return a moved tensor
 _MOVES: Final = {"to", "cpu", "cuda", "as_in_ctx", "as_in_context"}
@@ -145,25 +143,25 @@ _BY_PART_OF_NAME: Final = (
     'this recognizes a device by part of its name; use xdevice.device(...).kind == "gpu"'
 )
 _FRAMEWORKS: Final = {"torch", "tensorflow", "mxnet", "paddle", "jax"}
-# TensorRT runs on NVIDIA's GPUs only
+# TensorRT runs only on NVIDIA's GPUs
 _TENSORRT: Final = re.compile("tensorrt|trt", re.IGNORECASE)
-# paths of tests
+# the paths of test files
 _TESTS: Final = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*$|conftest\.py$)|_test\.py$")
 _GUARDED: Final = {"XD202", "XD217", "XD218", "XD219", "XD403"}
-"""The codes whose findings become part of the finding for the test that guards them."""
-# codes that are reported as XD403 in files of tests
+"""The codes of findings that are merged into the finding for the test that guards them."""
+# codes that are reported as XD403 in test files
 _IN_TESTS: Final = {"XD202", "XD217", "XD218", "XD219", "XD222"}
 _CONVENTIONS: Final = {"tf": "tensorflow", "jnp": "jax.numpy", "npx": "mxnet.npx"}
-"""Usual short names of modules. They count without an import, because chapters of books may
-have it in another file."""
+"""Usual short names of modules. They are recognized without an import, because the import may
+be in another file, as in chapters of books."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A finding of a rule: `node` is the place, and `text` the message. `part` is the node that `port` would rewrite:
-    `node` itself, or a node inside it. If the node is behind a test for one vendor's devices, `guard` is that test,
-    and otherwise None. If the node is such a test itself, `guarded` are the nodes that are reached only if it is
-    true."""
+    """A finding of a rule. `node` is its place, and `text` is the message. `part` is the node that `port` would
+    rewrite: `node` itself, or a node inside it. If a test for one vendor's devices guards the node, `guard` is
+    this test; otherwise, it is None. If the node is itself such a test, `guarded` are the nodes that are reached only
+    if the test is true."""
 
     code: str
     node: ast.AST
@@ -174,20 +172,20 @@ class Hit:
 
 
 def hits(module: PythonModule) -> Iterator[Hit]:
-    """The findings of all rules in a module, in no particular order."""
+    """Yields the findings of all rules in a module, in no particular order."""
     view = _View(module)
     is_test = _TESTS.search(module.source.path) is not None
     all_hits: list[Hit] = []
     for node in view.nodes:
         for rule in _BY_TYPE.get(type(node), ()):
-            # some rules also give the inner node that `port` would rewrite
+            # some rules also yield the inner node that `port` would rewrite
             for code, text, *parts in rule(view, node):
-                # a file of tests may name a device on purpose, so these findings have a code of
-                # their own, which is off by default
+                # test files may name a device on purpose, so these findings have a separate
+                # code, whose rule is disabled by default
                 if is_test and code in _IN_TESTS:
                     code, text = "XD403", f"{text} (in a test)"
                 all_hits.append(Hit(code, node, text, parts[0] if parts else node))
-    # after all rules, because the guarding tests are findings themselves
+    # after all rules have run, because the tests that guard findings are findings themselves
     guards = _guards(view, all_hits)
     for hit in all_hits:
         if hit.code in _GUARDED:
@@ -201,11 +199,11 @@ def hits(module: PythonModule) -> Iterator[Hit]:
 
 def _guards(view: _View, all_hits: list[Hit]) -> dict[ast.AST, ast.AST]:
     """Returns a dict that maps each guarded node to its test. A node is guarded if it is
-    reached only behind a test that is a finding itself. If there are several such tests, the
-    outermost one counts."""
+    reached only after a test that is itself a finding. If there are several such tests, the
+    dict contains the outermost test."""
     guards: dict[ast.AST, ast.AST] = {}
-    for hit in all_hits:  # the outer ones first
-        # if the test is guarded itself, the test that guards it counts, which is an outer one
+    for hit in all_hits:  # outer nodes come first
+        # if the test itself is guarded, the outer test that guards it is used
         if hit.code in _GUARDED:
             for guarded in guarded_by(hit.node, view.parents):
                 for node in ast.walk(guarded):
@@ -214,8 +212,8 @@ def _guards(view: _View, all_hits: list[Hit]) -> dict[ast.AST, ast.AST]:
 
 
 class _View:
-    """A module as the rules see it: its nodes and their parents, the full name of each imported name (`imports`), and
-    all names that occur in it (`words`)."""
+    """The view of a module on which the rules work: its nodes and their parents, the full name of each imported name
+    (`imports`), and all names that occur in the module (`words`)."""
 
     def __init__(self, module: PythonModule) -> None:
         self.module = module
@@ -230,14 +228,14 @@ class _View:
                 for alias in node.names:
                     name = alias.name if alias.asname else alias.name.partition(".")[0]
                     self.imports[alias.asname or name] = name
-            # relative imports are left out, because they name no framework
+            # relative imports are left out, because they never name a framework
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 for alias in node.names:
                     self.imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
 
     def full_name(self, node: ast.AST) -> str:
-        """The full name of an expression that begins with an imported name, such as
-        "torch.cuda.is_available"; "" for any other."""
+        """Returns the full name of an expression that begins with an imported name, such as
+        "torch.cuda.is_available"; "" for any other expression."""
         match node:
             case ast.Name(id=name):
                 return self.imports.get(name) or _CONVENTIONS.get(name, "")
@@ -247,8 +245,9 @@ class _View:
         return ""
 
     def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-        """The nodes around a node, from the innermost one up to the function or class that
-        contains it. Yields pairs: the node, and its child in which `node` is."""
+        """Yields the nodes around a node, from the innermost outwards, up to the function or
+        class that contains the node. Each is yielded as a pair of the outer node, and the child
+        through which it contains `node`."""
         while node in self.parents:
             child, node = node, self.parents[node]
             yield node, child
@@ -269,7 +268,8 @@ class _View:
         return False
 
     def framework(self) -> str:
-        """The framework that the module imports; "" if it imports none or several."""
+        """Returns the framework that the module imports; "" if it imports no framework, or
+        several."""
         names = {name.partition(".")[0] for name in self.imports.values()} & _FRAMEWORKS
         return names.pop() if len(names) == 1 else ""
 
@@ -280,8 +280,8 @@ def _speaks_of_devices(test: ast.expr) -> bool:
 
 
 def _device_text(node: ast.AST | None, pattern: re.Pattern[str] = _GPU_TEXT) -> str:
-    """The text of a node, if it is a string literal that matches the pattern for names of
-    devices; "" for any other node."""
+    """Returns the value of a node that is a string literal and matches `pattern`, by default
+    the pattern for names of GPUs; "" for any other node."""
     match node:
         case ast.Constant(value=str(text)) if pattern.fullmatch(text):
             return text
@@ -289,16 +289,17 @@ def _device_text(node: ast.AST | None, pattern: re.Pattern[str] = _GPU_TEXT) -> 
 
 
 def _method(call: ast.Call) -> str:
-    """The name of the called method, or of a function in a module; "" for a plain name."""
+    """Returns the last name of the called function if it is an attribute, such as a method or a
+    function in a module; "" if the call has another form."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
 def _hard_coded(view: _View, call: ast.Call) -> Found:
-    """Yields XD202 for a string literal that is an argument and names a device, unless the call
+    """Yields XD202 for an argument that is a string literal and names a device, unless the call
     is in a branch whose test mentions devices."""
     name = view.full_name(call.func)
     devices = [keyword.value for keyword in call.keywords if keyword.arg in _KEYWORDS]
-    # `x.to("cuda")`, but not a function `to` of a module
+    # `x.to("cuda")`, but not a module's function `to`
     if not name and _method(call) == "to":
         devices += call.args[:1]
     nodes = [device for device in devices if _device_text(device, _VENDOR_TEXT)]
@@ -309,14 +310,14 @@ def _hard_coded(view: _View, call: ast.Call) -> Found:
             text = _device_text(node)
             yield (
                 "XD202",
-                f'"{text}" is not available on every machine; use xdevice.try_gpu(), or take the device as an argument',
+                f'"{text}" is not available on every machine; use xdevice.try_gpu(), or make the device a parameter',
                 node,
             )
 
 
 def _collectives(view: _View, call: ast.Call) -> Found:
-    """Yields XD217 for `init_process_group("nccl")`, which chooses the collectives of NVIDIA's
-    GPUs."""
+    """Yields XD217 for `init_process_group("nccl")`, which chooses collectives that work only
+    on NVIDIA's GPUs."""
     name = 'torch.distributed.init_process_group("nccl")'
     if view.full_name(call.func) == name.partition("(")[0]:
         for node in [
@@ -328,13 +329,13 @@ def _collectives(view: _View, call: ast.Call) -> Found:
 
 
 def _cuda_method(view: _View, call: ast.Call) -> Found:
-    """Yields XD218 for `x.cuda()`, unless tests around the call tell vendors apart. Also yields
-    XD203 if the call has no arguments, and the program uses several GPUs and never calls
-    `set_device`."""
+    """Yields XD218 for `x.cuda()`, unless tests around the call distinguish between vendors.
+    Also yields XD203 if the call has no arguments, and the module seems to use several GPUs,
+    but does not contain the name `set_device`."""
     match call.func:
-        # a receiver with a full name is a module, such as in `tvm.cuda()`
+        # a receiver with a full name is a module, as in `tvm.cuda()`
         case ast.Attribute(attr="cuda", value=receiver) if not view.full_name(receiver):
-            # code with a branch for each vendor names CUDA on purpose
+            # code that has a branch for each vendor names CUDA on purpose
             if not tells_vendors_apart(call, view.parents):
                 yield "XD218", f"`.cuda()` is CUDA-only; use {ROWS['x.cuda()'].advice}"
             if (
@@ -356,7 +357,7 @@ def _is_bare(call: ast.Call) -> bool:
 
 def _load(view: _View, call: ast.Call) -> Found:
     """Yields XD205 for `torch.load(file)` without `map_location`."""
-    # the name None stands for `**options`, which may contain map_location
+    # None is the name of `**options`, which may contain map_location
     has_map_location = len(call.args) > 1 or any(
         keyword.arg in ("map_location", None) for keyword in call.keywords
     )
@@ -374,7 +375,7 @@ def _early_copy(view: _View, call: ast.Call) -> Found:
     method = _method(call)
     if method != "cpu" and (method != "to" or getattr(target, "value", None) != "cpu"):
         return
-    # `non_blocking=x` counts as true, unless x is the literal False
+    # `non_blocking=x` is taken to be true, unless x is the literal False
     if getattr(keywords.get("non_blocking"), "value", True) and "non_blocking" in keywords:
         yield (
             "XD204",
@@ -383,7 +384,8 @@ def _early_copy(view: _View, call: ast.Call) -> Found:
 
 
 def _waits_for_one_gpu(view: _View, call: ast.Call) -> Found:
-    """Yields XD207 for `torch.cuda.synchronize()` in a program that uses several GPUs."""
+    """Yields XD207 for `torch.cuda.synchronize()` in a module that seems to use several
+    GPUs."""
     if (
         _is_bare(call)
         and view.full_name(call.func) in _SYNCHRONIZE
@@ -391,14 +393,15 @@ def _waits_for_one_gpu(view: _View, call: ast.Call) -> Found:
     ):
         yield (
             "XD207",
-            "synchronize() waits for the current GPU only; xdevice.sync() waits for all",
+            "synchronize() waits only for the current GPU; use xdevice.sync(), which waits for all GPUs",
         )
 
 
 def _host_read(view: _View, call: ast.Call) -> Found:
-    """Yields XD208 for a call such as `x.item()` in a loop that trains. If the call is behind an `if` inside the loop,
-    yields XD402 instead."""
-    # without a framework, `.item()` is a method of NumPy, which waits for nothing
+    """Yields XD208 for a call such as `x.item()` in a loop that trains a model. If the call is in an `if` inside the
+    loop, yields XD402 instead."""
+    # if the module imports no framework, `.item()` is a method of NumPy, which waits for
+    # nothing
     if _method(call) not in _READS or call.args or not view.framework():
         return
     if isinstance(call.func, ast.Attribute) and _is_on_host(call.func.value):
@@ -407,29 +410,29 @@ def _host_read(view: _View, call: ast.Call) -> Found:
     for outer, _ in view.above(call):
         if isinstance(outer, ast.If | ast.IfExp):
             code = "XD402"
-        # only the innermost loop around the read counts
+        # only the innermost loop around the read is considered
         if isinstance(outer, _LOOPS):
             if _trains(outer):
                 yield (
                     code,
-                    f"`.{_method(call)}()` waits for the GPU; add up on the device, and read the sum less often",
+                    f"`.{_method(call)}()` waits for the GPU; add up values on the device, and read the sum less often",
                 )
             return
 
 
 def _is_on_host(node: ast.expr) -> bool:
-    """Whether the value of an expression is on the host already, because a call inside the expression has read it
-    there, as in `x.numpy().tolist()`."""
+    """Whether the value of an expression is already on the host, because a call inside the expression has read it, as
+    in `x.numpy().tolist()`."""
     return any(
         isinstance(inner, ast.Call) and _method(inner) in _READS for inner in ast.walk(node)
     )
 
 
 def _trains(loop: Any) -> bool:
-    """Whether the body of a loop contains a backward pass, not counting inner loops and functions."""
+    """Whether the body of a loop contains a backward pass. Inner loops and functions are ignored."""
     waiting: list[ast.AST] = list(loop.body)
-    for node in waiting:  # which grows meanwhile
-        # skip inner loops and functions with all that is in them
+    for node in waiting:  # the list grows during the loop
+        # skip inner loops and functions, with everything in them
         if isinstance(node, (*_LOOPS, ast.FunctionDef)):
             continue
         if isinstance(node, ast.Call) and _method(node) in (
@@ -443,12 +446,12 @@ def _trains(loop: Any) -> bool:
 
 
 def _thrown_away(view: _View, statement: ast.Expr) -> Found:
-    """Yields XD212 for `x.to(d)` as a statement, which has no effect on a tensor. This is the
-    only rule that needs the values of expressions, which the engine finds."""
+    """Yields XD212 for `x.to(d)` as a statement, which has no effect if x is a tensor. This is
+    the only rule that needs the values of expressions, which the engine infers."""
     match statement.value:
         case ast.Call(func=ast.Attribute(attr=method, value=receiver)) if method in _MOVES:
             # if the inference has not run, nothing is known about the receiver, and nothing is
-            # found
+            # reported
             if inferred(receiver) == TENSOR:
                 yield (
                     "XD212",
@@ -457,11 +460,12 @@ def _thrown_away(view: _View, statement: ast.Expr) -> Found:
 
 
 def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
-    """Yields XD217 for a CUDA-only name that has a vendor-neutral replacement, and XD219 for one that has none."""
+    """Yields XD217 for a CUDA-only name that has a vendor-neutral replacement, and XD219 for a CUDA-only name that has
+    no replacement."""
     name = view.full_name(node)
     is_property = last_name(node) == "is_cuda" and isinstance(node, ast.Attribute)
-    # assigning to a name and naming it in an annotation need no GPU, and code with a branch for
-    # each vendor names CUDA on purpose
+    # a name that is assigned to, or is in an annotation, needs no GPU, and code that has a
+    # branch for each vendor names CUDA on purpose
     if (
         not isinstance(node.ctx, ast.Load)
         or _is_annotation(view, node)
@@ -471,19 +475,20 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
     if is_property and not _is_on_purpose(view, node):
         yield (
             "XD217",
-            f"is_cuda is false on other vendors' GPUs; use {ROWS['x.is_cuda'].advice}",
+            f"is_cuda is false for tensors on other vendors' GPUs; use {ROWS['x.is_cuda'].advice}",
         )
     elif _CUDA_NAME.match(name) and not isinstance(view.parents.get(node), ast.Attribute):
         if (
             isinstance(parent := view.parents.get(node), ast.Call)
             and last_name(parent.func) == "hasattr"
         ):
-            return  # `hasattr(torch.cuda, "x")` asks what this release of PyTorch has
+            return  # `hasattr(torch.cuda, "x")` tests which names this release of PyTorch has
         row = ROWS.get(name)
         if row is None:
-            yield "XD219", f"{name} is CUDA-only, and xdevice knows no neutral replacement"
+            yield "XD219", f"{name} is CUDA-only, and xdevice has no neutral replacement for it"
         else:
-            # `advice` is the word to use, which "use" precedes, or says why there is none
+            # `advice` is either the word to use, which follows "use", or the reason why there
+            # is no word
             has_word = bool(row.xdevice or row.accelerator)
             if not has_word or not _is_on_purpose(view, node):
                 yield (
@@ -493,9 +498,8 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
 
 
 def _is_on_purpose(view: _View, node: ast.AST) -> bool:
-    """Whether code is about CUDA on purpose. This is assumed if "cuda" is in its path or in the name of a class around
-    it, if it is in setup.py, which decides what to build, or if tests around it check a release or name other
-    vendors."""
+    """Whether code names CUDA on purpose. This is assumed if "cuda" is in its path or in the name of a class around it,
+    if it is in setup.py, which decides what to build, or if tests around it check a release or name other vendors."""
     path = view.module.source.path
     names, inner = [path], node
     while inner in view.parents:
@@ -509,7 +513,7 @@ def _is_on_purpose(view: _View, node: ast.AST) -> bool:
 
 def _is_annotation(view: _View, node: ast.AST) -> bool:
     """Whether a name is in an annotation, which needs no GPU."""
-    # up through `Optional[x]`, `x | None` and the like
+    # go up through `Optional[x]`, `x | None` and the like
     parent = view.parents[node]
     while isinstance(parent, ast.Subscript | ast.BinOp | ast.Tuple):
         node, parent = parent, view.parents[parent]
@@ -559,18 +563,18 @@ def _copies_nothing(view: _View, node: ast.With) -> Found:
             if re.search("device|gpu|cpu", name):
                 yield (
                     "XD209",
-                    "this gives the tensor a second name and copies nothing; use xdevice.to_device(x, device)",
+                    "this only binds a second name to the tensor, and copies nothing; use xdevice.to_device(x, device)",
                 )
 
 
 def _too_late(view: _View, node: ast.Assign) -> Found:
     """Yields XD214 for `os.environ["CUDA_VISIBLE_DEVICES"] = ...` below the import of a
-    framework, which may have read the variable already."""
+    framework, which may already have read the variable."""
     match node.targets[0]:
         case ast.Subscript(value=owner, slice=ast.Constant(value="CUDA_VISIBLE_DEVICES")):
             if view.full_name(owner) != "os.environ":
                 return
-            # the nodes above this one in the file; those without a line do not count
+            # the nodes above this node in the file; nodes without a line are ignored
             before = (
                 other
                 for other in view.nodes
@@ -581,17 +585,17 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
                 for other in before
                 for name in imported_names(other, view.module)
             }
-            # [:1]: one finding, even if several frameworks were imported
+            # [:1]: report only one finding, even if several frameworks were imported
             for name in sorted(names & _FRAMEWORKS)[:1]:
                 yield (
                     "XD214",
-                    f"{name} was imported earlier, and may have read the variable already; set it before the import",
+                    f"{name} was imported earlier, and may already have read the variable; set it before the import",
                 )
 
 
 def _time(view: _View, node: ast.BinOp) -> Found:
-    """Yields XD201 for `clock() - start` after work for the device, if nothing in between waits
-    for the device. Programs for TensorFlow are left out."""
+    """Yields XD201 for `clock() - start` after work on the device, if no call in between waits
+    for the device. Modules that import TensorFlow are left out."""
     match node:
         case ast.BinOp(left=ast.Call(func=clock), op=ast.Sub(), right=ast.Name(id=start)):
             if view.full_name(clock) not in _CLOCKS or view.framework() in ("", "tensorflow"):
@@ -605,14 +609,14 @@ def _time(view: _View, node: ast.BinOp) -> Found:
             if calls & _WORK and not calls & _WAITS:
                 yield (
                     "XD201",
-                    "the device may still be busy when this time is taken; use xdevice.Timer, or xdevice.sync() first",
+                    "the device may still be busy when the clock is read; use xdevice.Timer, or xdevice.sync() first",
                 )
 
 
 def _statements_since(view: _View, node: ast.AST, name: str) -> list[ast.stmt]:
-    """The statements between the last assignment to `name`, where the clock is first read, and
-    the statement with `node`. Both are in one block of the same function. Empty if there is no
-    such assignment."""
+    """Returns the statements between the last assignment to `name`, which reads the clock for
+    the first time, and the statement that contains `node`. Both must be in the same block of
+    the same function. Returns an empty list if there is no such assignment."""
     for outer, child in view.above(node):
         body = getattr(outer, "body", None)
         if not isinstance(body, list) or child not in body:
@@ -639,8 +643,8 @@ def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDe
     ]
     for argument, default in pairs:
         text = _device_text(default)
-        # a parameter such as `device_type` takes the type of a device, which autocast needs,
-        # and no device
+        # the value of a parameter such as `device_type` is not a device, but the type of a
+        # device, which autocast needs
         is_device = "device" in argument.arg and "type" not in argument.arg
         if (
             text
@@ -662,11 +666,11 @@ def _pinned(view: _View, call: ast.Call) -> Found:
     if _method(call) == "pin_memory" and _is_bare(call) and not view.is_guarded(call):
         yield (
             "XD224",
-            f"`.pin_memory()` raises without an accelerator; check {ROWS['torch.cuda.is_available'].advice} first",
+            f"`.pin_memory()` fails without an accelerator; first check {ROWS['torch.cuda.is_available'].advice}",
         )
 
 
-# the rules for each class of nodes
+# maps each class of nodes to its rules
 _BY_TYPE: Final[dict[type, tuple[_Check, ...]]] = {
     ast.Call: (
         _hard_coded,

@@ -1,5 +1,5 @@
 """The sites of a module for `xdevice port --to accelerator`, which writes PyTorch's own words
-for any vendor's device."""
+for the devices of any vendor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .rules_of_calls import needs_no_brackets
 from .values import AVAILABLE, DEVICES, inferred, is_only
 from .words import ROWS
 
-# beginnings of full names that are for one vendor's devices
+# the full names of functions for one vendor's devices begin like this
 _VENDORS: Final = (
     "torch.cuda.",
     "torch.xpu.",
@@ -33,9 +33,9 @@ _TAKE_DEVICES: Final = {
     "torch.get_device_module",
 }
 _ON_DEVICE: Final = {"device", "map_location"}
-"""PyTorch's keyword arguments that take a device as well as its name."""
-# the two forms of a literal in which "cuda" can be replaced: "cuda:1", and the beginning of
-# f"cuda:..."
+"""PyTorch's keyword arguments whose value may be a device or the name of a device."""
+# the two forms of a literal in which "cuda" can be replaced: a string such as "cuda:1", and an
+# f-string that begins like f"cuda:..."
 _QUOTED: Final = re.compile(rb"""(["'])cuda(:\d+)?\1""")
 _FILLED: Final = re.compile(rb"""[fF](["'])cuda:""")
 
@@ -44,13 +44,13 @@ class NeutralSites(JudgedSites):
     """The sites of one module for the target "accelerator": uses of devices, with their
     verdicts.
 
-    This differs from the target "xdevice" in two ways: each string that names CUDA is a site of its own, wherever it
-    occurs, and most methods and functions stay as they are.
+    This target differs from the target "xdevice" in two ways: each string that names CUDA is a separate site, wherever
+    it occurs, and most methods and functions stay as they are.
     """
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
-        """Judges a method call. Returns None if it is no use of a device. PyTorch's own methods
-        are right on any device, except `.cuda()`."""
+        """Judges a method call. Returns None if the call is not a use of a device. All methods
+        of PyTorch except `.cuda()` are right on any device."""
         judged = super()._judge_method(use, full_name)
         if judged is None or judged[1].verdict == "not a device":
             return judged
@@ -72,14 +72,14 @@ class NeutralSites(JudgedSites):
         # such as mxnet.Context("gpu")
         if full_name.endswith("Context") and names_gpu:
             return left_open(use.idiom.why)
-        # such as paddle.set_device("cpu"), or with a device that comes from elsewhere
+        # such as paddle.set_device("cpu"), or a call with a device that is chosen elsewhere
         if full_name.endswith("set_device") and not names_gpu:
             return _NEUTRAL
         row = ROWS.get(full_name)
-        # `differs` is "neutral as it is" for names that are right for any vendor already
+        # `differs` is "neutral as it is" for names that are already right for any vendor
         if row is not None and row.xdevice and "neutral as" not in row.differs:
             return left_open(f"{row.differs}; --to xdevice writes {row.xdevice}")
-        # d2l's helpers choose a device themselves, which no word of PyTorch changes
+        # d2l's helpers choose a device themselves, and no word of PyTorch changes that
         if full_name.startswith("d2l."):
             return left_open(
                 "only --to xdevice has a neutral replacement for this helper of d2l"
@@ -87,14 +87,15 @@ class NeutralSites(JudgedSites):
         return _NEUTRAL
 
     def _judge_torch_device(self, use: Use) -> Judgement:
-        """Judges `torch.device("cuda")`, which is replaced as a whole. For any other argument,
-        the call is neutral: a string in it that names CUDA is a site of its own."""
+        """Judges `torch.device("cuda")`, which is replaced as a whole. With any other argument,
+        the call is neutral; a string in it that names CUDA is a separate site."""
         argument = use.only_argument
         if argument is None or text_of(argument) != "cuda":
             return _NEUTRAL
         text = self.accelerator
-        # without an accelerator, the value of the new text is None, so `or torch.device("cpu")`
-        # is added; but not in a comparison, which would then be true for a tensor on the CPU
+        # on a machine without an accelerator, the value of the new text is None, so `or
+        # torch.device("cpu")` is added. In a comparison, it is not added, because the
+        # comparison would then be true for a tensor on the CPU
         if not rules_of_words.has_gpu(use) and not isinstance(use.parent, ast.Compare):
             text = f'{text} or {self.torch_name}.device("cpu")'
             text = text if needs_no_brackets(use) else f"({text})"
@@ -102,20 +103,20 @@ class NeutralSites(JudgedSites):
         return proven(why, use.replace(text), argument, since="2.6")
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
-        """Judges a keyword argument such as `device=x`. Returns None in a call with a rule of its own, and for strings
-        other than "cpu", because a string that names CUDA is a site itself."""
+        """Judges a keyword argument such as `device=x`. Returns None if the call has its own rule, and for strings
+        other than "cpu", because a string that names CUDA is a separate site."""
         judged = super()._judge_keyword(node)
         if judged is None or text_of(node.value) not in (None, "cpu"):
             return None
         use, judgement = judged
-        # what `--to xdevice` rewrites is a device or None, which PyTorch takes on any accelerator
+        # if `--to xdevice` would rewrite the argument, it is a device or None, which PyTorch accepts on any accelerator
         return use, judgement if judgement.verdict != "rewritten" else _NEUTRAL
 
     # strings that name CUDA
 
     def _judge_text(self, node: ast.expr) -> Judged | None:
-        """Judges a string that names CUDA, or "nccl". Returns None for any other string, and
-        for a string in a call that is a site itself."""
+        """Judges a string that names CUDA, and the string "nccl". Returns None for any other
+        string, and for a string in a call that is itself a site."""
         judged = super()._judge_text(node)
         if judged is not None or "torch" not in self.frameworks:
             return judged
@@ -125,8 +126,7 @@ class NeutralSites(JudgedSites):
             return use, self._judge_cuda_text(use, self._place_of(filling), filling)
         if not is_only(inferred(node), DEVICES):
             return None
-        # the value of a string is one atom, whose subject is the text, with a star for each part
-        # that is filled in
+        # the value of a string is a single atom. Its subject is the text, with a star for each part that is filled in
         match = re.match(r"cuda(:|$)", str(next(iter(inferred(node))).subject))
         if match is None:
             return None
@@ -139,13 +139,14 @@ class NeutralSites(JudgedSites):
                 )
             edits = use.replace(self.accelerator_name)
             return use, proven("the type of the current accelerator", edits, since="2.6")
-        # in a call that is a site itself, the string is rewritten with the call
+        # if the call is itself a site, the string is rewritten together with the call
         place = self._place_of(node)
         return None if place == "a site" else (use, self._judge_cuda_text(use, place))
 
     def _filling(self, node: ast.expr) -> ast.expr | None:
-        """The expression that fills in a string such as "cuda:%d" or "cuda:{}": the operation
-        with `%`, or the call of `format`. None for any other string."""
+        """Returns the expression that inserts a value into a string such as "cuda:%d" or
+        "cuda:{}": the operation with `%`, or the call of `format`. Returns None for any other
+        string."""
         parent = self.parents.get(node)
         match text_of(node), parent:
             case "cuda:%d" | "cuda:%s", ast.BinOp(op=ast.Mod(), left=left) if left is node:
@@ -158,16 +159,15 @@ class NeutralSites(JudgedSites):
     def _judge_cuda_text(
         self, use: Use, place: str, filling: ast.expr | None = None
     ) -> Judgement:
-        """Judges a string that names CUDA. `place` says where it occurs (see `_place_of`), and
-        `filling` is the expression that fills in its index, if there is one."""
+        """Judges a string that names CUDA. `place` says where the string occurs (see
+        `_place_of`). `filling` is the expression that inserts an index into the string, or
+        None."""
         if place == "elsewhere":
-            return left_open(
-                "the string names CUDA, but it is not known what it is used for", "XD165"
-            )
+            return left_open("the string names CUDA, but its use is not known", "XD165")
         accelerator = self.accelerator
         segment = self.segment(use.node).encode()
         why = "names the current accelerator"
-        # the whole string is replaced: by the device, or by its type where the device may be missing
+        # the whole string is replaced by the device or, where the device may be missing, by the type of the device
         if text_of(use.node) == "cuda":
             text = accelerator if place == "device" else rules_of_words.device_type(use)
             return proven(why, use.replace(text), since="2.6")
@@ -178,10 +178,11 @@ class NeutralSites(JudgedSites):
             and _FILLED.match(segment) is None
         ):
             return left_open("the string is not written as one plain literal", "XD165")
-        # where the opening quote is: the literal becomes an f-string with the same quotes
+        # the position of the opening quote: the literal becomes an f-string with the same
+        # quotes
         quote = segment.index(b"cuda") - 1
-        # without an accelerator, the text would be "None:0", so `or "cpu"` is added, in other quotes
-        # than those of the literal
+        # on a machine without an accelerator, the text would be "None:0", so `or "cpu"` is added. Its quotes must
+        # differ from those of the literal
         if place != "device" and not rules_of_words.has_gpu(use):
             other = "'" if segment[quote : quote + 1] == b'"' else '"'
             accelerator = f"{accelerator} or {other}cpu{other}"
@@ -200,12 +201,14 @@ class NeutralSites(JudgedSites):
         return proven(why, edits, since="2.6")
 
     def _place_of(self, node: ast.expr) -> str:
-        """Where a string occurs.
+        """Returns a word that says where a string occurs:
 
-        "device": as the device of a PyTorch function, which fails if the machine lacks it.
-        "text": where a device is made of it, here or later, and the machine need not have it.
-        "a site": in a call that is a site itself. "elsewhere": it is not known what the string
-        is used for.
+        - "device": it is the device of a PyTorch function, which fails if the machine does not
+          have this device;
+        - "text": a device object is created from it, here or later, and the machine need not
+          have this device;
+        - "a site": it is in a call that is itself a site;
+        - "elsewhere": its use is not known.
         """
         parent = self.parents.get(node)
         call = self.parents.get(parent) if isinstance(parent, ast.keyword) else parent
@@ -220,7 +223,7 @@ class NeutralSites(JudgedSites):
                 takes_device = (
                     is_move or name in _TAKE_DEVICES or name.startswith("torch.cuda.")
                 )
-                # `torch.device` makes an object even if the machine lacks the device
+                # `torch.device` creates an object even if the machine does not have the device
                 if name == "torch.device":
                     return "text"
             if takes_device:
@@ -236,8 +239,8 @@ class NeutralSites(JudgedSites):
         return "text" if is_choice or node in self.device_origins else "elsewhere"
 
     def _is_compared(self, node: ast.expr) -> bool:
-        """Whether a string is compared with the type or the name of a device, by an operator or
-        by `startswith`."""
+        """Whether a string is compared with the type or the name of a device, either with an
+        operator or with `startswith`."""
         parent = self.parents.get(node)
         match parent:
             case ast.Compare(left=left, ops=[_], comparators=[right]):
@@ -246,7 +249,7 @@ class NeutralSites(JudgedSites):
                 return argument is node and _names_device(owner)
         return False
 
-    # comparisons and conditional expressions are no sites here: the strings in them are
+    # comparisons and conditional expressions are not sites here, but the strings in them are
     _JUDGES: ClassVar[dict[type, Any]] = {
         **JudgedSites._JUDGES,
         ast.Compare: None,

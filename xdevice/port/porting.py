@@ -1,4 +1,4 @@
-"""The edits around the sites of a rewritten file: they insert `import xdevice` and
+"""The edits of a rewritten file that are not part of a site: they insert `import xdevice` and
 `set_backend`, and remove imports that are no longer used."""
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from .sources import PythonModule, Source
 def import_edits(
     source: Source, modules: Iterable[PythonModule], sites: list[Site], backend: str | None
 ) -> set[Edit]:
-    """The edits that insert the imports which a file needs for its rewritten sites. `backend`
-    is the name to write into `set_backend`; if it is None, the framework that the file imports
-    is written, provided that it imports only one.
+    """Returns the edits that insert the imports which a file needs for its rewritten sites.
+    `backend` is the name that is written into `set_backend`. If it is None, the name of the
+    framework that the file imports is written, provided that the file imports only one.
 
-    `set_backend` goes above the import of the framework, because xdevice has to load the
-    framework itself for virtual GPUs of Paddle and TensorFlow, and for MXNet with a newer
-    NumPy. It is left out if no framework is known, and in lines that several tabs share.
+    `set_backend` is inserted above the import of the framework, because xdevice itself has to
+    load the framework if Paddle or TensorFlow use virtual GPUs, or if MXNet runs with a newer
+    NumPy. `set_backend` is left out if no framework is known, or if several tabs share the
+    line.
     """
     edits = set()
     for module in modules:
@@ -35,21 +36,22 @@ def import_edits(
             (statement.lineno, statement.col_offset) if statement is not None else (1, 0)
         )
         frameworks = frameworks_of(module)
-        # with several frameworks none is chosen, because the program may use any of them
+        # if there are several frameworks, none is chosen, because the program may use any of
+        # them
         name = backend or (min(frameworks) if len(frameworks) == 1 else None)
-        # a line that several tabs share must be right in each, so it names no framework
+        # a line that several tabs share must be right in each tab, so it names no framework
         name = None if _is_shared(source, line, module.tab) else name
         lines = _lines_to_insert(module, sites_of_module, name)
         if not lines:
             continue
         start = source.offset(line, col)
-        # the statement does not begin its line, as in `import a; import torch`
+        # the statement is not the first on its line, as in `import a; import torch`
         if col:
-            # equal offsets mean an insertion
+            # an edit with equal offsets is an insertion
             edits.add(Edit(start, 0, start, "; ".join([*lines, ""])))
             continue
-        # the import goes before a site that begins at the same position: the rank of a site is
-        # minus its end, and no site ends behind the text
+        # the import must come before a site that begins at the same position. The rank of a
+        # site is its negative end, and no site ends after the end of the text
         before_all_sites = -len(source.text)
         text = (source.newline * 2).join(lines) + source.newline
         edits.add(Edit(start, before_all_sites, start, text))
@@ -57,14 +59,14 @@ def import_edits(
 
 
 def _lines_to_insert(module: PythonModule, sites: list[Site], backend: str | None) -> list[str]:
-    """The lines to insert: imports of xdevice and torch, if the new text of the sites uses them
-    and the module does not import them. `set_backend(backend)` follows the import of xdevice,
-    unless `backend` is None."""
+    """Returns the lines to insert. xdevice or torch is imported if the new text of the sites
+    uses it, and the module does not import it already. `set_backend(backend)` follows the
+    import of xdevice, unless `backend` is None."""
     written = "".join(edit.text for site in sites for edit in site.edits)
     lines = []
-    # a program that imports xdevice already is taken to have chosen its backend
+    # if a program imports xdevice already, it is assumed to select its backend itself
     if "xdevice." in written and not _has_import(module.tree, "xdevice"):
-        # without this line, `set_backend` would turn on NumPy's semantics, which the program does not use
+        # without this line, `set_backend` would enable NumPy's semantics, which the program does not use
         if backend == "mxnet" and not _sets_semantics(module.tree):
             lines += ["import os", _KEEP_MX_ND]
         lines.append("import xdevice")
@@ -79,9 +81,9 @@ _CUDA_MODULE: Final = re.compile(r"torch\.cuda(\.|$)")
 
 
 def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
-    """The edits that remove those imports from `torch.cuda` whose last use is rewritten by
-    `edits`; an empty set for a package's `__init__.py`."""
-    # other modules may import the name from a package's `__init__.py`
+    """Returns the edits that remove imports from `torch.cuda` if `edits` rewrite all uses of
+    the imported names. The result is empty for the `__init__.py` of a package."""
+    # other modules may import these names from the `__init__.py` of a package
     if module.source.path.endswith("__init__.py"):
         return set()
     nodes, parents = module.nodes, module.parents
@@ -92,7 +94,7 @@ def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
             and not node.level
             and _CUDA_MODULE.match(node.module or "")
         ):
-            # only some of the names of one import may have lost their uses
+            # perhaps only some of the imported names have lost their uses
             gone = {
                 alias
                 for alias in node.names
@@ -104,8 +106,8 @@ def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
 
 
 def _is_unused(module: PythonModule, name: str, edits: set[Edit]) -> bool:
-    """Whether an imported name has uses, the edits replace all of them, and no string is equal
-    to the name."""
+    """Whether an imported name becomes unused: it has uses, the edits replace all of these, and
+    no string is equal to the name."""
     nodes = module.nodes
     uses = [
         module.span(node) for node in nodes if isinstance(node, ast.Name) and node.id == name
@@ -114,7 +116,7 @@ def _is_unused(module: PythonModule, name: str, edits: set[Edit]) -> bool:
     is_rewritten = all(
         any(edit.start <= start and end <= edit.end for edit in edits) for start, end in uses
     )
-    # an import that had no uses before is there for another reason, and a string that equals
+    # an import that was unused before exists for another reason, and a string that is equal to
     # the name may be in `__all__`
     return bool(uses) and is_rewritten and name not in texts
 
@@ -125,16 +127,16 @@ def _without(
     gone: set[ast.alias],
     parents: dict[ast.AST, ast.AST],
 ) -> Edit:
-    """The edit that removes the names `gone` from an import. If no name is left, the edit
-    removes the statement with its line. If the statement shares its line with other code, or is
-    alone in its block, it becomes `pass`."""
+    """Returns the edit that removes the names `gone` from an import. If no name is left, the
+    edit removes the statement and its line. But if the statement shares its line with other
+    code, or is the only statement of its block, it is replaced with `pass`."""
     start, end = module.span(node)
     text = module.source.text
     rest = [alias for alias in node.names if alias not in gone]
     if rest:
         new = ast.unparse(ast.ImportFrom(node.module, rest, 0))
         return Edit(start, -end, end, new)
-    # the beginning of the line, and the rest of it if that is blank
+    # the beginning of the line, and the rest of the line if the rest is blank
     first = text.rfind(b"\n", 0, start) + 1
     line = re.compile(rb"[ \t]*\r?\n").match(text, end)
     is_alone = len(getattr(parents.get(node), "body", ())) == 1
@@ -149,13 +151,13 @@ def _is_within(site: Site, module: PythonModule) -> bool:
 
 
 _KEEP_MX_ND: Final = 'os.environ.setdefault("XDEVICE_MXNET_NP", "0")'
-"""A line for MXNet programs that use the arrays of `mx.nd`: without it, `set_backend("mxnet")`
-turns NumPy's semantics on."""
+"""A line for MXNet programs that use the arrays of `mx.nd`. Without this line,
+`set_backend("mxnet")` enables NumPy's semantics."""
 
 
 def _sets_semantics(tree: ast.Module) -> bool:
-    """Whether an MXNet program turns NumPy's semantics on: by `set_np`, or by importing d2l,
-    which calls it."""
+    """Whether an MXNet program enables NumPy's semantics, either with `set_np`, or by importing
+    d2l, which calls `set_np`."""
     for node in ast.walk(tree):
         match node:
             case (
@@ -169,7 +171,7 @@ def _sets_semantics(tree: ast.Module) -> bool:
 
 def _has_import(tree: ast.Module, package: str) -> bool:
     """Whether a module imports a package under its own name at its top level. An import inside
-    a function or `try` does not count, because other code may run without it."""
+    a function or `try` is ignored, because other code may run without it."""
     for node in tree.body:
         if isinstance(node, ast.Import):
             packages = [alias.name.split(".")[0] for alias in node.names if not alias.asname]
@@ -179,14 +181,14 @@ def _has_import(tree: ast.Module, package: str) -> bool:
 
 
 def _statement_below_import(module: PythonModule, first_use: int) -> ast.stmt | None:
-    """The statement before which the import goes: the first import of a framework, if no site
-    is above it; else the first statement behind the docstring and the imports from
-    `__future__`. None for a module without such a statement.
+    """Returns the statement before which the import is inserted. This is the first import of a
+    framework, unless a site is above it; then it is the first statement after the docstring and
+    the imports from `__future__`. Returns None if the module has no such statement.
 
     `first_use` is the line of the first site.
     """
     has_docstring = ast.get_docstring(module.tree, clean=False) is not None
-    # no statement may come before the docstring and the imports from `__future__`
+    # no other statement may come before the docstring and the imports from `__future__`
     plain = [node for node in module.tree.body[has_docstring:] if not _is_from_future(node)]
     for node in plain:
         if node.lineno <= first_use and any(map(framework_of, imported_names(node, module))):
@@ -200,8 +202,8 @@ def _is_from_future(node: ast.stmt) -> bool:
 
 
 def _is_shared(source: Source, line: int, tab: str | None) -> bool:
-    """Whether a line belongs to other tabs of a d2l text as well as to `tab`; False in other
-    files, whose tab is None."""
+    """Whether a line of a page of d2l belongs not only to `tab`, but also to other tabs. False
+    in other files, for which `tab` is None."""
     # the last cell that begins at or before the line
     cell = next((cell for cell in reversed(source.cells or ()) if cell.line <= line), None)
     return tab is not None and cell is not None and (cell.tabs or source.default_tabs) != (tab,)

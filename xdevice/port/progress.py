@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Progress = Callable[[str, int, int], None]
-"""A function that is called with the name of a step, the amount of it that is done, and the
-total, as in ("reading", 12, 476)."""
+"""A function that is called with the name of a step, the amount of work done in this step, and
+the total amount, as in ("reading", 12, 476)."""
 
 
 def unseen(step: str, done: int, total: int) -> None:
-    """The `Progress` that shows nothing."""
+    """Ignores its arguments: the `Progress` for callers that do not want a bar."""
 
 
 @contextmanager
 def shown_on_terminal() -> Iterator[Progress]:
     """Shows a bar on standard error while the block runs, and removes it afterwards.
 
-    Yields the `Progress` that moves the bar; if standard error is not a terminal, a `Progress`
-    that shows nothing.
+    Yields the `Progress` that moves the bar. If standard error is not a terminal, it yields a
+    `Progress` that does nothing.
     """
     from rich.console import Console
     from rich.progress import Progress as Bars
@@ -31,10 +31,10 @@ def shown_on_terminal() -> Iterator[Progress]:
         return
     # transient: the bar is erased at the end, so that only the command's own output stays
     with Bars(console=console, transient=True) as bars:
-        # no total yet: until the first step begins, rich shows that something is going on
+        # no total yet: until the first step begins, rich shows an animated bar
         bar = bars.add_task("", total=None)
 
-        # one bar for all steps: its label and its total change with the step
+        # all steps use the same bar: only its label and its total change
         def show(step: str, done: int, total: int) -> None:
             """Moves the bar: the `Progress` for the block."""
             bars.update(bar, description=step, completed=done, total=total)

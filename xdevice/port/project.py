@@ -1,5 +1,5 @@
-"""The modules that are examined together: the module that an import means, and the functions and
-classes in these modules."""
+"""The modules that are examined together, and the functions and classes in these modules. Imports are resolved to the
+modules."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 class Function:
     """A function of the project, or a lambda.
 
-    `node` is the definition, `owner` the class of a method, and `outer` the function around an
-    inner one. `args` are all parameters except `*args` and `**kwargs`, `positional` the names
-    of those that can be passed by position, and `keywords` the names of the others. `locals`
-    are the names that the function binds, including its parameters, and `globals` are those
+    `node` is the definition, `owner` is the class of a method, and `outer` is the function
+    around an inner function; both are None for other functions. `args` are all parameters
+    except `*args` and `**kwargs`. `positional` are the names of those parameters that can be
+    passed by position, and `keywords` are the names of the keyword-only parameters. `locals`
+    are the names that the function binds, including its parameters, and `globals` are the names
     that it declares as global.
     """
 
@@ -33,9 +34,9 @@ class Function:
     name: str
     owner: Class | None = None
     outer: Function | None = None
-    is_method: bool = False  # called on an object, which is its first argument
+    is_method: bool = False  # is called on an object, which becomes the first argument
     is_property: bool = False
-    has_callers: bool = False  # something in the project calls it, or may do so
+    has_callers: bool = False  # code in the project calls it, or may call it
     has_unknown_callers: bool = False  # code outside the project may call it with any arguments
     has_yield: bool = False
 
@@ -64,25 +65,25 @@ class Function:
 
     @property
     def receiver(self) -> str | None:
-        """The parameter that gets the object on which a method is called (`self`), or the class
-        (`cls`); None for functions, static methods, and methods that accept the object through
-        `*args`."""
+        """The name of the parameter for the object on which a method is called (`self`), or for
+        the class (`cls`). None for functions and static methods, and for methods that receive
+        the object through `*args`."""
         return self.positional[0] if self.is_method and self.positional else None
 
 
 def _nodes_of_scope(body: list[ast.AST]) -> Iterator[ast.AST]:
-    """The nodes of a function's body. The functions and classes defined in it are included, but
-    not the nodes inside them."""
+    """Yields the nodes of a function's body. For a function or class that is defined in the
+    body, the definition is included, but not the nodes inside it."""
     waiting = list(body)
-    for node in waiting:  # which grows meanwhile
+    for node in waiting:  # the list grows during the loop
         yield node
         if not isinstance(node, (*SCOPES, ast.ClassDef)):
             waiting += ast.iter_child_nodes(node)
 
 
 def _names_bound_by(node: ast.AST) -> Iterable[str]:
-    """The names that a node itself binds in its scope; those that its child nodes bind are left
-    out."""
+    """Returns the names that a node itself binds in its scope. Names that its child nodes bind
+    are left out."""
     match node:
         case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
             return [name]
@@ -104,11 +105,11 @@ def _names_bound_by(node: ast.AST) -> Iterable[str]:
 class Class:
     """A class of the project.
 
-    `outer` is the class around an inner one. `bases` are the values of its bases, in the order
-    of the class statement. `methods` and `inner` are the functions and classes in its body, by
-    name. `lineage` are the class itself and its bases in the project, in the order in which
-    Python looks for a method. `united_with` leads to the class that stands for its family (see
-    `family`).
+    `outer` is the class around an inner class, else None. `bases` are the values of its bases,
+    in the order of the class statement. `methods` and `inner` map names to the functions and
+    classes in its body. `lineage` contains the class itself and its bases in the project, in
+    the order in which Python looks for a method. `united_with` leads to the class that stands
+    for the family (see `family`).
     """
 
     node: ast.ClassDef
@@ -120,31 +121,32 @@ class Class:
     inner: dict[str, Class] = field(default_factory=dict)
     united_with: Class | None = None
     foreign_bases: frozenset[str] = frozenset()
-    """The full names of all direct and indirect bases outside the project; "?" for one that is
-    not known."""
+    """The full names of all direct and indirect bases outside the project; "?" stands for an
+    unknown base."""
 
     def __post_init__(self) -> None:
-        # stored until the bases change, because each method call needs it
+        # stored until the bases change, because each method call reads the lineage
         self.lineage: tuple[Class, ...] = (self,)
         # the direct subclasses, whose lineages change with the bases of this class
         self._subclasses: set[Class] = set()
 
     def family(self) -> Class:
-        """The class that stands for all classes that are related to this one by inheritance. It
-        is the same for all of them."""
+        """Returns the class that stands for the family of this class, that is, for all classes
+        that are related to it by inheritance. The result is the same for all of these
+        classes."""
         cls = self
         while cls.united_with is not None:
             cls = cls.united_with
         return cls
 
     def inherit(self, bases: Sequence[Value]) -> None:
-        """Sets the bases, and brings the lineages of this class and its subclasses up to date.
-        It is called again when more about the bases is known."""
+        """Sets the bases, and updates the lineages of this class and its subclasses. This
+        method is called again when more is known about the bases."""
         self.bases = bases
         for base in self.direct_bases():
             base._subclasses.add(self)
-        # subclasses only if something has changed: otherwise, classes that inherit in a circle
-        # would keep this loop going
+        # subclasses are updated only if the lineage has changed: otherwise, this loop would not
+        # end for classes that inherit in a circle
         waiting: list[Class] = [self]
         while waiting:
             cls = waiting.pop()
@@ -152,7 +154,7 @@ class Class:
                 waiting.extend(cls._subclasses)
 
     def _changes_with_bases(self) -> bool:
-        """Computes `lineage` and `foreign_bases` again, and returns whether they have
+        """Recomputes `lineage` and `foreign_bases`, and returns whether one of them has
         changed."""
         before = self.lineage, self.foreign_bases
         self.lineage = tuple(self._find_lineage({}))
@@ -166,48 +168,50 @@ class Class:
         return before != (self.lineage, self.foreign_bases)
 
     def direct_bases(self) -> list[Class]:
-        """The bases in the project, in the order of the class statement."""
+        """Returns the bases in the project, in the order of the class statement."""
         return [base for value in self.bases for base in classes_in(value)]
 
     def _find_lineage(self, lineages: dict[Class, list[Class]]) -> list[Class]:
-        """Computes `lineage`. `lineages` has the lineage of each class that was visited
-        already, and is filled in here."""
+        """Returns the lineage of this class. `lineages` contains the lineages of the classes
+        that have already been visited; new lineages are added."""
         if self not in lineages:
-            # set before the bases are visited, which may lead back here
+            # stored before the bases are visited, because a base may lead back to this class
             lineage = lineages[self] = [self]
             bases = self.direct_bases()
             rows = [*[base._find_lineage(lineages) for base in bases], bases]
-            # Python's own algorithm (C3): the next class is the first one of a row that is
-            # behind no other class in any row
+            # Python's own algorithm (C3): the next class is the first class of a row that comes
+            # after no other class in any row
             while rows := [
                 rest for row in rows if (rest := [cls for cls in row if cls not in lineage])
             ]:
                 behind = [cls for row in rows for cls in row[1:]]
                 heads = [row[0] for row in rows]
-                # if there is none, Python refuses the class; but here the bases may be mere
-                # possibilities, so the first row decides
+                # if there is no such class, Python raises an error; but here the bases are only
+                # possible bases, so the first row decides
                 lineage.append(next((cls for cls in heads if cls not in behind), heads[0]))
         return lineages[self]
 
     def method(self, name: str, is_super: bool = False) -> Function | None:
-        """The method of this name in the class or the nearest base; with `is_super`, in a base
-        only. None if there is none."""
+        """Returns the method of this name in the class or, if the class has none, in the
+        nearest base. If `is_super`, only the bases are searched. Returns None if there is no
+        such method."""
         for cls in self.lineage[is_super:]:
             if name in cls.methods:
                 return cls.methods[name]
         return None
 
     def inner_class(self, name: str, is_super: bool = False) -> Class | None:
-        """The class of this name in the body of the class or of the nearest base; with
-        `is_super`, of a base only. None if there is none."""
+        """Returns the inner class of this name in the body of the class or, if there is none,
+        of the nearest base. If `is_super`, only the bases are searched. Returns None if there
+        is no such class."""
         return next(
             (cls.inner[name] for cls in self.lineage[is_super:] if name in cls.inner), None
         )
 
 
 def classes_in(value: Value) -> list[Class]:
-    """The classes of the project that a value may be, in an order that is the same in each run:
-    by file and line."""
+    """Returns the classes of the project that a value may be. They are sorted by file and line,
+    so that the order is the same in each run."""
     return sorted(
         [atom.subject for atom in value if atom.kind == "class"],
         key=lambda cls: (cls.module.source.path, cls.node.lineno),
@@ -222,8 +226,8 @@ class Project:
         packages = {
             module.path.parent for module in self.modules if module.path.name == "__init__.py"
         }
-        # by the last part of the name, because imports may leave out some of the packages around
-        # the module
+        # the keys are the last parts of the names, because imports may leave out some of the packages that contain the
+        # module
         self._by_last_name: dict[str, list[PythonModule]] = {}
         for module in self.modules:
             module.name = _full_name(module.path, packages)
@@ -232,9 +236,10 @@ class Project:
                 self._by_last_name.setdefault(module.name.split(".")[-1], []).append(module)
 
     def find(self, name: str, importer: PythonModule) -> PythonModule | None:
-        """The module that `import name` means in the module `importer`: one in the same folder,
-        else one with that full name, else the only one whose path ends with that name. None for
-        a framework or a module outside the project, or if several modules fit."""
+        """Returns the module to which `import name` refers in the module `importer`: a module
+        in the same folder, else a module with that full name, else the only module whose path
+        ends with that name. Returns None for a framework or a module outside the project, or if
+        several modules match."""
         parts = tuple(name.split("."))
         # `import torch` means the framework, even if the project has a folder torch/
         if parts[0] in FRAMEWORKS:
@@ -242,8 +247,8 @@ class Project:
         namesakes = self._by_last_name.get(parts[-1], ())
         fitting = [module for module in namesakes if _location(module)[-len(parts) :] == parts]
         location = (*importer.path.parent.parts, *parts)
-        # first, a module in the importer's own folder: Python looks for modules in the folder of the
-        # script first
+        # a module in the importer's own folder comes first, because Python first looks for modules in the folder of the
+        # script
         beside = [module for module in fitting if _location(module) == location]
         exact = [module for module in fitting if module.name == name]
         choice = beside or exact or fitting
@@ -251,12 +256,12 @@ class Project:
 
 
 def origin_of(node: ast.ImportFrom, importer: PythonModule) -> str:
-    """The full name of the module from which an import in the module `importer` takes names: that
-    of x for `from ..x import y`. "" if that is the root folder."""
+    """Returns the full name of the module from which a `from` import in the module `importer` imports names: for `from
+    ..x import y`, the full name of `x`. Returns "" if the names come from the root folder."""
     if not node.level:
         return node.module or ""
     parts = importer.name.split(".")
-    # in a package's __init__.py, one dot means the package itself
+    # in the __init__.py of a package, one dot means the package itself
     above = node.level - (importer.path.name == "__init__.py")
     parts = parts[: len(parts) - above]
     if node.module:
@@ -265,9 +270,9 @@ def origin_of(node: ast.ImportFrom, importer: PythonModule) -> str:
 
 
 def imported_names(node: ast.AST, module: PythonModule) -> list[str]:
-    """The full names of the modules that an import in `module` may load. For `from` imports,
-    the imported names are included, because they may be modules, too. An empty list if the node
-    is not an import."""
+    """Returns the full names of the modules that an import in `module` may load. For a `from`
+    import, the imported names are included, because they may be modules, too. Returns an empty
+    list if the node is not an import."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -277,15 +282,15 @@ def imported_names(node: ast.AST, module: PythonModule) -> list[str]:
 
 
 def frameworks_of(module: PythonModule) -> set[str]:
-    """The names of the frameworks that a module imports anywhere in its code, such as
+    """Returns the names of the frameworks that a module imports anywhere in its code, such as
     {"torch"}."""
     names = {name for node in module.nodes for name in imported_names(node, module)}
     return {framework for framework in map(framework_of, names) if framework is not None}
 
 
 def _full_name(path: PurePosixPath, packages: set[PurePosixPath]) -> str:
-    """The name by which a project imports the module at a path: with all packages around it.
-    `packages` are the folders with an `__init__.py`."""
+    """Returns the full name of the module at a path, which begins with all packages that
+    contain the module. `packages` are the folders that contain an `__init__.py`."""
     parts = [] if path.name == "__init__.py" else [path.stem]
     folder = path.parent
     # paths are relative to the root folder, so they do not contain its name
@@ -296,7 +301,7 @@ def _full_name(path: PurePosixPath, packages: set[PurePosixPath]) -> str:
 
 
 def _location(module: PythonModule) -> tuple[str, ...]:
-    """The parts of a module's path without the suffix; for an `__init__.py`, those of its
-    folder."""
+    """Returns the parts of a module's path without the suffix. For an `__init__.py`, returns
+    the parts of its folder."""
     path = module.path
     return path.parent.parts if path.name == "__init__.py" else (*path.parent.parts, path.stem)

@@ -1,5 +1,5 @@
-"""The report of all sites as JSON. Equal projects give equal bytes, whatever folders they are
-in."""
+"""The report of all sites as JSON. Equal projects have reports with equal bytes, even if they
+are in different folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from .sites import GRADES, Site, Verdict, grouped
 from .sources import Source
 from .summary import summary
 
-# the version of the format, which is increased when a key changes its meaning or is removed
+# the version of the format. It is increased when the meaning of a key changes, or a key is
+# removed
 FORMAT: Final = 1
 _COPIED_ATTRIBUTES: Final = (
     "code",
@@ -27,20 +28,21 @@ _COPIED_ATTRIBUTES: Final = (
     "after",
     "link",
 )
-"""The attributes of a site that are in the report under the same names. The others are left out,
-or written in another form."""
+"""The attributes of a site that the report contains under the same names. Other attributes are left out, or are written
+in a different form."""
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
 
 def document(examined: Examined) -> dict[str, Any]:
-    """The report as a dict for JSON. Lines and columns count from 1, columns in characters.
-    Files are sorted by path, and sites by position."""
+    """Returns the report as a dict for JSON. Lines and columns count from 1, and columns are in
+    characters. Files are sorted by path, and sites by position."""
     codes = grouped(examined.sites, lambda site: site.code)
     return {
         "tool": "xdevice",
         "version": installed_version(),
         "format": FORMAT,
-        # only the name of the folder, so that the report does not depend on where it is
+        # only the name of the folder, so that the report does not depend on the folder's
+        # location
         "root": examined.root.resolve().name,
         "only": examined.only,
         "summary": summary(examined),
@@ -56,9 +58,10 @@ def document(examined: Examined) -> dict[str, Any]:
 
 
 def installed_version() -> str:
-    """The version of xdevice, from the metadata of its package, because this folder does not
-    import xdevice; "not installed" if there is no such package."""
-    # this folder also works without the package: it needs only click and rich
+    """Returns the version of xdevice; "not installed" if the package is not installed. The
+    version comes from the metadata of the package, because the modules of this folder do not
+    import xdevice."""
+    # the modules of this folder also work without the package: they need only click and rich
     try:
         return version("xdevice-dl")
     except PackageNotFoundError:
@@ -66,18 +69,19 @@ def installed_version() -> str:
 
 
 def text(examined: Examined) -> str:
-    """The report as the text of a JSON file."""
-    # sorted keys, so that equal projects give equal bytes
+    """Returns the report as the text of a JSON file."""
+    # sorted keys, so that equal projects have reports with equal bytes
     return json.dumps(document(examined), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 def totals(sites: Iterable[Site]) -> dict[str, int]:
-    """The number of all sites ("sites"), of those with each verdict, and of the rewritten ones
-    with each grade. The numbers of the verdicts add up to that of the sites."""
+    """Returns the number of all sites ("sites"), the number of sites with each verdict, and the
+    number of rewritten sites with each grade. The numbers for the verdicts add up to the number
+    of all sites."""
     sites = list(sites)
     verdicts = Counter(site.verdict for site in sites)
     grades = Counter(site.grade for site in sites if site.verdict == "rewritten")
-    # also the numbers that are 0, so that all reports have the same keys
+    # including numbers that are 0, so that all reports have the same keys
     total = {"sites": len(sites)}
     total.update((verdict, verdicts[verdict]) for verdict in VERDICTS)
     total.update((grade, grades[grade]) for grade in GRADES)
@@ -85,15 +89,15 @@ def totals(sites: Iterable[Site]) -> dict[str, int]:
 
 
 def share_ported(total: dict[str, int]) -> float | None:
-    """The share of the sites that `port` rewrites among those that must change, from 0 to 1.
-    None if no site must change. `total` is a result of `totals`."""
-    # the other verdicts, "neutral" and "not a device", need no change
+    """Returns the fraction of the sites in need of a change that `port` rewrites, from 0 to 1;
+    None if no site needs a change. `total` is a result of `totals`."""
+    # sites with the other verdicts, "neutral" and "not a device", need no change
     must_change = total["rewritten"] + total["open"]
     return total["rewritten"] / must_change if must_change else None
 
 
 def _file(examined: Examined, source: Source) -> dict[str, Any]:
-    """The entry of one file, with its sites in the order of the text."""
+    """Returns the entry of one file, with its sites in the order in which they occur."""
     sites = sorted(examined.sites_of(source))
     return {
         "path": source.path,
@@ -104,8 +108,8 @@ def _file(examined: Examined, source: Source) -> dict[str, Any]:
 
 
 def _site(source: Source, site: Site) -> dict[str, Any]:
-    """The entry of one site, with its place in the file; `cell` is None unless the file is a
-    notebook."""
+    """Returns the entry of one site, with its position in the file. `cell` is None unless the
+    file is a notebook."""
     line, cell = source.line_and_cell(site.line)
     end, _ = source.line_and_cell(site.end[0])
     return {
@@ -118,6 +122,6 @@ def _site(source: Source, site: Site) -> dict[str, Any]:
 
 
 def column(source: Source, line: int, col: int) -> int:
-    """Converts a column of a line of `Source.text`, in bytes from 0, to a column as editors
-    show it: in characters from 1."""
+    """Converts a column in a line of `Source.text`, which is in bytes and counts from 0, to a
+    column as editors show it, which is in characters and counts from 1."""
     return len(source.line_text(line).encode()[:col].decode()) + 1

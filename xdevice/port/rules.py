@@ -1,4 +1,4 @@
-"""Finds the sites of a module, and judges each by the rule that `idioms` names for it."""
+"""Finds the sites of a module, and judges each site with the rule that `idioms` names."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ _RULES: Final[dict[str, Callable[[Use], Judgement]]] = {
     **vars(rules_of_calls),
     **vars(rules_of_methods),
 }
-"""The rules, by the names that they have in the tables of `idioms`."""
+"""Maps the names that the tables of `idioms` use to the rules."""
 _ASKING_THE_SELECTED_BACKEND: Final = {"XD101", "XD102", "XD108", "XD110", "XD111", "XD151"}
-"""The codes of idioms whose replacement depends on the selected backend. The replacements of other codes find the
-backend by the tensor in their arguments, except those of the rule "wait"."""
+"""The codes of idioms whose replacement depends on the selected backend. The replacements for other codes recognize the
+backend by a tensor in their arguments, except the replacements of the rule "wait"."""
 _WRITING_PYTORCHS_WORDS: Final = ("word", "text")
-"""Rules that write names of PyTorch's own, which need no selected backend."""
+"""Rules that write PyTorch's own names, for which no backend needs to be selected."""
 # names that only TensorFlow 1 has
 _OF_TENSORFLOW_1: Final = {
     f"tensorflow.{name}"
     for name in ("placeholder", "Session", "get_variable", "variable_scope", "contrib")
 }
-# kinds of atoms that are on no device: their `.device` or `.cpu` means something else
+# kinds of atoms for objects that are not on a device: their `.device` or `.cpu` has another
+# meaning
 _ON_NO_DEVICE: Final = ("foreign", "module", "class", "namespace")
 
 
@@ -55,22 +56,25 @@ class JudgedSites(JudgedModule):
     verdict."""
 
     def sites(self) -> Iterator[Site]:
-        """The sites of the module; none if it imports no framework. A node that is rewritten
-        together with a use around it is no site of its own."""
-        # without a framework, `x.cpu()` and the like are not about devices
+        """Yields the sites of the module; none if the module imports no framework. A node that
+        is rewritten together with a use around it is not a site."""
+        # if the module uses no framework, `x.cpu()` and the like have nothing to do with
+        # devices
         if not self.frameworks:
             return
         consumed: set[ast.AST] = set()
         uses: list[Judged] = []
-        # the outer nodes come first, so that a use can consume nodes inside it
+        # outer nodes come first, so that a use can consume the nodes inside it
         for node in self.nodes:
             judged = self._judge(node) if node not in consumed else None
             if judged is not None:
                 uses.append(judged)
                 for part in judged[1].consumed:
-                    # rewritten together with this use: edits of their own would overlap
+                    # these nodes are rewritten together with this use: separate edits would
+                    # overlap
                     consumed.update(ast.walk(part))
-        # only after all uses are judged: a test stays as it is if it guards one of these
+        # only known after all uses are judged; a test stays as it is if it guards one of these
+        # uses
         vendor_uses = {
             use.node: use for use, judgement in uses if _needs_one_vendor(use, judgement)
         }
@@ -80,20 +84,22 @@ class JudgedSites(JudgedModule):
             yield self._site(use, kept or judgement)
 
     def _judge_kept_test(self, use: Use, vendor_uses: dict[Any, Use]) -> Judgement | None:
-        """The judgement that keeps a test such as `torch.cuda.is_available()` or `d.type ==
-        "cuda"` as it is; None for any other use.
+        """Returns the judgement that a test such as `torch.cuda.is_available()` or `d.type ==
+        "cuda"` stays as it is; None if there is no reason to keep it, or if the use is not a
+        test.
 
-        A test is kept if it guards a use that needs one vendor's devices. It is also kept if
-        the tests around it name other vendors, and the guarded code does more than choose a
-        device: a mere choice is right for any vendor's device. `vendor_uses` has the uses that
-        need one vendor's devices, by their nodes.
+        A test is kept if it guards a use that needs one vendor's devices. It is also kept
+        if the tests around it name other vendors, and the guarded code does more than choose a
+        device; a mere choice is right for the devices of any vendor. `vendor_uses` maps nodes
+        to uses, and contains all uses that need one vendor's devices.
         """
-        # in `name.startswith("cuda")` the use is the string, but the test is the call
+        # in `name.startswith("cuda")`, the use is the string, but the test is the call
         is_argument = isinstance(use.node, ast.Constant) and isinstance(use.parent, ast.Call)
         parts = guarded_by(use.parent if is_argument else use.node, self.parents)  # type: ignore[arg-type]
         # `if vendor_uses` only saves time
         inside = [inner for part in parts for inner in ast.walk(part)] if vendor_uses else ()
-        # another vendor's device would pass a neutral test, and then fail in the guarded code
+        # a device of another vendor would pass a neutral test, and then fail in the guarded
+        # code
         for inner in inside:
             if inner in vendor_uses:
                 return left_open(
@@ -109,8 +115,8 @@ class JudgedSites(JudgedModule):
 
     def has_uses(self, node: ast.AST) -> bool:
         """Whether an expression, or a node inside it, is a use of a device. Keyword arguments
-        are left out."""
-        # without keyword arguments, because `device=x` is a use, whatever x is
+        are ignored."""
+        # keyword arguments are ignored, because `device=x` is a use for every x
         return any(
             self._judge(inner) is not None
             for inner in ast.walk(node)
@@ -118,20 +124,22 @@ class JudgedSites(JudgedModule):
         )
 
     def _site(self, use: Use, judgement: Judgement) -> Site:
-        """The site of a use with its judgement. A use that could be rewritten is left as it is
-        if the code around it is a reason against the edit (see `_reason_against_edit`)."""
+        """Returns the site of a use with this judgement. If the use could be rewritten, but the
+        code around it is a reason against the edit, the site gets that judgement instead (see
+        `_reason_against_edit`)."""
         node, idiom = use.node, use.idiom
         # reports show only the value of a keyword argument
         shown: Any = node.value if isinstance(node, ast.keyword) else node
-        # a use without edits has its reason already
+        # if there are no edits, the judgement already has a reason
         if judgement.edits:
             judgement = self._reason_against_edit(shown, idiom) or judgement
         position = node.lineno, node.col_offset
-        # at the dot, because all calls of a chain such as `x.cpu().numpy()` begin at `x`
+        # the position of the dot, because all calls of a chain such as `x.cpu().numpy()` begin
+        # at `x`
         if isinstance(node, ast.Call) and idiom.name.startswith("."):
             position = self.source.position(use.dot)
         full_name = self.full_name(node.func) if isinstance(node, ast.Call) else ""
-        # a method has no full name that tells the framework, so the imports tell it
+        # the full name of a method does not show the framework, but the imports may
         framework = framework_of(full_name)
         if framework is None:
             framework = min(self.frameworks) if len(self.frameworks) == 1 else "several"
@@ -155,30 +163,31 @@ class JudgedSites(JudgedModule):
     # which idiom
 
     def _judge(self, node: Any) -> Judged | None:
-        """Returns the use that a node is, and the judgement on it. None if the node is no use,
-        or if it is never reached, because it is behind a `return` or belongs to another tab."""
+        """Returns the use for a node, and the judgement on it. Returns None if the node is not
+        a use, or if it is never reached because it comes after a `return` or belongs to another
+        tab."""
         # the interpreter stores `means` on each expression that it reaches; a keyword argument
-        # itself is no expression
+        # itself is not an expression
         is_reached = hasattr(node.value if isinstance(node, ast.keyword) else node, "means")
         if isinstance(node, ast.Attribute | ast.Name):
             judged = self._judge_name(node)
-            # a judged name counts even if it is not reached: annotations are never interpreted,
-            # but may name devices
+            # a name is judged even if it is not reached: annotations are never interpreted, but
+            # may name devices
             if judged is not None or not is_reached:
                 return judged
         judge = self._JUDGES.get(type(node))
         return judge(self, node) if judge is not None and is_reached else None
 
     def _judge_call(self, node: ast.Call) -> Judged | None:
-        """Judges the call of a name in the tables, of a function with the name of one of d2l's
-        helpers, or of a method. Returns None for any other call."""
-        # a call of a parameter: even if all known callers pass the same function, other callers
-        # may be added
+        """Judges a call. The called object may be a name in the tables, a function with the
+        same name as one of d2l's helpers, or a method. Returns None for any other call."""
+        # a parameter is called: even if all known callers pass the same function, new callers
+        # may pass another
         if isinstance(node.func, ast.Name) and self._is_parameter(node.func):
             return None
         full_name = self.full_name(node.func)
         row = rules_of_words.row_of(full_name)
-        # if xdevice has a replacement of its own, the rule in the table of calls writes it
+        # if xdevice has a word for it, the rule in the table of calls writes this word
         has_xdevice_word = (
             self.goal.target == "xdevice" and row is not None and bool(row.xdevice)
         )
@@ -208,7 +217,7 @@ class JudgedSites(JudgedModule):
 
     def _judge_listed_call(self, use: Use, full_name: str) -> Judgement:
         """Judges a call of a name in the table of calls. A call with `*` or `**` is never
-        rewritten, because these may hide any argument."""
+        rewritten, because any argument may be hidden there."""
         judgement = _RULES[use.idiom.rule](use)
         return HIDDEN_ARGUMENTS if judgement.edits and use.has_stars else judgement
 
@@ -224,16 +233,16 @@ class JudgedSites(JudgedModule):
         return use, rules_of_words.word(use, row)
 
     def _judge_name(self, node: ast.Attribute | ast.Name) -> Judged | None:
-        """Judges a CUDA-only name that is passed on or in an annotation, and so is not called
-        here. Returns None for any other name."""
+        """Judges a CUDA-only name that is not called here, but is passed on or appears in an
+        annotation. Returns None for any other name."""
         parent = self.parents.get(node)
-        # a part of a longer name, which is judged as a whole, or a called name, which
-        # `_judge_call` judges
+        # the node is a part of a longer name, which is judged as a whole, or a called name,
+        # which `_judge_call` judges
         if isinstance(parent, ast.Attribute) or (
             isinstance(parent, ast.Call) and parent.func is node
         ):
             return None
-        # `hasattr(torch.cuda, "x")` asks what this release of PyTorch has
+        # `hasattr(torch.cuda, "x")` tests which names this release of PyTorch has
         if isinstance(parent, ast.Call) and ast.unparse(parent.func) == "hasattr":
             return None
         full_name = (
@@ -242,8 +251,8 @@ class JudgedSites(JudgedModule):
         return self._judge_word(node, full_name) if isinstance(node.ctx, ast.Load) else None
 
     def _annotated_name(self, node: ast.AST) -> str:
-        """The full name of a type of `torch.cuda` in an annotation, which is never interpreted;
-        "" for any other node."""
+        """Returns the full name of a type of `torch.cuda` in an annotation, which is never
+        interpreted; "" for any other node."""
         prefix = f"{self.torch_name}.cuda."
         if not isinstance(node, ast.Attribute) or not ast.unparse(node).startswith(prefix):
             return ""
@@ -255,25 +264,27 @@ class JudgedSites(JudgedModule):
         return ""
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
-        """Judges a method call such as `x.to(d)` or `x.cpu()`. Returns None if the called name
-        is clearly a function, or a method of something that is on no device. `full_name` is ""
-        unless the receiver is a module or a name outside the project."""
+        """Judges a method call such as `x.to(d)` or `x.cpu()`. Returns None if the called
+        object is clearly a function, or a method of an object that is not on a device.
+        `full_name` is the full name of the called object, which is "" unless the receiver is a
+        module or a name outside the project."""
         receiver = inferred(use.receiver)
-        # a function in a module, such as `np.copyto`, and no method
+        # not a method, but a function in a module, such as `np.copyto`
         if full_name and (
             framework_of(full_name) is None or not may_be(receiver, ("foreign",))
         ):
             return None
-        # `tvm.cpu()` where tvm is loaded by a helper, so that no import says that it is a
+        # such as `tvm.cpu()` if a helper loads tvm, so that no import shows that tvm is a
         # module
         if isinstance(use.receiver, ast.Name) and use.receiver.id in idioms.MODULES:
             return None
-        # `.to` and `.cpu` are common names: only objects of frameworks count
+        # `.to` and `.cpu` are common names, and concern devices only if the receiver is an
+        # object of a framework
         if may_be(receiver, (*_ON_NO_DEVICE, "dict", "list", "tuple")):
             no_tensor = Judgement(
                 "not a device", "the receiver is a module, class or container"
             )
-            # a `tolist` or `pin_memory` of such an object is not even reported
+            # calls of such an object's `tolist` or `pin_memory` are not even reported
             return (
                 (use, no_tensor) if use.idiom.rule not in ("neutral", "read_as_list") else None
             )
@@ -291,12 +302,13 @@ class JudgedSites(JudgedModule):
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
         """Judges a keyword argument such as `device="cuda"`. Returns None for other keyword
-        arguments, and in calls that have a rule of their own."""
+        arguments, and for those of calls that have their own rule."""
         call = self.parents.get(node)
         if node.arg not in idioms.KEYWORDS or not isinstance(call, ast.Call):
             return None
         callee = self.full_name(call.func)
-        # calls whose own rule looks at the keyword arguments, and functions that take no device
+        # calls of the first two kinds have their own rules, which also judge the keyword
+        # arguments. The other functions do not accept a framework's own device
         is_move = isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda")
         if (
             is_move
@@ -306,16 +318,16 @@ class JudgedSites(JudgedModule):
             return None
         use = Use(self, node, Idiom(f"{node.arg}=", "XD111", "keyword"))
         text = text_of(node.value)
-        # no literal, so that the device is chosen elsewhere; or a string that is right on every
-        # machine
+        # the value is not a literal, so the device is chosen elsewhere; or it is a string that
+        # is right on every machine
         if text is None or text.lower() in ("cpu", "auto", "meta"):
             return use, NAMES_NO_VENDOR
-        # such as device="gpu" for DALI, which is none of the frameworks of `port`
+        # such as device="gpu" for DALI, which `port` does not know as a framework
         if framework_of(callee) is None or not SPELLING.fullmatch(text):
             return use, left_open(
                 "the string is passed to a function that may read it as text", "XD165"
             )
-        # after set_device, "cuda" means the GPU that was set, but xdevice.native.gpu() the first
+        # after set_device, "cuda" means the GPU that was set, but xdevice.native.gpu() means the first GPU
         if self.sets_current_device and ":" not in text:
             if not self.current_gpu:
                 return use, OTHER_GPU
@@ -327,13 +339,13 @@ class JudgedSites(JudgedModule):
 
     def _judge_choice(self, node: ast.IfExp) -> Judged | None:
         """Judges `"cuda" if torch.cuda.is_available() else "cpu"`. Returns None for any other
-        conditional expression. As an argument of `torch.device`, it is rewritten with that
-        call, and does not get here."""
+        conditional expression. If the expression is an argument of `torch.device`, it is
+        rewritten together with that call, and does not get here."""
         if not is_usual_choice(node, self.full_name) or "torch" not in self.frameworks:
             return None
         use = Use(self, node, Idiom('"cuda" if ... else "cpu"', "XD101", "choice"))
-        # as text, the new string may differ: it has no index, and is not "cuda" for other
-        # vendors' GPUs
+        # used as text, the new string may differ: it has no index, and it is not "cuda" for
+        # GPUs of other vendors
         if text_of(node.body) == "cuda:0" or not self.text_origins.isdisjoint(
             (node.body, node.orelse)
         ):
@@ -347,8 +359,9 @@ class JudgedSites(JudgedModule):
         return use, proven(why, use.replace("xdevice.native.try_gpu().type"), node.test)
 
     def _judge_comparison(self, node: ast.Compare) -> Judged | None:
-        """Judges a comparison such as `device.type == "cuda"`, also with `!=`, and with "cpu"
-        or "gpu". Returns None for other comparisons."""
+        """Judges a comparison such as `device.type == "cuda"`. The operator may also be another
+        one, such as `!=`, and the string may be "cpu" or "gpu". Returns None for other
+        comparisons."""
         match node:
             case ast.Compare(
                 left=ast.Attribute(value=owner, attr="type" | "device_type" as name),
@@ -372,15 +385,15 @@ class JudgedSites(JudgedModule):
         return None
 
     def _judge_attribute(self, node: ast.Attribute) -> Judged | None:
-        """Judges an attribute such as `x.device`, which tells where something is. Returns None
-        if nothing is known about `x`, or if `x` is known not to be a tensor or model of a
-        framework."""
+        """Judges an attribute such as `x.device`, whose value is a device or depends on it.
+        Returns None if nothing is known about `x`, or if `x` may be something other than an
+        object of a framework, such as a module."""
         if node.attr not in idioms.WHERE or not isinstance(node.ctx, ast.Load):
             return None
         means = inferred(node.value)
         if may_be(means, (*_ON_NO_DEVICE, "instance", "result")) or not means:
             return None
-        # names that programs give to their settings, whose `device` is not that of a tensor
+        # common names for objects with settings, whose `device` is not the device of a tensor
         if isinstance(node.value, ast.Name) and node.value.id in (
             "self",
             "args",
@@ -413,7 +426,7 @@ class JudgedSites(JudgedModule):
     }
 
     def _is_parameter(self, node: ast.Name) -> bool:
-        """Whether a name is a parameter of a function around it."""
+        """Whether a name is a parameter of one of the functions around it."""
         for scope in self.outer_nodes(node):
             if isinstance(scope, SCOPES):
                 parameters = (arg for arg in ast.walk(scope.args) if isinstance(arg, ast.arg))
@@ -424,15 +437,15 @@ class JudgedSites(JudgedModule):
     # reasons against an edit
 
     def _reason_against_edit(self, node: ast.expr, idiom: Idiom) -> Judgement | None:
-        """The judgement that a use which could be rewritten is left as it is, because of the
-        code around it. None if there is no reason against the edit. `idiom` is the idiom of the
-        use at `node`."""
+        """Returns the judgement that the code around a use is a reason to leave the use as it
+        is; None if there is no such reason. `node` is the node of a use that could be
+        rewritten, and `idiom` is its idiom."""
         around = list(self.outer_nodes(node))
         if idiom.rule == "word" and is_chosen_by_release(node, self.parents):
             return Judgement("neutral", "it is behind a check of the framework's version")
         if self.source.path.endswith("setup.py"):
             return Judgement("neutral", "it is in setup.py, which decides what to build")
-        # before Python 3.12, all parts of an f-string have the position of the whole:
+        # before Python 3.12, all parts of an f-string have the position of the whole f-string:
         # https://github.com/python/cpython/issues/104608
         if any(
             isinstance(outer, ast.JoinedStr) for outer in around
@@ -445,8 +458,9 @@ class JudgedSites(JudgedModule):
                 "a program for TensorFlow 1, which xdevice does not support", "XD167"
             )
         # whether the new text calls a function of xdevice whose result depends on the selected
-        # backend. "wait" is the rule for `torch.cuda.synchronize` and the like; other uses with
-        # its code XD105 have a tensor as argument, which tells the backend
+        # backend. "wait" is the rule for `torch.cuda.synchronize` and the like. Its code is
+        # XD105, but other uses with this code have a tensor as an argument, which determines
+        # the backend
         depends_on_backend = (
             idiom.code in _ASKING_THE_SELECTED_BACKEND or idiom.rule == "wait"
         ) and idiom.rule not in _WRITING_PYTORCHS_WORDS
@@ -481,17 +495,17 @@ class JudgedSites(JudgedModule):
         )
 
     def _is_printed(self, node: ast.AST, around: list[ast.AST]) -> bool:
-        """Whether a node is in an f-string such as f"{x.device=}", which prints its source
-        text. `around` are the nodes around it."""
+        """Whether a node is in an f-string such as f"{x.device=}", which prints the source text
+        of the node. `around` are the nodes around it."""
         for inner, outer in zip([node, *around], around, strict=False):
             if isinstance(outer, ast.FormattedValue) and inner is outer.value:
-                # the tree does not show the `=`, so look at the text behind the expression
+                # the tree does not contain the `=`, so look at the text after the expression
                 rest = self.source.text[self.span(inner)[1] :][:40]
                 return re.match(rb"\s*=\s*[}!:]", rest) is not None
         return False
 
     def _is_scripted(self, node: ast.AST) -> bool:
-        """Whether a node is a function that TorchScript compiles."""
+        """Whether a node is the definition of a function that TorchScript compiles."""
         decorators = getattr(node, "decorator_list", ())
         return any(
             self.full_name(d) in ("torch.jit.script", "torch.jit.script_method")
@@ -500,8 +514,8 @@ class JudgedSites(JudgedModule):
 
 
 def _only_chooses(node: ast.AST) -> bool:
-    """Whether a statement or expression only chooses a device or the name of one, and so is
-    right for any vendor's device."""
+    """Whether a statement or expression only chooses a device, or a string that names one, and
+    so is right for the devices of any vendor."""
     match node:
         case ast.Assign(value=value) | ast.Return(value=value):
             return value is not None and _only_chooses(value)
@@ -510,13 +524,13 @@ def _only_chooses(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant | ast.JoinedStr)
 
 
-# the vendors in reports, by the words in names and texts
+# maps words in names and strings to the vendors that reports show
 _VENDORS: Final = {"cuda": "CUDA", "nccl": "CUDA", "xpu": "XPU", "npu": "NPU", "mps": "MPS"}
 
 
 def _vendor_of(use: Use) -> str:
-    """The vendor that a use names, in its own name or in one of its strings; "" if it names
-    none."""
+    """Returns the vendor that is named by a use, in its name or in one of its strings; "" if no
+    vendor is named."""
     node = use.node
     # the arguments of a call, the right side of a comparison, or the value of a keyword argument
     parts = use.arguments or getattr(node, "comparators", [getattr(node, "value", None)])
@@ -528,17 +542,17 @@ def _vendor_of(use: Use) -> str:
 
 
 def _needs_one_vendor(use: Use, judgement: Judgement) -> bool:
-    """Whether a use will need one vendor's devices after porting. This is so if it names a vendor and stays open, or
-    if it is `DataParallel`, which needs functions that only PyTorch's builds for CUDA have."""
+    """Whether a use will still need one vendor's devices after porting. It does if it names a vendor and stays
+    open, or if it is `DataParallel`, which needs functions that only CUDA builds of PyTorch have."""
     return (
         judgement.verdict == "open" and bool(_vendor_of(use))
     ) or use.idiom.name == "torch.nn.DataParallel"
 
 
 def _idiom_of_word(full_name: str) -> Idiom:
-    """The idiom for a use of the PyTorch name `full_name`, which the rules for words judge. If
-    the name is also in the table of calls, its code and link are taken from there. Otherwise
-    the code is XD156 ("asks what a device can do")."""
+    """Returns the idiom for a use of the PyTorch name `full_name` that the rules for words
+    judge. If the name is also in the table of calls, its code and link come from this table.
+    Otherwise, the code is XD156 ("asks what a device can do")."""
     listed = idioms.CALLS.get(full_name)
     return Idiom(
         full_name,
@@ -549,5 +563,5 @@ def _idiom_of_word(full_name: str) -> Idiom:
 
 
 def _is_by_identity(node: ast.AST) -> bool:
-    """Whether a node is a comparison with `is` or `is not`."""
+    """Whether a node is a comparison that uses `is` or `is not`."""
     return any(isinstance(op, ast.Is | ast.IsNot) for op in getattr(node, "ops", ()))

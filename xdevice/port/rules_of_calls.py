@@ -1,7 +1,7 @@
 """The rules for calls of functions and classes that have full names. Each rule returns the
 judgement on one use.
 
-`idioms.CALLS` names the rule for each full name.
+`idioms.CALLS` maps each full name to an idiom, which contains the name of the rule.
 """
 
 from __future__ import annotations
@@ -40,33 +40,34 @@ _NO_BRACKETS_IN: Final = (
     ast.NamedExpr,
     ast.Assert,
 )
-"""The nodes in which a comparison needs no brackets around it. `needs_no_brackets` adds the
-arguments of calls."""
+"""A comparison needs no brackets if its parent is one of these nodes. `needs_no_brackets` also
+handles other parents, such as calls."""
 
 
 def no_word(use: Use) -> Judgement:
-    """Judges names without a vendor-neutral replacement: the use stays open, for the reason that the idiom gives."""
+    """Judges names that have no vendor-neutral replacement. The use stays open, and the reason is that of the idiom."""
     return left_open(use.idiom.why)
 
 
 def neutral(use: Use) -> Judgement:
-    """Judges names that are right on every device: the use is neutral, for the reason that the idiom gives."""
+    """Judges names that are right on every device. The use is neutral, and the reason is that of the idiom."""
     return Judgement("neutral", use.idiom.why)
 
 
 def renamed(use: Use) -> Judgement:
-    """Judges names whose replacement takes the same arguments: only the name changes."""
-    # d2l.numpy(x, y) would be a mistake in the program, which its author has to correct
+    """Judges names whose replacement accepts the same arguments, so that only the name
+    changes."""
+    # d2l.numpy(x, y) is a mistake in the program, which its author has to correct
     if use.idiom.text == "xdevice.to_numpy" and use.only_argument is None:
-        return left_open("to_numpy takes one argument", "XD166")
+        return left_open("to_numpy accepts exactly one argument", "XD166")
     return proven(IDENTIFIED, use.renamed)
 
 
 def replaced(use: Use) -> Judgement:
-    """Judges calls without arguments, which become the text of the idiom: an expression such as
-    `xdevice.num_gpus() > 0`."""
+    """Judges calls that are replaced by the idiom's text, which is an expression such as
+    `xdevice.num_gpus() > 0`. Calls with arguments stay open."""
     if use.arguments:
-        return left_open("its neutral replacement takes no arguments", "XD166")
+        return left_open("its neutral replacement accepts no arguments", "XD166")
     # a text with spaces, such as `xdevice.num_gpus() > 0`, may need brackets
     text = use.idiom.text
     return proven(
@@ -76,18 +77,20 @@ def replaced(use: Use) -> Judgement:
 
 
 def asks_build(use: Use) -> Judgement:
-    """Judges `paddle.is_compiled_with_cuda()` and similar calls. They ask how the framework was
-    built, but the new text asks about the machine, so the rewriting is never proven."""
+    """Judges `paddle.is_compiled_with_cuda()` and similar calls. They test how the framework
+    was built, but the new text tests the machine, so the new text is never proven."""
     judgement = replaced(use)
     if not judgement.edits:
         return judgement
-    return safe("the new text asks about the machine, not about the build", judgement.edits)
+    return safe(
+        "the new text tests the machine, not the build of the framework", judgement.edits
+    )
 
 
 def needs_no_brackets(use: Use) -> bool:
     """Whether a comparison needs no brackets around it if it replaces this use."""
     match use.parent:
-        # an argument, but not the called function itself
+        # no brackets if the use is an argument; brackets if it is the called function itself
         case ast.Call(func=func):
             return use.node is not func
         case ast.UnaryOp(op=ast.Not()) | ast.IfExp(test=use.node):
@@ -105,7 +108,7 @@ def torch_device(use: Use) -> Judgement:
             return _judge_by_index(
                 index, use.replace_around(index, f"{_native_function(name)}(", ")")
             )
-    # `torch.device("cuda", i)` has been judged above; other forms must have one argument
+    # `torch.device("cuda", i)` is judged above; other forms must have exactly one argument
     argument = use.only_argument
     if argument is None:
         return left_open(
@@ -119,8 +122,8 @@ def torch_device(use: Use) -> Judgement:
     ):
         return Judgement("neutral", "made from the type of another device")
     judgement = _judge_single_argument(use, argument)
-    # without an index, "cuda" becomes a device with the index 0, which shows when it is printed;
-    # code that is not edited, devices with an index and the CPU print what they printed
+    # "cuda" without an index becomes a device with the index 0, which shows if the device is printed. If there are no
+    # edits, or if the old device has an index or is the CPU, the printed text stays the same
     if (
         not judgement.edits
         or _names_device_as_printed(argument)
@@ -131,15 +134,15 @@ def torch_device(use: Use) -> Judgement:
 
 
 def _judge_single_argument(use: Use, argument: ast.expr) -> Judgement:
-    """Judges `torch.device(argument)`, but does not consider yet that the new device may print
-    differently."""
+    """Judges `torch.device(argument)`, but does not yet consider that the printed text of the
+    device may change."""
     text = text_of(argument)
-    # tensors on "meta" have no memory, on any machine
+    # on any machine, tensors on "meta" have no memory
     if text == "meta":
         return Judgement("neutral", '"meta" is the same on every machine')
-    # such as "hpu", which xdevice does not know
+    # such as "hpu", which xdevice does not support
     if text is not None and not SPELLING.fullmatch(text):
-        return left_open("the string names no device that xdevice knows", "XD165")
+        return left_open("the string names no device that xdevice supports", "XD165")
     if text is not None:
         name, _, index = text.partition(":")
         return proven(_A_TEXT, use.replace(f"{_native_function(name)}({index})"))
@@ -154,26 +157,28 @@ def _judge_single_argument(use: Use, argument: ast.expr) -> Judgement:
         )
     means = inferred(argument)
     edits = use.rename("xdevice.native.device")
-    # torch.device and xdevice.native.device both return a device as it is, read a string, and
-    # raise for anything else
+    # torch.device and xdevice.native.device both return a device unchanged, parse a string, and
+    # raise an error for anything else
     if is_only(means, DEVICES):
         return proven("the argument is a device or names one", edits)
     if is_only(means, NUMBERS):
         return proven("the argument is a number", use.rename("xdevice.native.gpu"))
     if is_only(means, ("str", *DEVICES)):
-        return proven("the argument is a string; one that names no device raises", edits)
+        return proven(
+            "the argument is a string; if it names no device, an error is raised", edits
+        )
     return safe("the argument is not proven to name a device", edits)
 
 
 def _native_function(name: str) -> str:
-    """The name of xdevice's function that makes the framework's own device: for the CPU if
-    `name` is "cpu", else for a GPU."""
+    """Returns the name of xdevice's function that returns the framework's own device: the
+    function for the CPU if `name` is "cpu", else the function for a GPU."""
     return "xdevice.native.cpu" if name.lower() == "cpu" else "xdevice.native.gpu"
 
 
 def is_usual_choice(node: ast.IfExp, full_name: Callable[[ast.AST], str]) -> bool:
-    """Whether an expression is `"cuda" if torch.cuda.is_available() else "cpu"`, perhaps with
-    "cuda:0". `full_name` returns the full name of an expression."""
+    """Whether an expression is `"cuda" if torch.cuda.is_available() else "cpu"`, or the same
+    with "cuda:0". `full_name` returns the full name of an expression."""
     tests_for_gpu = isinstance(node.test, ast.Call) and full_name(node.test.func) in (
         "torch.cuda.is_available",
         "torch.accelerator.is_available",
@@ -192,8 +197,8 @@ def names_no_index(node: ast.AST) -> bool:
 
 def _names_device_as_printed(node: ast.AST) -> bool:
     """Whether an expression names a device in the form in which the framework prints it: with
-    an index, or as "cpu". A string must have this form, and so must both sides of a conditional
-    expression. F-strings are taken to have an index; for any other expression, the result is
+    an index, or as "cpu". This is tested for strings, and for both branches of a conditional
+    expression. F-strings are assumed to have an index. For any other expression, the result is
     False."""
     if isinstance(node, ast.IfExp):
         return _names_device_as_printed(node.body) and _names_device_as_printed(node.orelse)
@@ -204,18 +209,19 @@ def _names_device_as_printed(node: ast.AST) -> bool:
 
 
 def _judge_without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgement:
-    """Completes the judgement on a device that the old text makes without an index. `judgement`
-    does not consider yet that xdevice's device has the index 0.
+    """Completes the judgement on a device that has no index in the old text. `judgement` does
+    not yet consider that xdevice's device has the index 0.
 
-    The index shows if the device is printed, and it may mean another GPU after `set_device`. In
-    these cases the new text makes a device from the type alone, or the use stays open. In all
-    other cases, returns `judgement`. `is_gpu` tells whether the use is certain to mean a GPU.
+    The index shows if the device is printed, and it may mean the wrong GPU after `set_device`.
+    In these cases, the new text creates a device without an index, or the use stays open. In
+    all other cases, returns `judgement`. `is_gpu` says whether the use is certain to mean a
+    GPU.
     """
     in_text = use.node in use.module.text_origins
-    # the index 0 is neither printed, nor does it mean another GPU
+    # the index 0 is not printed, and it does not mean the wrong GPU
     if not in_text and not use.sets_current_device:
         return judgement
-    # the text that is written below makes a GPU, even if the old text may mean the CPU
+    # the text that is written below always means a GPU, but the old text may mean the CPU
     if not is_gpu:
         return (
             left_open("the device is turned into text, which would change", "XD169")
@@ -225,7 +231,7 @@ def _judge_without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgem
     root = use.node.func
     while isinstance(root, ast.Attribute):
         root = root.value
-    # the new text needs a name for torch: after `from torch import device` there is none
+    # the new text needs a name for torch, but `from torch import device` binds none
     if not isinstance(root, ast.Name) or use.full_name(root) != "torch":
         return left_open(
             "the index 0 would be printed, or be wrong after set_device, and the module has no name for torch",
@@ -241,11 +247,11 @@ def accelerator(use: Use) -> Judgement:
     GPU, but the new text raises an error there."""
     if use.arguments:
         return OTHER_ARGUMENTS
-    # the program may rely on the None that it gets on a machine without a GPU, unless a test
-    # around the call excludes it. The interpreter has stored that as `has_gpu`
+    # the program may rely on getting None on a machine without a GPU, unless a test around the
+    # call excludes this case. The interpreter stores as `has_gpu` whether there is such a test
     if not getattr(use.node, "has_gpu", False):
         return left_open(
-            "without an accelerator it is None, and no test excludes None", "XD170"
+            "without an accelerator, it is None, and no test excludes None", "XD170"
         )
     return _judge_without_index(
         use,
@@ -262,15 +268,15 @@ def device_with_index(use: Use) -> Judgement:
     edits = use.renamed
     if not use.arguments:
         return proven(IDENTIFIED, edits)
-    # `device_id=` is removed: the new function has another name for the index
+    # `device_id=` is removed, because the parameter of the new function has another name
     for keyword in use.keywords.values():
         edits = (*edits, use.edit(use.span(keyword)[0], use.span(keyword.value)[0], ""))
     return _judge_by_index(use.arguments[0], edits)
 
 
 def _judge_by_index(argument: ast.expr, edits: Edits) -> Judgement:
-    """Judges a use whose edits are right if `argument` is a number: proven if it is known to be
-    one, else safe."""
+    """Judges a use whose edits are right if `argument` is a number. The use is proven if the
+    argument is known to be a number, else safe."""
     if is_number(argument):
         return proven("the index is a number", edits)
     return safe("the index is not proven to be a number", edits)
@@ -279,8 +285,8 @@ def _judge_by_index(argument: ast.expr, edits: Edits) -> Judgement:
 def helper_scope(use: Use) -> Judgement:
     """Judges d2l's `try_gpu()` and similar helpers in the TensorFlow tab, which return a
     context manager instead of a device."""
-    # outside a `with` statement, the program may do something with the context manager that is
-    # impossible with a device, which xdevice's function returns
+    # xdevice's function returns a device. Outside a `with` statement, the program may use the
+    # context manager in ways that are impossible with a device
     if not isinstance(use.parent, ast.withitem):
         return left_open(
             "d2l's TensorFlow helper returns a context manager, but the replacement returns a device",
@@ -291,15 +297,15 @@ def helper_scope(use: Use) -> Judgement:
 
 def scope(use: Use) -> Judgement:
     """Judges `tf.device("/GPU:1")`. For a GPU, only the argument of `tf.device` is rewritten:
-    if there is no such GPU, TensorFlow takes another device, but a `with` block of xdevice
-    would raise an error. For a CPU, the whole call becomes a neutral device if it is in a
-    `with` statement."""
+    if there is no such GPU, TensorFlow chooses another device, but a `with` block of xdevice
+    would raise an error. For a CPU in a `with` statement, the whole call is replaced by
+    xdevice's device."""
     argument = use.only_argument
     before, filled = _single_filling(use, argument)
-    # an f-string such as f"/GPU:{i}" is checked with 0 in place of the value
+    # an f-string such as f"/GPU:{i}" is matched with 0 in place of the value
     text = f"{before}0" if before.endswith(":") else text_of(argument)
     match = re.fullmatch(r"/?(?:device:)?([CG]PU)(?::(\d+))?", text or "", re.IGNORECASE)
-    # such as the job and task of a cluster, or a name that is put together at run time
+    # such as a name with the job and task of a cluster, or a name that is built at run time
     if match is None or argument is None:
         return left_open("the argument is not a string that names one device", "XD165")
     native = _native_function(match[1])
@@ -314,9 +320,10 @@ def scope(use: Use) -> Judgement:
 
 
 def _single_filling(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | None]:
-    """For an f-string such as f"cuda:{i}": the text before the braces, and the expression in
-    them, which can be written elsewhere unchanged. ("", None) for any other expression, and for
-    an f-string that formats the value, or has a use of a device in the braces."""
+    """For an f-string such as f"cuda:{i}", returns the text before the braces, and the
+    expression in the braces, which can be copied elsewhere unchanged. Returns ("", None) for
+    any other expression, for an f-string that formats the value, and if the braces contain a
+    use of a device."""
     match node:
         case ast.JoinedStr(
             values=[
@@ -332,8 +339,8 @@ def _single_filling(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | No
 
 
 def device_list(use: Use) -> Judgement:
-    """Judges lists of devices, which are rewritten if the program uses only the length or the truth value of the list
-    or, for `jax.devices`, one item."""
+    """Judges calls that return a list of devices. They are rewritten if the program uses only the length or the truth
+    value of the list or, for `jax.devices`, only one item."""
     name = text_of(use.only_argument)
     if name is None or name.lower() != "gpu":
         return left_open("lists devices in the framework's own way", "XD155")
@@ -354,15 +361,15 @@ def device_list(use: Use) -> Judgement:
                 "only one item of the list is used",
                 use.replace_around(index, "xdevice.native.gpu(", ")", use.parent),
             )
-    return left_open("the list holds the framework's own device objects", "XD155")
+    return left_open("the list contains the framework's own device objects", "XD155")
 
 
 def device_count(use: Use) -> Judgement:
     """Judges `jax.device_count("gpu")`, which raises an error on a machine without GPUs."""
-    # without "gpu", the call counts CPUs on a machine without GPUs: the result is 1
+    # without "gpu", the call counts CPUs on a machine without GPUs, so that the result is 1
     if text_of(use.only_argument) not in ("gpu", "cuda"):
         return left_open("counts the devices of the default kind, which may be CPUs", "XD155")
-    # the new text never raises
+    # the new text never raises an error
     if use.is_statement:
         return left_open(
             "the call only tests whether JAX raises an error, but the replacement raises none",
@@ -375,9 +382,9 @@ def device_count(use: Use) -> Judgement:
 
 
 def put_on_device(use: Use) -> Judgement:
-    """Judges `jax.device_put(x, device)`. Unlike its replacement, `to_device`, it also makes an array from a Python
-    number."""
-    # `device_put` also takes shardings, donate and more, which `to_device` does not
+    """Judges `jax.device_put(x, device)`. Unlike its replacement, `to_device`, this function also accepts a Python
+    number, and makes an array of it."""
+    # `device_put` also accepts shardings, `donate` and more, which `to_device` does not accept
     if len(use.args) != 2 or use.keywords:
         return left_open("only the form device_put(x, device) is rewritten", "XD166")
     if is_only(inferred(use.args[0]), ("int", "float", "bool")):
@@ -396,26 +403,26 @@ def current_device(use: Use) -> Judgement:
         return left_open("its result is used, or the argument is not proven to be a device")
     # the strings that the argument may be
     texts = (atom.subject.lower() for atom in means if atom.kind == "spelling")
-    # for Paddle, "gpu" is the GPU that paddle.distributed.launch has assigned to the process,
-    # which need not be "gpu:0"
+    # in Paddle, "gpu" means the GPU that paddle.distributed.launch has assigned to the process,
+    # which may not be "gpu:0"
     if any(":" not in text and text != "cpu" for text in texts):
-        return left_open("without an index, Paddle takes the GPU assigned to the process")
+        return left_open("without an index, Paddle uses the GPU assigned to the process")
     return proven(_A_DEVICE, use.renamed)
 
 
 def wait(use: Use) -> Judgement:
-    """Judges functions that wait for all devices or for one, and return nothing."""
+    """Judges functions that wait for one or all devices, and return nothing."""
     if not use.is_statement:
         return left_open("its result is used, but sync returns None", "XD163")
     if use.keywords or len(use.args) > 1:
         return OTHER_ARGUMENTS
     edits = use.renamed
-    # no argument, or a device, which `sync` takes, too
+    # no argument, or a device, which `sync` also accepts
     if not use.args or is_device(use.args[0]):
         return proven(IDENTIFIED, edits)
     if is_number(use.args[0]):
         (index,) = use.args
-        # sync takes a device instead of an index
+        # `sync` accepts a device, but no index
         start, _ = use.span(index)
         bracket = use.edit(start, start, "xdevice.gpu("), use.close_bracket(index)
         return proven("the index is a number", edits + bracket)
@@ -423,14 +430,14 @@ def wait(use: Use) -> Judgement:
 
 
 def split_and_load(use: Use) -> Judgement:
-    """Judges MXNet's `split_and_load(data, ctx_list)`. The replacement, `split_batch`, has other names for the
-    keywords and always splits the first axis."""
+    """Judges MXNet's `split_and_load(data, ctx_list)`. The replacement, `split_batch`, has other names for these
+    parameters, and always splits the first axis."""
     keywords = use.keywords
     has_devices = len(use.args) == 2 or (len(use.args) == 1 and "ctx_list" in keywords)
     if not has_devices or not keywords.keys() <= {"ctx_list", "batch_axis", "even_split"}:
         return left_open("only the form split_and_load(data, ctx_list) is rewritten", "XD166")
     edits = use.renamed
-    # rename the keywords where they are, which keeps their order and the comments between them
+    # rename the keywords in place, which keeps their order and the comments between them
     for old, new in (("ctx_list", "devices"), ("even_split", "even")):
         if old in keywords:
             start, _ = use.span(keywords[old])
@@ -443,8 +450,8 @@ def split_and_load(use: Use) -> Judgement:
                 "XD166",
             )
         edits = (*edits, use.drop(axis))
-    # `split_and_load` also takes NumPy arrays, which `split_batch` cannot put on a GPU, and
-    # lists of numbers, which it refuses
+    # `split_and_load` also accepts NumPy arrays, which `split_batch` cannot copy to a GPU, and
+    # lists of numbers, which `split_batch` refuses
     if may_be(inferred(use.args[0]), ("array", "list", "tuple")):
         return safe("the batch is not proven to be a tensor", edits, "XD162")
     return proven("the arguments are a batch and a list of devices", edits)
@@ -462,8 +469,8 @@ def scatter(use: Use) -> Judgement:
     if not is_only(inferred(use.args[0]), ("tensor",)):
         return left_open("the first argument is not proven to be a tensor", "XD162")
     end = use.end - 1
-    # `, even=False` is inserted before the last bracket: behind a comma that is there already,
-    # its own comma would be a second one
+    # `, even=False` is inserted before the last bracket. If there were a comma already, there
+    # would then be two
     if use.span(use.args[1])[1] != end:
         return left_open(
             "brackets or a comma follow the last argument, where even=False has to be inserted",
@@ -481,9 +488,9 @@ def _is_list_of_devices(use: Use, means: Value) -> bool:
 
 
 def split_batch(use: Use) -> Judgement:
-    """Judges d2l's `a, b = split_batch(x, y, devices)`, which returns a list for x and one for
-    y. xdevice's function takes a pair, and returns a pair for each device: `zip(*...)` turns
-    these pairs into two sequences."""
+    """Judges d2l's `a, b = split_batch(x, y, devices)`, which returns a list of the parts of x,
+    and a list of the parts of y. xdevice's function accepts a pair, and returns a pair for each
+    device; `zip(*...)` turns these pairs into two sequences."""
     is_unpacked = isinstance(use.parent, ast.Assign) and all(
         isinstance(target, ast.Tuple) and len(target.elts) == 2 for target in use.parent.targets
     )
@@ -503,7 +510,7 @@ def split_batch(use: Use) -> Judgement:
 def memory(use: Use) -> Judgement:
     """Judges Paddle's functions that return a number of allocated bytes. They become attributes
     of the result of `xdevice.memory(device)`."""
-    # without an argument Paddle takes the current GPU
+    # without an argument, Paddle uses the current GPU
     if not use.arguments:
         if use.sets_current_device:
             return OTHER_GPU

@@ -1,8 +1,8 @@
-"""The rules for methods of tensors and models, which are recognized by their names and by the
-possible values of the receiver, the object before the dot. Each rule returns the judgement on
-one use.
+"""The rules for methods of tensors and models. A method is recognized by its name, and by the
+possible values of the receiver, which is the object before the dot. Each rule returns the
+judgement on one use.
 
-`idioms.METHODS` names the rule for each method.
+`idioms.METHODS` maps the name of each method to an idiom, which contains the name of the rule.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NO_DEVICE: Final = (
 )
 _A_MODEL: Final = "the receiver is a model, which moves in place"
 _A_TENSOR: Final = "the receiver is a tensor"
-# the kinds of atoms that are on the host in any case
+# the kinds of atoms for objects that are always on the host
 _HOST: Final = ("array", "int", "float", "bool", "str")
 _ON_HOST: Final = Judgement("neutral", "the value is on the host already")
 _SAME_ANYWHERE: Final = {
@@ -58,34 +58,34 @@ _SAME_ANYWHERE: Final = {
     "long",
     "flatten",
 }
-"""Methods that give the same result on the CPU as on any other device, so that they may be
-between `.cpu()` and `.numpy()`."""
+"""Methods that return the same result on the CPU as on any other device, so that they may be
+called between `.cpu()` and `.numpy()`."""
 # the full name of a dtype, such as "torch.float32"
 _DTYPE: Final = re.compile(r"\.(b?float|u?int|complex|half|double|long|bool|short)\d*$")
-# names that suggest a model: "net", "my_model", "encoder2"
+# names that suggest that the receiver is a model: "net", "my_model", "encoder2"
 _MODEL_NAME: Final = re.compile(
     r"(\w*_)?(net|model|module|encoder|decoder|generator|discriminator)\w*"
 )
 
 
 def to(use: Use) -> Judgement:
-    """Judges `x.to(device)` of PyTorch and `x.as_in_ctx(device)` of MXNet. `.to` also takes
+    """Judges `x.to(device)` of PyTorch and `x.as_in_ctx(device)` of MXNet. `.to` also accepts
     dtypes and tensors."""
     if use.has_stars:
         return HIDDEN_ARGUMENTS
     device = use.arguments[0]
     means = inferred(device)
-    # PyTorch's `.to` takes a dtype, a device or a tensor in the same place
+    # the first argument of PyTorch's `.to` may be a dtype, a device or a tensor
     if _is_dtype(device, use.full_name) and "device" not in use.keywords:
         return Judgement("not a device", "the argument is a dtype")
-    # the names of all arguments, positional ones first; None stands for an argument without a
-    # name
+    # the names of all arguments, with the positional arguments first; None stands for an
+    # argument without a name
     named = [*([None] * len(use.args)), *use.keywords]
     if named[0] not in (None, "device", "ctx") or any(
         name != "non_blocking" for name in named[1:]
     ):
         return left_open(
-            "to_device takes the device first, and then only non_blocking=", "XD166"
+            "to_device accepts only a device, which may be followed by non_blocking=", "XD166"
         )
     if means == TENSOR:
         return left_open("it adopts the device and the dtype of another tensor", "XD161")
@@ -100,10 +100,12 @@ def to(use: Use) -> Judgement:
     edits = use.move_to(device)
     if is_only(means, DEVICES):
         return _judge_move(use, proven(_A_DEVICE, edits))
-    # a method that only MXNet's arrays have takes a device, so an unknown argument is one
+    # the argument of a method that only MXNet's arrays have is a device, even if its value is
+    # unknown
     if use.method in ONLY_MXNET and not is_known(means) and _is_mxnets(use):
         return _judge_move(
-            use, proven("only MXNet arrays have this method, and it takes a device", edits)
+            use,
+            proven("only MXNet arrays have this method, and its argument is a device", edits),
         )
     if is_only(means, ("dtype", "float", "tensor", "model", "array")):
         return Judgement("not a device", "the argument is not a device")
@@ -111,8 +113,8 @@ def to(use: Use) -> Judgement:
 
 
 def _is_dtype(node: ast.expr, full_name: Callable[[ast.AST], str]) -> bool:
-    """Whether the first argument of `.to` is a dtype, by its value or by its name. `full_name`
-    returns the full name of an expression."""
+    """Whether the value or the name of the first argument of `.to` shows that it is a dtype.
+    `full_name` returns the full name of an expression."""
     # `y.dtype`, or PyTorch's old names of dtypes, such as `torch.float`
     if isinstance(node, ast.Attribute) and node.attr in (
         "dtype",
@@ -127,14 +129,14 @@ def _is_dtype(node: ast.expr, full_name: Callable[[ast.AST], str]) -> bool:
 
 
 def _judge_move(use: Use, judgement: Judgement) -> Judgement:
-    """Completes the judgement on a move: `judgement` considers only the argument.
+    """Completes the judgement on a move. `judgement` considers only the argument.
 
-    The move can be rewritten if its result is used, or if the receiver is a model. If the
-    result of moving a tensor is thrown away, the tensor stays where it is, with the old text
-    and with the new.
+    The move can be rewritten if its result is used, or if the receiver is a tensor or a model
+    that moves in place. (If the result of moving a tensor is thrown away, neither the old text
+    nor the new text moves the tensor.)
     """
     moved = inferred(use.receiver)
-    # only the usual reason is replaced by a more exact one below
+    # below, only the usual reason is replaced by a more precise one
     has_usual_reason = judgement.why == _A_DEVICE
     if not _is_thrown_away(use.node, use.module.parents):
         if has_usual_reason and moved and all(map(_is_tensor_or_model, moved)):
@@ -158,18 +160,18 @@ def _is_tensor_or_model(atom: Atom) -> bool:
 
 
 def _moves_in_place(atom: Atom) -> bool:
-    """Whether a move whose result is thrown away has the same effect on an atom with the old
-    and with the new text."""
+    """Whether the old and the new text have the same effect on an atom if the result of the
+    move is thrown away."""
     if atom.kind == "model":
         return str(atom.subject).startswith(IN_PLACE)
-    # neither text moves a tensor if the result is thrown away
+    # if the result is thrown away, neither the old nor the new text moves a tensor
     return _is_tensor_or_model(atom)
 
 
 def _is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
-    """Whether nothing is done with the result of a call. A list that is thrown away counts,
-    too: `[m.cuda() for m in ms]`. `parents` has the parent of each node."""
-    # the nodes whose value is, or contains, that of a node inside them
+    """Whether the result of a call is not used. That includes results in a list that is not
+    used, such as `[m.cuda() for m in ms]`. `parents` maps each node to its parent."""
+    # nodes whose value is, or contains, the value of a node inside
     passing = (
         ast.ListComp
         | ast.List
@@ -187,12 +189,12 @@ def _is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
 
 def to_vendor(use: Use) -> Judgement:
     """Judges `.cuda()` and `.cpu()`, with or without an argument. The idiom's text is the name of the function that
-    makes the device: "xdevice.gpu" or "xdevice.cpu"."""
+    returns the device: "xdevice.gpu" or "xdevice.cpu"."""
     is_known_form = use.keywords.keys() <= {"non_blocking", "device"} and len(use.args) <= 1
     if not is_known_form or use.has_stars:
         return OTHER_ARGUMENTS
     maker = use.idiom.text
-    # the device is the first argument or a keyword, and may be left out
+    # the device is passed by position or by keyword, and may be left out
     device = use.args[0] if use.args else getattr(use.keywords.get("device"), "value", None)
     if device is None:
         return _to_default_device(use, maker)
@@ -201,28 +203,28 @@ def to_vendor(use: Use) -> Judgement:
         return _judge_move(use, proven(_A_DEVICE, use.move_to(device)))
     if is_only(means, NUMBERS):
         return _judge_move(use, proven(_A_DEVICE, use.move_to(device, maker=maker)))
-    # an argument that is an index or None needs the maker around it; one that is a device must
-    # not have it
+    # if the argument is an index or None, it is passed to the maker; if it is a device, it must
+    # not be
     edits = use.move_to(device, maker=maker if is_only(means, (*NUMBERS, "none")) else "")
     return _judge_move(use, safe(_NO_DEVICE, edits))
 
 
 def _to_default_device(use: Use, maker: str) -> Judgement:
-    """Judges `.cuda()` and `.cpu()` that name no device. `maker` is the function of xdevice
-    that makes the device."""
+    """Judges `.cuda()` and `.cpu()` that name no device. `maker` is the name of the function of
+    xdevice that returns the device."""
     new = f"{maker}()"
     if maker == "xdevice.gpu" and use.sets_current_device:
         if not use.module.current_gpu:
             return OTHER_GPU
         new = use.module.current_gpu
-    # `x.cpu().numpy()` becomes one read, which needs no move before it
+    # `x.cpu().numpy()` becomes a single read, for which the tensor does not have to be moved
     merged = _read_around(use, use.node) if maker == "xdevice.cpu" else None
     if merged is not None:
         return merged
-    # the device takes the place of everything from the dot up to `end`
+    # the device replaces everything from the dot up to `end`
     end, text = use.end - 1, new
     if use.keywords:
-        [non_blocking] = use.keywords.values()  # which stays, behind the device
+        [non_blocking] = use.keywords.values()  # stays, after the device
         end, text = use.span(non_blocking)[0], f"{new}, "
     return _judge_move(
         use, proven(_A_DEVICE, use.call_with_receiver("xdevice.to_device", end, text))
@@ -230,14 +232,14 @@ def _to_default_device(use: Use, maker: str) -> Judgement:
 
 
 def _read_around(use: Use, node: ast.AST) -> Judgement | None:
-    """Judges the `.cpu()` in `x.cpu().numpy()`: it is removed, because the new text for `.numpy()` reads from any
-    device. Returns None unless the result of `node` is read in this way, directly or with methods in `_SAME_ANYWHERE`
-    in between."""
+    """Judges the `.cpu()` in `x.cpu().numpy()`. It is removed, because the new text for `.numpy()` reads from any
+    device. Returns None if the result of `node` is not read in this way. Methods in `_SAME_ANYWHERE` may be called
+    before the read."""
     attribute = use.module.parents.get(node)
     if not isinstance(attribute, ast.Attribute):
         return None
     name = attribute.attr
-    # the `data` in `x.cpu().data.numpy()`
+    # as in `x.cpu().data.numpy()`
     if name == "data":
         return _read_around(use, attribute)
     call = use.module.parents.get(attribute)
@@ -247,8 +249,8 @@ def _read_around(use: Use, node: ast.AST) -> Judgement | None:
         return _read_around(use, call)
     if name not in ("numpy", "item", "asnumpy") or call.args:
         return None
-    # removing `.cpu()` is right only if the read is rewritten, so it gets the judgement of the
-    # read
+    # `.cpu()` may be removed only if the read is rewritten, so it gets the same judgement as
+    # the read
     around = read(replace(use, node=call, idiom=METHODS[name]))
     if around.grade is None:
         return None
@@ -257,7 +259,7 @@ def _read_around(use: Use, node: ast.AST) -> Judgement | None:
 
 
 def reset(use: Use) -> Judgement:
-    """Judges `net.collect_params().reset_ctx(device)`, which moves MXNet parameters in
+    """Judges `net.collect_params().reset_ctx(device)`, which moves MXNet's parameters in
     place."""
     if len(use.arguments) != 1:
         return left_open("only the form reset_ctx(device) is rewritten", "XD166")
@@ -270,8 +272,8 @@ def reset(use: Use) -> Judgement:
 
 
 def copy_to(use: Use) -> Judgement:
-    """Judges `x.copyto(other)`. It copies to a device or into another array, depending on the
-    argument."""
+    """Judges `x.copyto(other)`. Depending on the argument, this method copies to a device, or
+    into another array."""
     argument = use.only_argument
     if argument is None:
         return left_open("only the form copyto(device) is rewritten", "XD166")
@@ -301,7 +303,8 @@ def read(use: Use) -> Judgement:
     means, parent = inferred(use.receiver), use.parent
     if is_only(means, _HOST):
         return _ON_HOST
-    # `x.numpy()[0] = 1` changes the tensor on the CPU, and a copy would not
+    # `x.numpy()[0] = 1` changes the tensor if it is on the CPU, but would not change it if
+    # `x.numpy()` became a copy
     if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store):
         return left_open(
             "the program writes into the memory of the tensor, but to_numpy may return a copy",
@@ -312,7 +315,7 @@ def read(use: Use) -> Judgement:
             "TensorFlow returns a number or string here, but to_numpy returns an array without axes",
             "XD165",
         )
-    # `force=True` detaches the tensor, which `to_numpy` always does, so it is removed
+    # `force=True` detaches the tensor, which `to_numpy` always does, so the argument is removed
     edits = use.call_with_receiver(use.idiom.text, use.end - 1, comma="")
     if means == TENSOR:
         return proven(_A_TENSOR, edits)
@@ -327,7 +330,7 @@ def read(use: Use) -> Judgement:
             )
         if means == GLUONS_OUTPUT or _is_mxnets(use):
             return proven("only MXNet arrays have this method", edits)
-    # the receiver is known, and is something else with a method of the same name
+    # the receiver is known to be another object with a method of the same name
     if is_known(means) and not may_be(means, ("tensor", "result", "array")):
         return Judgement("not a device", "the receiver is not a tensor")
     return safe(
@@ -339,12 +342,12 @@ def read(use: Use) -> Judgement:
 
 def _is_scalar_in_tensorflow(use: Use) -> bool:
     """Whether the program uses the result of `x.numpy()` as bytes or as a key. In TensorFlow,
-    it can then only be the number or the bytes of a scalar."""
+    such a result can only be the number or the bytes of a scalar."""
     if "tensorflow" not in use.module.frameworks or use.method != "numpy":
         return False
     match use.parent:
         case ast.Subscript(value=indexed, slice=index):
-            # `d[x.numpy()]`, unless d is something that an array can index
+            # `d[x.numpy()]`, unless an array is a valid index for d
             takes_arrays = is_only(
                 inferred(indexed), ("tensor", "array", "list", "tuple", "str")
             )
@@ -355,8 +358,9 @@ def _is_scalar_in_tensorflow(use: Use) -> bool:
 
 
 def _is_mxnets(use: Use) -> bool:
-    """Whether a method of this name can only be that of an MXNet array: the module uses no
-    other framework and no other arrays, and no class of the project has such a method."""
+    """Whether the called method can only belong to an MXNet array: the module uses no other
+    framework and no package in `OTHER_ARRAYS`, and no class of the project has a method of this
+    name."""
     has_namesakes = use.method in use.module.inference.methods
     return (
         use.module.frameworks == {"mxnet"} and not has_namesakes and not use.module.other_arrays
@@ -364,7 +368,8 @@ def _is_mxnets(use: Use) -> bool:
 
 
 def read_as_list(use: Use) -> Judgement:
-    """Judges `x.tolist()`, which becomes `to_numpy(x).tolist()`, because xdevice has no function that makes a list."""
+    """Judges `x.tolist()`, which becomes `to_numpy(x).tolist()`, because xdevice has no function that returns a
+    list."""
     means = inferred(use.receiver)
     if is_only(means, _HOST):
         return _ON_HOST

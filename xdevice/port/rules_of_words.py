@@ -1,9 +1,9 @@
-"""The rules for names that have a row in the table of `words`: a use of the name becomes a use
-of PyTorch's word.
+"""The rules for names that have a row in the table of `words`. A use of such a name becomes a
+use of PyTorch's word.
 
-A program that ran before still runs afterwards, even without a GPU. Some words raise an error
-there, although the old name returned a value: such a word is put behind a test, unless the
-program has made that test already.
+A program that ran before still runs afterwards, even on a machine without a GPU. Some words
+raise an error there, although the old name returned a value. A test for a GPU is written before
+such a word, unless the program already contains one.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _STREAMS: Final = {
 }
 """The full names of functions and classes whose calls return a stream."""
 _WITH_HANDLES: Final = ("torch.cuda.Stream", "torch.cuda.current_stream", "torch.cuda.Event")
-"""Names of classes and functions whose objects have CUDA's handles, which objects of PyTorch's
-own classes lack."""
+"""Names of classes, and of a function, whose objects have CUDA's handles. Objects of PyTorch's
+neutral classes lack these handles."""
 _OF_CUDAS_PROPERTIES: Final = {
     "major",
     "minor",
@@ -58,8 +58,8 @@ _OF_CUDAS_PROPERTIES: Final = {
     "warp_size",
     "L2_cache_size",
 }
-"""Attributes of the result of `torch.cuda.get_device_properties` that the results of other
-vendors' functions lack."""
+"""Attributes of the result of `torch.cuda.get_device_properties`. The results of other vendors'
+functions lack these attributes."""
 # the parameters of `torch.autocast` and of the gradient scalers
 _OF_AUTOCAST: Final = ("device_type", "dtype", "enabled", "cache_enabled")
 _OF_SCALER: Final = (
@@ -77,16 +77,16 @@ _PARAMETERS: Final = {
     "torch.cuda.amp.GradScaler": _OF_SCALER,
     "torch.amp.GradScaler": ("device", *_OF_SCALER),
 }
-"""The names of the parameters of old and new functions, in the order of the signature. They are needed where the new
-function has another order, or takes keyword arguments only."""
+"""The names of the parameters of old and new functions, in the order of the signature. They are needed if the order of
+the new function's parameters differs, or if all of them are keyword-only."""
 _ROW_NAMES: Final = {
     "torch.autocast": 'torch.autocast("cuda")',
     "torch.amp.autocast": 'torch.autocast("cuda")',
     "torch.amp.GradScaler": 'torch.amp.GradScaler("cuda")',
     "torch.distributed.init_process_group": 'torch.distributed.init_process_group("nccl")',
 }
-"""For functions that are vendor-specific only if an argument has a certain value: the name of
-their row in the table, by full name."""
+"""Maps the full names of functions that are vendor-specific only if an argument has a certain
+value to the names of their rows in the table."""
 _LOOSER_THAN_AND: Final = (ast.IfExp, ast.BoolOp, ast.NamedExpr, ast.Lambda)
 """Expressions that need brackets after an `and`."""
 _REPEATABLE: Final = (
@@ -98,30 +98,32 @@ _REPEATABLE: Final = (
     ast.operator,
     ast.unaryop,
 )
-"""The classes of nodes of which an expression may consist if it must have the same value each
-time it is evaluated. Calls are not among them."""
+"""An expression that contains only nodes of these classes has the same value each time it is
+evaluated. Calls are not among these classes."""
 WITH_DEVICES: Final = frozenset(_ROW_NAMES)
-"""Functions whose calls are judged together with the string in them that names a device."""
+"""Functions whose calls are judged together with the argument that names a device."""
 
 
 def row_of(full_name: str) -> Row | None:
-    """The row of a full name in the table of words; None if it has none."""
+    """Returns the row of a full name in the table of words; None if there is no such row."""
     return ROWS.get(_ROW_NAMES.get(full_name, full_name))
 
 
 def word(use: Use, row: Row | None) -> Judgement:
-    """Judges a use of a name with this row: a call, or the name alone, which is passed on or is
-    in an annotation. If `row` is None, the use stays open."""
+    """Judges a use of a name that has the row `row`. The use is either a call, or the name
+    alone, which is passed on or appears in an annotation. If `row` is None, the use stays
+    open."""
     if row is None:
         return left_open("it has no neutral replacement")
-    # without a word, `differs` is the reason
+    # if there is no word, `differs` says why
     if not row.accelerator:
         return left_open(row.differs)
     if row.is_too_new(use.module.goal):
         return left_open(
             f"its neutral replacement {row.accelerator} needs PyTorch {row.since}", TOO_NEW
         )
-    # PyTorch's own streams lack these handles, so all streams of the file stay CUDA's
+    # PyTorch's neutral streams lack these handles, so all streams of the file stay CUDA's
+    # streams
     if row.name in _WITH_HANDLES and use.module.uses_attribute(OF_CUDA_STREAMS):
         return _HANDLES
     rule = WORD_RULES[row.rule] if isinstance(use.node, ast.Call) else _not_called
@@ -130,13 +132,14 @@ def word(use: Use, row: Row | None) -> Judgement:
 
 
 def _not_called(use: Use, row: Row) -> Judgement:
-    """Judges a name that is passed on instead of being called here. The word replaces it if
-    later calls can have the same arguments, and return the same on a machine without a GPU."""
+    """Judges a name that is passed on instead of being called here. The word replaces the name
+    if it accepts the same arguments in later calls, and if such calls return the same result on
+    a machine without a GPU."""
     is_class = row.name in ("torch.cuda.Stream", "torch.cuda.Event")
     if is_class or (row.rule == "renamed" and row.without_gpu is None):
         return proven(IN_TABLE, use.replace(_word_without_arguments(use, row)))
     return left_open(
-        "it is passed on instead of being called, and its replacement takes other arguments or needs a GPU",
+        "it is passed on instead of being called, and its replacement has other parameters or needs a GPU",
         "XD166",
     )
 
@@ -148,14 +151,15 @@ def has_gpu(use: Use) -> bool:
 
 
 def _word_without_arguments(use: Use, row: Row) -> str:
-    """The word of a row as a name to call: without its arguments, and with the name under which
-    the module imports PyTorch."""
+    """Returns the word of a row as the name of a function: without arguments, and with the name
+    under which the module imports PyTorch."""
     return use.module.with_torch_name(re.sub(r"\([^()]*\)$", "", row.accelerator))
 
 
 def device_type(use: Use) -> str:
-    """The text of an expression for the type of the accelerator as a string: "cuda" on CUDA,
-    and "cpu" without one."""
+    """Returns the source text of an expression for the type of the accelerator. The value of
+    the expression is a string: "cuda" on CUDA, and "cpu" on a machine without an
+    accelerator."""
     if use.module.may_call_xdevice:
         return "xdevice.native.try_gpu().type"
     accelerator = use.module.accelerator
@@ -163,15 +167,16 @@ def device_type(use: Use) -> str:
 
 
 def with_gpu_test(use: Use, edits: Edits, without_gpu: str | None) -> Edits:
-    """Returns the edits of a use. If the new text would raise an error on a machine without a GPU, edits are added
-    that put it behind a test for a GPU. `without_gpu` is the text of the value that the old name has without a GPU;
-    None if no test is needed."""
+    """Returns the edits of a use. If the new text would raise an error on a machine without a GPU, edits are added so
+    that it runs only after a test for a GPU. `without_gpu` is the source text of the value that the old name has on
+    such a machine; it is None if no test is needed."""
     if without_gpu is None or has_gpu(use):
         return edits
     test = use.module.available
     indent = use.indent
     if use.is_statement and indent is not None:
-        # the statement becomes the body of an `if`, in the style of its own indentation
+        # the statement becomes the body of an `if`; the body is indented in the same style as
+        # the statement
         inner = indent + ("\t" if "\t" in indent else "    ")
         return (
             use.edit(use.start, use.start, f"if {test}:{use.module.source.newline}{inner}"),
@@ -184,8 +189,8 @@ def with_gpu_test(use: Use, edits: Edits, without_gpu: str | None) -> Edits:
 
 
 def _is_choice_without_brackets(use: Use) -> bool:
-    """Whether a conditional expression (`x if test else y`) needs no brackets if it replaces
-    this use."""
+    """Whether a conditional expression (`x if test else y`) that replaces this use needs no
+    brackets."""
     match use.parent:
         case ast.Call(func=func):
             return use.node is not func
@@ -195,7 +200,7 @@ def _is_choice_without_brackets(use: Use) -> bool:
 
 
 def _renamed(use: Use, row: Row) -> Judgement:
-    """Judges a name whose word takes the same arguments."""
+    """Judges a name whose word accepts the same arguments."""
     if use.has_stars:
         return HIDDEN_ARGUMENTS
     if row.name.endswith("get_device_properties") and use.module.uses_attribute(
@@ -204,7 +209,8 @@ def _renamed(use: Use, row: Row) -> Judgement:
         return left_open("this file reads properties that only CUDA devices have")
     edits = use.rename(_word_without_arguments(use, row))
     device = use.keywords.get("device")
-    # the functions of torch.accelerator take the device by position only: remove `device=`
+    # the functions of torch.accelerator accept the device only as a positional argument, so
+    # `device=` is removed
     if device is not None and row.accelerator.startswith("torch.accelerator."):
         if len(use.arguments) > 1:
             return OTHER_ARGUMENTS
@@ -213,7 +219,7 @@ def _renamed(use: Use, row: Row) -> Judgement:
 
 
 def _replaced(use: Use, row: Row) -> Judgement:
-    """Judges a name whose word is an expression without arguments."""
+    """Judges a call whose word is a whole expression, to which no arguments can be passed."""
     if use.arguments:
         return OTHER_ARGUMENTS
     return proven(
@@ -225,8 +231,8 @@ def _replaced(use: Use, row: Row) -> Judgement:
 
 
 def _event(use: Use, row: Row) -> Judgement:
-    """Judges `torch.cuda.Event`: `torch.Event` takes keyword arguments only, so positional ones
-    get their names."""
+    """Judges `torch.cuda.Event`. Its word, `torch.Event`, accepts only keyword arguments, so
+    names are inserted before positional arguments."""
     names = _PARAMETERS[row.name]
     if not _is_plain(use) or not use.keywords.keys() <= set(names):
         return OTHER_ARGUMENTS
@@ -240,14 +246,14 @@ def _event(use: Use, row: Row) -> Judgement:
 
 
 def _is_plain(use: Use) -> bool:
-    """Whether names can be put before the positional arguments: none of these has a star, or
-    brackets around it."""
+    """Whether names can be inserted before the positional arguments. They can if no argument
+    has a star, and no positional argument is in brackets."""
     if use.has_stars:
         return False
     end = use.find(b"(", use.span(use.node.func)[1]) + 1
     for argument in use.args:
         start, next_end = use.span(argument)
-        # something other than a comma before the argument: `f((x))` would become `f((name=x))`
+        # there is more than a comma before the argument: `f((x))` would become `f((name=x))`
         if use.module.source.text[end:start].strip(b" \t\r\n,"):
             return False
         end = next_end
@@ -255,13 +261,13 @@ def _is_plain(use: Use) -> bool:
 
 
 def _insertions(use: Use, texts: dict[int, str]) -> Edits:
-    """The edits that insert each text at its position."""
+    """Returns the edits that insert each text at its position."""
     return tuple(use.edit(at, at, text) for at, text in texts.items())
 
 
 def _device_scope(use: Use, row: Row) -> Judgement:
-    """Judges `torch.cuda.device(x)`, whose argument is an index, a device or its name; the
-    word, `torch.accelerator.device_index`, takes an index only."""
+    """Judges `torch.cuda.device(x)`. Its argument is an index, a device or the name of a
+    device, but its word, `torch.accelerator.device_index`, accepts only an index."""
     argument = use.only_argument
     if argument is None:
         return OTHER_ARGUMENTS
@@ -274,7 +280,7 @@ def _device_scope(use: Use, row: Row) -> Judgement:
             return proven(
                 "the string names the index", (*edits, *use.replace(text[1], argument))
             )
-    # `.index` can be put behind these without brackets
+    # `.index` can be appended to these expressions without brackets
     if is_only(means, ("device",)) and isinstance(
         argument, ast.Name | ast.Attribute | ast.Call
     ):
@@ -287,13 +293,13 @@ def _device_scope(use: Use, row: Row) -> Judgement:
 
 
 def _stream_scope(use: Use, row: Row) -> Judgement:
-    """Judges `with torch.cuda.stream(s):`, which becomes `with s:`, because PyTorch's own
+    """Judges `with torch.cuda.stream(s):`, which becomes `with s:`, because PyTorch's neutral
     streams are context managers themselves."""
     argument = use.only_argument
     if argument is None:
         return OTHER_ARGUMENTS
     means = inferred(argument)
-    # the call is removed, except for its argument
+    # removes the call, and keeps only its argument
     edits = use.replace_around(argument, "", "")
     if _is_stream(means):
         return proven("the argument is a stream, which works in a with statement", edits)
@@ -317,8 +323,8 @@ def _is_stream(means: Value) -> bool:
 
 def _seed(use: Use, row: Row) -> Judgement:
     """Judges the functions that seed CUDA's generators. If `torch.manual_seed` has just set the
-    same seed on all devices, the new text calls `torch.manual_seed` again; else it calls the
-    function of the same name in the module of the current accelerator."""
+    same seed on all devices, the new text calls `torch.manual_seed` again. Otherwise, it calls
+    the function of the same name in the module of the current accelerator."""
     seed = use.only_argument
     if seed is None:
         return OTHER_ARGUMENTS
@@ -333,9 +339,9 @@ def _seed(use: Use, row: Row) -> Judgement:
 
 
 def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
-    """Whether `torch.manual_seed` is called with the same seed before this statement, with
-    nothing in between except docstrings and calls that seed other generators."""
-    # a call in the seed, for example, may return another value the second time
+    """Whether `torch.manual_seed` is called with the same seed before this statement. Only
+    docstrings and calls that seed other generators may be between the two."""
+    # a call in the seed, for example, may return a different value the second time
     if not all(isinstance(part, (*_REPEATABLE, ast.expr_context)) for part in ast.walk(seed)):
         return False
     statement = use.parent
@@ -349,7 +355,7 @@ def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
                     seeds_all = use.full_name(func) == "torch.manual_seed"
                     if seeds_all and ast.dump(argument) == ast.dump(seed):
                         return True
-                # the seeds of Python and NumPy do not change PyTorch's
+                # the seeds of Python and NumPy do not change PyTorch's seed
                 case ast.Expr(value=ast.Call(func=func)) if "seed" in ast.unparse(func):
                     continue
                 # a docstring
@@ -364,9 +370,9 @@ def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
 
 
 def _with_device(use: Use, row: Row) -> Judgement:
-    """Judges functions of mixed precision, which get the type of the current accelerator as an
-    argument. On a machine without an accelerator, the new text disables mixed precision, as the
-    old names do without CUDA."""
+    """Judges functions of mixed precision. In the new text, the type of the current accelerator
+    is an argument. On a machine without an accelerator, the new text disables mixed precision,
+    as the old functions do without CUDA."""
     callee, _, _ = row.accelerator.partition("(")
     device_parameter = _PARAMETERS[callee][0]  # of the new function
     parameters = _PARAMETERS[use.called]  # of the old function
@@ -376,23 +382,23 @@ def _with_device(use: Use, row: Row) -> Judgement:
         or len(use.args) > len(parameters)
     ):
         return OTHER_ARGUMENTS
-    # the arguments, by the names of their parameters
+    # maps the names of the parameters to the arguments
     settings = dict(zip(parameters, use.args, strict=False))
     settings.update((str(key), keyword.value) for key, keyword in use.keywords.items())
     device = settings.pop(device_parameter, None)
     # `torch.autocast` without its required argument is a mistake, which its author has to correct
     if device is None and device_parameter == "device_type" and device_parameter in parameters:
         return OTHER_ARGUMENTS
-    # only the literal "cuda" is rewritten: a computed device comes from elsewhere, "cpu" is
-    # right everywhere, and another vendor's name is the author's choice
+    # only the literal "cuda" is rewritten: a computed device is chosen elsewhere, "cpu" is
+    # right everywhere, and the name of another vendor is the author's choice
     if device is not None and text_of(device) != "cuda":
         return NAMES_NO_VENDOR
     text, test = device_type(use), use.module.available
     if not has_gpu(use) and "enabled" not in settings:
         text = f"{text}, enabled={test}"
     edits = use.rename(use.module.with_torch_name(callee))
-    # texts to insert, by position. The word takes the device first, so positional arguments get
-    # the names of their parameters
+    # maps positions to inserted texts. The first parameter of the word is the device, so names
+    # are inserted before the positional arguments
     inserted: dict[int, str] = {}
     if device is None:
         inserted[use.find(b"(", use.span(use.node.func)[1]) + 1] = text + (
@@ -400,7 +406,7 @@ def _with_device(use: Use, row: Row) -> Judgement:
         )
     else:
         edits = (*edits, *use.replace(text, device))
-    # before an argument: first the name of its parameter, then the test
+    # the name of the parameter comes first, then the test, then the argument
     for setting, argument in settings.items():
         start, end = use.span(argument)
         if argument in use.args:
@@ -434,8 +440,8 @@ def _nccl(use: Use, row: Row) -> Judgement:
 
 
 def move(use: Use) -> Judgement:
-    """Judges `.cuda()` for the target "accelerator". It becomes `.to()`, because every object
-    with one method also has the other, and both move it in the same way."""
+    """Judges `.cuda()` for the target "accelerator". It becomes `.to()`: every object with
+    `.cuda()` also has `.to()`, and both methods move it in the same way."""
     if (
         use.has_stars
         or not use.keywords.keys() <= {"non_blocking", "device"}
@@ -449,8 +455,8 @@ def move(use: Use) -> Judgement:
         return Judgement("neutral", "it is a method of the project, whose body is rewritten")
     device = use.args[0] if use.args else getattr(use.keywords.get("device"), "value", None)
     _, end = use.span(use.node.func)
-    # since="2.6" below: the first release with torch.accelerator. Only the name of the method
-    # is replaced here, so that layout and comments around the dot stay
+    # since="2.6" below is the first release that has torch.accelerator. Only the name of the
+    # method is replaced here, so that layout and comments around the dot stay
     edits: Edits = (use.edit(end - len("cuda"), end, "to"),)
     if device is None:
         at = use.find(b"(", end) + 1
@@ -474,7 +480,7 @@ def move(use: Use) -> Judgement:
 
 
 def is_cuda(use: Use) -> Judgement:
-    """Judges `x.is_cuda`, which becomes a comparison of `x.device.type` with the type of the current accelerator, in
+    """Judges `x.is_cuda`. It becomes a comparison of `x.device.type` with the type of the current accelerator, with
     brackets if they are needed. `torch.accelerator` needs PyTorch 2.6."""
     means = inferred(use.node.value)
     if any(atom.kind == "instance" for atom in means):
@@ -483,7 +489,7 @@ def is_cuda(use: Use) -> Judgement:
     text = f"device.type == {use.module.accelerator_name}"
     dot = use.find(b".", end)
     edits: Edits = (use.edit(dot + 1, use.end, text),)
-    # `not x.is_cuda` needs no brackets, and `x.is_cuda == y` does
+    # `not x.is_cuda` needs no brackets, but `x.is_cuda == y` does
     if not needs_no_brackets(use):
         edits = (use.edit(use.start, use.start, "("), use.edit(dot + 1, use.end, f"{text})"))
     if is_only(means, ("tensor",)):
@@ -501,4 +507,4 @@ WORD_RULES: Final[dict[str, Callable[[Use, Row], Judgement]]] = {
     "stream_scope": _stream_scope,
     "with_device": _with_device,
 }
-"""The rules for calls, by the names that they have in the table (`Row.rule`)."""
+"""Maps the names of rules in the table (`Row.rule`) to the rules for calls."""

@@ -10,10 +10,11 @@ Verdict = Literal["rewritten", "neutral", "open", "not a device"]
 Grade = Literal["proven", "safe", "likely"]
 
 GRADES: Final[tuple[Grade, ...]] = ("proven", "safe", "likely")
-"""The levels of `port --only`; each level includes those before it.
+"""The levels of `port --only`. Each level includes the levels before it.
 
-"proven": the rewriting follows from the project's own text. "safe": if an assumption is wrong,
-the new text raises an error at once. "likely": only a name suggests what an object is.
+"proven" means that the correctness of the new text follows from the project's own text. "safe"
+means that it rests on an assumption; if the assumption is wrong, the new text raises an error
+immediately. "likely" means that only a name suggests what an object is.
 """
 
 CODES: Final[dict[str, str]] = {
@@ -30,7 +31,7 @@ CODES: Final[dict[str, str]] = {
     "XD110": "asks for memory in use",
     "XD111": "places something when it is made or loaded",
     "XD112": "asks where something is, or what kind of device it is",
-    # uses that have none
+    # uses that have no vendor-neutral replacement
     "XD151": "sets or asks for the default device",
     "XD152": "pins memory",
     "XD153": "wraps a model for several devices",
@@ -46,23 +47,24 @@ CODES: Final[dict[str, str]] = {
     "XD163": "the result is thrown away, and the receiver is not proven to be a model",
     "XD164": "the tabs of the text disagree, or TensorFlow has a context manager where others have a device",
     "XD165": "a Python string or number",
-    "XD166": "arguments that the neutral replacement does not take",
+    "XD166": "arguments that the neutral replacement does not accept",
     "XD167": "graph mode",
     "XD168": "several frameworks in one script",
     "XD169": "a device that is turned into text",
     "XD170": "current_accelerator() may be None here",
     "XD171": "the replacement needs a newer PyTorch",
 }
-"""The meaning of each code, for a kind of use or for the reason why a use stays open. The codes
-XD2xx and XD4xx are in `lint_rules.RULES`."""
+"""Maps each code to its meaning. A code stands for a kind of use, or for a reason why a use
+stays open. The codes XD2xx and XD4xx are in `lint_rules.RULES`."""
 
 
 @dataclass(frozen=True, order=True)
 class Edit:
-    """Bytes `start` to `end` of `Source.text` become `text`. An insertion has `start == end`.
+    """Replaces the bytes from `start` to `end` of `Source.text` with `text`. If `start == end`,
+    the edit is an insertion.
 
-    `rank` orders the edits that begin at the same position: it is minus the end of the site's
-    expression, so that the outer of two nested sites comes first.
+    `rank` orders the edits that begin at the same position. It is the negative end of the
+    site's expression, so that the outer of two nested sites comes first.
     """
 
     # edits are sorted by their fields in this order: by `start`, and then by `rank`
@@ -72,22 +74,23 @@ class Edit:
     text: str
 
     def shifted(self, distance: int) -> Edit:
-        """The same edit `distance` bytes further on. A negative distance makes it fit a part
-        that is cut out of the text."""
+        """Returns the same edit, moved by `distance` bytes. With a negative distance, the edit
+        fits a part that was cut out of the text."""
         return Edit(self.start + distance, self.rank, self.end + distance, self.text)
 
 
 def splice(text: bytes, edits: Iterable[Edit]) -> bytes:
     """Returns `text` after the edits, which may come in any order but must not overlap.
-    Everything outside the edits stays byte for byte.
+    Everything outside the edits stays the same byte for byte.
 
     Raises:
-        ValueError: if two edits overlap, which is a fault of xdevice: sites should nest.
+        ValueError: if two edits overlap. This is a bug in xdevice, because sites should nest.
     """
     parts, at = [], 0
-    # a set, because two sites may need the same edit, such as an import
+    # without duplicates, because two sites may need the same edit, such as an import
     for edit in sorted(set(edits)):
-        # edits may touch: several insertions at one place are made in the order of their ranks
+        # edits may touch: several insertions at the same place are made in the order of their
+        # ranks
         if edit.start < at:
             raise ValueError(f"{edit} overlaps the edit before it, which ends at {at}")
         parts += [text[at : edit.start], edit.text.encode()]
@@ -95,23 +98,23 @@ def splice(text: bytes, edits: Iterable[Edit]) -> bytes:
     return b"".join([*parts, text[at:]])
 
 
-# eq=False: two sites are the same only if they are one object, so that sites can be keys
+# eq=False: sites are equal only if they are the same object, so that they can be keys
 @dataclass(eq=False)
 class Site:
     """One use of a device idiom. Sites are sorted by file and position. (file, line, col,
-    idiom) is unique, so that a use that several tabs of a d2l text share is counted once.
+    idiom) is unique, so that a use that several tabs of a page of d2l share is counted once.
 
-    `line` and `col` (in bytes, from 0, as in `ast`) are positions in `Source.text`;
-    `Source.line_and_cell(line)` returns the line of the file and, for a notebook, the cell. `idiom` is
-    the name of the use in reports, such as ".cuda()", `code` is a key of `CODES`, and `why` is
-    the reason for the verdict. `end` is the line and column behind the expression, `before` its
-    text, and `after` its new text, None unless the use can be rewritten.
+    `line` and `col` (in bytes, from 0, as in `ast`) are positions in `Source.text`; `Source.line_and_cell(line)`
+    returns the line of the file and, for a notebook, the cell. `idiom` is the name of the use in reports, such as
+    ".cuda()", `code` is a key of `CODES`, and `why` is the reason for the verdict. `end` is the line and column after
+    the expression, and `before` is the text of the expression. `after` is its new text; it is None unless the use can
+    be rewritten.
 
-    `grade` says how certain it is that the rewriting is right; None if there is no rewriting at
-    all. A site that is open only because its grade is weaker than the level of `--only` keeps
-    its grade. `since` is the release of PyTorch that the new text needs, "" for any. `vendor`
-    is the vendor whose devices the old text names, "" for none. `link` is the page of the
-    documentation to read, or None. `tabs` are the tabs of a d2l text that share the site.
+    `grade` says how certain it is that the new text is right; it is None if there is no new
+    text. A site that is open only because `--only` excludes its grade keeps the grade. `since`
+    is the oldest release of PyTorch that has the new words; "" means every release. `vendor` is
+    the vendor that the old text names, or "". `link` is the page of the documentation to read,
+    or None. `tabs` are the tabs of a page of d2l that share the site.
     """
 
     file: str
@@ -139,13 +142,13 @@ class Site:
         return self.file, self.line, self.col, self.idiom
 
     def __lt__(self, other: Site) -> bool:
-        # for `sorted`: without tabs, edits and texts, which have no order
+        # for `sorted`: compares only the keys, because tabs, edits and texts have no order
         return self.key < other.key
 
 
 def grouped(sites: Iterable[Site], key: Callable[[Site], str]) -> dict[str, list[Site]]:
-    """The sites in groups: a dict that maps each result of `key` to the list of the sites that
-    have it."""
+    """Returns a dict that maps each result of `key` to the list of the sites for which `key`
+    returns it."""
     groups: dict[str, list[Site]] = {}
     for site in sites:
         groups.setdefault(key(site), []).append(site)

@@ -1,11 +1,12 @@
-"""Files with Python in them: scripts, notebooks, and the pages of d2l with their tabs.
+"""Files that contain Python code: scripts, notebooks, and the pages of d2l with their tabs.
 
-Each file is read into one text (`Source.text`, UTF-8), and all other files of this folder use
-positions in that text only: lines from 1, columns and offsets in bytes. The text of a script is
-the script itself. That of a notebook is its code cells, one after the other, and that of a page
-of d2l is the Markdown source. `Source.modules` are the parts that Python would run: one module,
-or one for each tab. In a module, each line has the same number as in the text, and everything
-except the code of its tab is blank.
+The content of each file is read into one text (`Source.text`, UTF-8). All other modules of this
+folder use only positions in that text: lines that count from 1, and columns and offsets in
+bytes. The text of a script is the script itself. The text of a notebook consists of its code
+cells, one after the other. The text of a page of d2l is its Markdown source. `Source.modules`
+are the parts that Python would run: one module, or one for each tab. Lines have the same
+numbers in a module as in the text, and all lines except those with the code of its tab are
+blank.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from .sites import Edit, splice
 
 SUFFIXES: Final = (".py", ".ipynb", ".md")
 SKIPPED: Final = {"__pycache__", "node_modules", "build", "dist", "site-packages"}
-"""The names of folders that are not searched, unless the user names a folder itself. Folders
-whose names begin with a dot are not searched, either."""
+"""The names of folders that are not searched, unless the user passes the path of such a folder.
+Folders whose names begin with a dot are not searched, either."""
 
 # the line ends that Python's tokenizer knows; `splitlines` would also split at form feeds
 _NEWLINE: Final = re.compile(rb"\r\n|\r|\n")
@@ -43,11 +44,12 @@ _NEWLINE: Final = re.compile(rb"\r\n|\r|\n")
 _TAB: Final = re.compile(r"\s*(?:%%tab|#\s*@tab)\s+([\w ,]+)")
 # the line before a block of code in Markdown: "```{.python .input}"
 _FENCE: Final = re.compile(rb"[ \t]*```\s*\{\.python\s+\.input")
-# a line that is IPython's and not Python's: `%matplotlib inline`, `!pip install x`, `x?`
+# a line that IPython understands, but not Python: `%matplotlib inline`, `!pip install x`, `x?`
 _MAGIC: Final = re.compile(r"^([ \t]*)(?:[%!?].*|.*\?)$", re.MULTILINE)
-# a cell such as `%%bash`; with the four excepted commands, the rest of the cell is Python
+# the first line of a cell in another language, such as `%%bash`; after the four excepted
+# commands, the rest of the cell is Python
 _OTHER_LANGUAGES: Final = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|tab\b)")
-# the modules of a page are in this order
+# the order of a page's modules
 TABS: Final = ("mxnet", "pytorch", "tensorflow", "paddle", "jax")
 
 
@@ -73,12 +75,12 @@ _LEAVES: Final = {
 
 
 _MOST_LEVELS: Final = 300
-"""The most levels of a syntax tree that is read. An `elif` or a further summand adds one level, and a method called on
-a result adds two. The inference failed at about 480 levels (Python 3.11)."""
+"""The maximum depth of a syntax tree; a deeper tree is refused. An `elif` or a further summand adds one level, and a
+method called on a result adds two. The inference failed at about 480 levels (Python 3.11)."""
 
 
 class UnreadableError(Exception):
-    """Raised for a file that cannot be read or parsed; the message is the reason."""
+    """Raised for a file that cannot be read or parsed. The message says why."""
 
 
 @dataclass(eq=False)
@@ -86,9 +88,9 @@ class PythonModule:
     """The code of a file that Python would run: a script, a notebook, or one tab of a page of
     d2l.
 
-    `tab` is the name of that tab, None for a script or a notebook. `name` is the full name of
-    the module, with the packages around it ("d2l.torch"); it is "" until the module is part of
-    a project.
+    `tab` is the name of the tab; it is None for a script or a notebook. `name` is the full name
+    of the module, with the packages that contain it ("d2l.torch"); it is "" until the module is
+    part of a project.
     """
 
     source: Source
@@ -98,17 +100,18 @@ class PythonModule:
 
     @cached_property
     def path(self) -> PurePosixPath:
-        """The path of the file, as `Source.path` has it."""
+        """`Source.path` as a path object."""
         return PurePosixPath(self.source.path)
 
     @cached_property
     def _walked(self) -> tuple[list[Any], dict[ast.AST, ast.AST]]:
-        """The results of `nodes` and `parents`, which one pass over the tree finds. Operators and the contexts of
-        names are left out: Python uses the same objects for them in all trees, so they have no parent."""
+        """The values of `nodes` and `parents`, which are computed together in one pass over the tree. Operators and the
+        contexts of names are left out: all trees share the objects that stand for them, so these objects have no single
+        parent."""
         nodes: list[Any] = [self.tree]
         parents: dict[ast.AST, ast.AST] = {}
         # a loop, because the trees of long expressions are too deep for recursion
-        for node in nodes:  # which grows meanwhile
+        for node in nodes:  # the list grows during the loop
             # like `ast.iter_child_nodes`, but faster, because a project has millions of nodes
             for name in node._fields:
                 part: Any = getattr(node, name, None)
@@ -120,7 +123,7 @@ class PythonModule:
 
     @property
     def nodes(self) -> list[Any]:
-        """All nodes of the tree, the outer ones first."""
+        """All nodes of the tree. A node comes before the nodes inside it."""
         return self._walked[0]
 
     @property
@@ -129,25 +132,26 @@ class PythonModule:
         return self._walked[1]
 
     def release(self) -> None:
-        """Deletes the stored lists behind `nodes` and `parents`, because a large project would
-        not fit into memory with those of all modules. The next use computes them again."""
+        """Deletes the stored values of `nodes` and `parents`, because those of all modules of a
+        large project would not fit into memory. They are computed again at their next use."""
         self.__dict__.pop("_walked", None)
 
     def segment(self, node: ast.AST) -> str:
-        """The source text of a node."""
+        """Returns the source text of a node."""
         return self.source.text[slice(*self.span(node))].decode()
 
     def span(self, node: ast.AST) -> tuple[int, int]:
-        """The offsets in `Source.text` at which a node begins and ends, without brackets around
-        it."""
+        """Returns the offsets in `Source.text` at which a node begins and ends. Brackets around
+        the node are not included."""
         at = self.source.offset
         return at(node.lineno, node.col_offset), at(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
 
 
 @dataclass(eq=False)
 class Cell:
-    """A code cell. `text` is its code, which begins at `line` of `Source.text`. `tabs` are the
-    tabs that its first line names. A cell that names none belongs to `Source.default_tabs`."""
+    """A code cell. `text` is its code, which begins at the line `line` of `Source.text`. `tabs`
+    are the tabs that its first line names. A cell that names no tab belongs to
+    `Source.default_tabs`."""
 
     line: int
     text: str
@@ -156,7 +160,7 @@ class Cell:
 
 @dataclass(eq=False)
 class Source:
-    """A file as it was read. `path` is the path that the user sees: relative to the root
+    """The content of a file. `path` is the path that is shown to the user: relative to the root
     folder, with slashes. `raw` are the bytes of the file, and `text` is the text to which all
     positions refer (see the top of this file)."""
 
@@ -166,54 +170,56 @@ class Source:
     encoding: str = "utf-8"
     cells: list[Cell] | None = None  # None: a script
     modules: list[PythonModule] = field(default_factory=list)
-    # (line, why) of cells that are not Python
+    # (line, reason) for each cell that is not Python
     broken: list[tuple[int, str]] = field(default_factory=list)
-    default_tabs: tuple[str, ...] = ()  # the tabs that a cell without a mark belongs to
-    # of a notebook: the strings of JSON that `text` is made of
+    default_tabs: tuple[str, ...] = ()  # the tabs to which a cell that names no tab belongs
+    # only for a notebook: the JSON strings that make up `text`
     tokens: list[_Token] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # the offset of each line
+        # the offset at which each line begins
         self.starts = [0, *(match.end() for match in _NEWLINE.finditer(self.text))]
 
     def offset(self, line: int, col: int) -> int:
-        """The offset in `text` that a line (from 1) and a column (in bytes, from 0) stand
-        for."""
+        """Returns the offset in `text` of a position, which is given as a line (from 1) and a
+        column (in bytes, from 0)."""
         return self.starts[line - 1] + col
 
     def position(self, offset: int) -> tuple[int, int]:
-        """The line and the column of an offset: the reverse of `offset`."""
+        """Returns the line and the column of an offset. This method is the inverse of
+        `offset`."""
         line = bisect_right(self.starts, offset)
         return line, offset - self.starts[line - 1]
 
     def line_text(self, line: int) -> str:
-        """The text of a line of `text`, without its line end."""
+        """Returns the line of `text` with this number, without its line end."""
         end = self.starts[line] if line < len(self.starts) else len(self.text)
         return self.text[self.starts[line - 1] : end].decode().rstrip("\r\n")
 
     @property
     def newline(self) -> str:
-        """The line end of the first line, which added lines get, too; a line feed if there is
-        only one line."""
+        """The line end of the first line, which is also used for added lines. It is a line feed
+        if no line has a line end."""
         match = _NEWLINE.search(self.text)
         return match[0].decode() if match else "\n"
 
     def line_and_cell(self, line: int) -> tuple[int, int | None]:
-        """Where a line of `text` is for the user: the line of the file, and the number of
-        the code cell, from 1. If the file is not a notebook, None takes the place of that
-        number."""
+        """Returns the position of a line of `text` as the user sees it: the line in the file,
+        and the number of the code cell, which counts from 1. If the file is not a notebook,
+        returns None instead of the number."""
         if not self.tokens:
             return line, None
-        # the line of a notebook's file is that of the JSON string in which this line begins
+        # in a notebook, the line in the file is that of the JSON string in which this line
+        # begins
         start = self.starts[line - 1]
-        # the last string that begins at or before the line
+        # the last string that begins at or before this line
         *_, token = (token for token in self.tokens if token.at <= start)
         cell = sum(cell.line <= line for cell in self.cells or ())
         return self.raw.decode("utf-8-sig").count("\n", 0, token.start) + 1, cell
 
     def rewrite(self, edits: Iterable[Edit]) -> bytes:
-        """The bytes of the file with the edits made; `raw` if there are none."""
-        # a set, because several sites may need the same edit, such as an import
+        """Returns the bytes of the file after the edits; `raw` if there are no edits."""
+        # without duplicates, because several sites may need the same edit, such as an import
         edits = sorted(set(edits))
         if not edits:
             return self.raw
@@ -231,9 +237,9 @@ def read_each(
     unreadable: list[tuple[str, str]],
     progress: Progress = unseen,
 ) -> Iterator[Source]:
-    """Reads the files that `files_in` lists, one after the other; "-" is the standard input.
-    Paths are shown relative to `root`. A file that cannot be read is left out, and (path, why)
-    is added to `unreadable`."""
+    """Yields the `Source` of each file that `files_in` lists; "-" means the standard input.
+    Paths are shown relative to `root`. A file that cannot be read is left out, and a pair of
+    its path and the reason is added to `unreadable`."""
     # a list, because `progress` needs the number of files
     files = list(files_in(paths))
     for number, path in enumerate(files):
@@ -250,18 +256,18 @@ def read_each(
 
 
 def _show(path: Path, root: Path) -> str:
-    """The path as the user sees it: relative to the root folder, or absolute for a file outside
-    of it."""
+    """Returns the path as it is shown to the user: relative to the root folder, or absolute for
+    a file that is not in this folder."""
     try:
         return path.resolve().relative_to(root.resolve()).as_posix()
     except ValueError:
-        # absolute, so that joining it with the root gives this file, too
+        # absolute, so that joining it to the root also results in this file
         return path.resolve().as_posix()
 
 
 def files_in(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files to read: each path that is not a folder, whether it exists or not. For each folder, the scripts,
-    notebooks and texts in it and in the folders below it, sorted."""
+    """Yields the files to read. A path that is not a folder is yielded as it is, even if it does not exist. For a
+    folder, yields the files with one of the `SUFFIXES` in it and in its subfolders, in sorted order."""
     for path in paths:
         if not path.is_dir():
             yield path
@@ -272,15 +278,16 @@ def files_in(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _is_skipped(folders: tuple[str, ...]) -> bool:
-    """Whether one of the folders between a file and the folder that the user names is not searched."""
+    """Whether one of these folders, which lie between a file and the folder that the user passes, is not searched."""
     return any(folder.startswith(".") or folder in SKIPPED for folder in folders)
 
 
 def read(path: Path, shown: str) -> Source:
-    """Reads a file, and returns it with its modules. `shown` is its path as the user sees it.
+    """Reads a file, and returns it with its modules. `shown` is the path that is shown to the
+    user.
 
     Raises:
-        UnreadableError: if the file cannot be opened, is not text, or is not Python.
+        UnreadableError: if the file cannot be opened, or if `parse` cannot read its content.
     """
     try:
         raw = path.read_bytes()
@@ -290,37 +297,38 @@ def read(path: Path, shown: str) -> Source:
 
 
 def write(path: Path, raw: bytes) -> None:
-    """Replaces the content of a file with new bytes, all or nothing: if the program is stopped
-    in between, the file keeps the old content.
+    """Replaces the content of a file with new bytes in one step: if the program is stopped
+    before this step, the file keeps its old content.
 
     Raises:
-        OSError: if the file or its folder cannot be written to; the file is unchanged.
+        OSError: if the file or its folder cannot be written to. The file is then unchanged.
     """
-    path = path.resolve()  # a symbolic link stays one: its target is replaced
+    path = path.resolve()  # a symbolic link stays a link: its target is replaced
     # raises an error if the file is write-protected, which `os.replace` would ignore
     path.open("r+b").close()
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        # into a new file next to the old one, because a rename is atomic only within a file
+        # the new file is in the same folder, because a rename is atomic only within a file
         # system
         with open(handle, "wb") as file:
             file.write(raw)
         shutil.copymode(path, name)
-        # atomic: readers see the old file or the new one
+        # atomic: readers see either the old file or the new one
         os.replace(name, path)
-    # also when the user presses Ctrl-C: no half-written file is left behind
+    # also if the user presses Ctrl-C, so that no half-written file is left behind
     except BaseException:
         os.unlink(name)
         raise
 
 
 def parse(raw: bytes, shown: str) -> Source:
-    """Returns a file with its modules, from its bytes. The suffix of `shown` tells whether it
-    is a notebook, a d2l text or a script.
+    """Returns the `Source` of a file, with its modules, from the bytes of the file. The suffix
+    of the path `shown` decides whether it is read as a notebook, as a page of d2l or as a
+    script.
 
     Raises:
-        UnreadableError: if the bytes are not text, if they are not a notebook as JSON, or if a
-            script is not Python.
+        UnreadableError: if the bytes are not text, if the file should be a notebook but is not
+            one, or if it should be a script but is not Python.
     """
     try:
         if shown.endswith(".ipynb"):
@@ -332,15 +340,14 @@ def parse(raw: bytes, shown: str) -> Source:
         raise UnreadableError(
             f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg)
         ) from error
-    # for bytes that are not UTF-8, a `coding:` that is no text encoding, or JSON that is nested too
-    # deep
+    # the bytes are not UTF-8, `coding:` names no text encoding, or the JSON is nested too deeply
     except (ValueError, LookupError, RecursionError) as error:
         raise UnreadableError(str(error)) from error
 
 
 def _script(raw: bytes, shown: str) -> Source:
-    """A script with its one module."""
-    # by the byte order mark or the `coding:` comment, as Python reads it
+    """Returns the `Source` of a script, with its only module."""
+    # from the byte order mark or the `coding:` comment, as Python does
     encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
     text = raw.decode(encoding)
     source = Source(shown, raw, text.encode(), encoding)
@@ -349,31 +356,32 @@ def _script(raw: bytes, shown: str) -> Source:
 
 
 def _tree(text: str) -> ast.Module:
-    """The syntax tree of a text.
+    """Returns the syntax tree of a text.
 
     Raises:
-        SyntaxError: if the text is not Python, or is nested too deep for Python's parser.
+        SyntaxError: if the text is not Python, or is nested too deeply.
         ValueError: on Python 3.10, if the text has a null character in it.
     """
     with warnings.catch_warnings():
-        # warnings, such as those about escapes in strings, are for the author of the file
+        # warnings, such as those about escapes in strings, concern only the author of the file
         warnings.simplefilter("ignore")
-        # cells of notebooks may use `await`; `dont_inherit` keeps out the __future__ imports of
-        # this file
+        # cells of notebooks may use `await`; with `dont_inherit`, the __future__ imports of
+        # this module have no effect
         flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         try:
             tree = compile(text, "<script>", "exec", flags, dont_inherit=True)
-        # the parser's two errors for deep nesting; a notebook's other cells are still read
+        # the parser raises these two errors for deep nesting. As a SyntaxError, the error
+        # concerns only one cell of a notebook, and the other cells are still read
         except (MemoryError, RecursionError) as error:
-            raise SyntaxError("the code is nested too deep for Python's parser") from error
+            raise SyntaxError("the code is nested too deeply for Python's parser") from error
     assert isinstance(tree, ast.Module)
     _check_depth(tree)
     return tree
 
 
 def _check_depth(tree: ast.Module) -> None:
-    """Raises `SyntaxError` if the code is nested so deep that functions that call themselves for each part of the
-    tree, as those of the inference do, could exceed Python's limit of recursion."""
+    """Raises `SyntaxError` if the code is nested so deeply that recursive functions, such as those of the inference,
+    could exceed Python's recursion limit."""
     level: list[ast.AST] = [tree]
     for _ in range(_MOST_LEVELS):
         level = [child for node in level for child in ast.iter_child_nodes(node)]
@@ -386,8 +394,9 @@ def _check_depth(tree: ast.Module) -> None:
 
 
 def _text_with_tabs(raw: bytes, shown: str) -> Source:
-    """A page of d2l.ai: Markdown, in which each block of code is for the tab of one framework,
-    or for several. The page gets a module for each tab, or none if it has no such blocks."""
+    """Returns a page of d2l.ai: Markdown, in which each block of code belongs to the tabs of
+    one or more frameworks. The `Source` gets a module for each tab, or no modules if the page
+    has no such blocks."""
     text = raw.decode("utf-8-sig")
     source = Source(shown, raw, text.encode(), "utf-8-sig")
     source.cells = list(_fences(source))
@@ -405,10 +414,10 @@ def _text_with_tabs(raw: bytes, shown: str) -> Source:
 
 
 def _fences(source: Source) -> Iterator[Cell]:
-    """The cells of a page: its blocks of Python code, without the lines of backticks around
-    them. A block without a closing line is left out."""
+    """Yields the cells of a page: its blocks of Python code, without the lines of backticks
+    around each block. A block without a closing line is left out."""
     lines = [source.line_text(i + 1) for i in range(len(source.starts))]
-    begin = None  # the first line of the block that is read, None outside blocks
+    begin = None  # the first line of the block that is being read, None outside blocks
     for number, line in enumerate(lines, 1):
         if begin is None:
             begin = number + 1 if _FENCE.match(line.encode()) else None
@@ -418,8 +427,8 @@ def _fences(source: Source) -> Iterator[Cell]:
 
 
 def _cell(begin: int, lines: list[str]) -> Cell:
-    """The cell that consists of these lines; `begin` is the number of the first one. The line
-    that names the tabs becomes blank, because `%%tab` is not Python."""
+    """Returns the cell that consists of these lines; `begin` is the number of the first line.
+    The line that names the tabs is blanked, because `%%tab` is not Python."""
     first = next((i for i, line in enumerate(lines) if line.strip()), 0)
     marked = _TAB.match(lines[first]) if lines else None
     if marked is None:
@@ -429,14 +438,15 @@ def _cell(begin: int, lines: list[str]) -> Cell:
 
 
 def _default_tabs(cells: list[Cell]) -> tuple[str, ...]:
-    """The tabs of cells that name none: those that `tab.interact_select` lists, else the tab of
-    the framework that such cells import first, else "pytorch"."""
-    # the code that decides: that of the cells without a mark
+    """Returns the tabs of the cells that name no tab themselves: those that
+    `tab.interact_select` lists, else the tab of the framework that such cells import first,
+    else "pytorch"."""
+    # only the code of the cells that name no tab decides
     plain = "\n".join(cell.text for cell in cells if not cell.tabs)
     selected = re.search(r"tab\.interact_select\(([^)]*)\)", plain)
     if selected:
         return tuple(re.findall(r"\w+", selected[1]))
-    # the tabs by the names of the packages
+    # maps the name of each package to its tab
     names = {
         "mxnet": "mxnet",
         "torch": "pytorch",
@@ -456,13 +466,13 @@ def _default_tabs(cells: list[Cell]) -> tuple[str, ...]:
 
 @dataclass(eq=False)
 class _Token:
-    """A JSON string in the file of a notebook. It extends from `start` to `end` there, in
-    characters and with its quotes. `value` is the string itself, which begins at the offset
-    `at` of `Source.text`.
+    """A JSON string in the file of a notebook. `start` and `end` are its positions in the file,
+    in characters; the quotes are included. `value` is the decoded string, which begins at the
+    offset `at` of `Source.text`.
 
-    `is_listed` is True for one line in a list, as Jupyter writes cells, and False for a whole
-    cell. `previous_end` is the end of the previous string in the same list, None for the first
-    one.
+    `is_listed` is True if the string is one line of a cell that is a list of lines, as Jupyter
+    writes it, and False if the string is a whole cell. `previous_end` is the end of the
+    previous string in the same list; it is None for the first string.
     """
 
     start: int
@@ -474,8 +484,8 @@ class _Token:
 
 
 def _notebook(raw: bytes, shown: str) -> Source:
-    """A notebook with its one module. The strings of its JSON are kept with their positions,
-    for rewriting.
+    """Returns the `Source` of a notebook, with its only module. The JSON strings of the code
+    cells are kept with their positions, so that they can be rewritten.
 
     Raises:
         ValueError: if the file is not JSON, or is not a notebook of format 4.
@@ -485,7 +495,7 @@ def _notebook(raw: bytes, shown: str) -> Source:
     if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
         raise ValueError("not a notebook of format 4: expected an object with a list of cells")
     tokens: list[_Token] = []
-    cells: list[tuple[int, str]] = []  # the offset of each in the text, and its code
+    cells: list[tuple[int, str]] = []  # for each cell, its offset in the text and its code
     parts = []
     at = 0
     for number, cell in enumerate(document["cells"]):
@@ -493,7 +503,7 @@ def _notebook(raw: bytes, shown: str) -> Source:
             raise ValueError(f"not a notebook of format 4: cells[{number}] is not an object")
         if _decoded(cell.get("cell_type")) != "code":
             continue
-        # a list of lines, or one string; a cell may also have no source
+        # a list of lines, or one string; a cell may also lack a source
         content: Any = cell.get("source") or []
         is_list = isinstance(content, list)
         strings: list[_Token] = content if is_list else [content]
@@ -520,24 +530,25 @@ def _notebook(raw: bytes, shown: str) -> Source:
 
 
 def _decoded(token: object) -> object:
-    """The value of a JSON string that was read as a `_Token`; any other value as it is."""
+    """Returns the string of a `_Token`. Returns any other value as it is."""
     return token.value if isinstance(token, _Token) else token
 
 
 class _Decoder(json.JSONDecoder):
-    """Decodes JSON with a `_Token` in place of each string that is not a key."""
+    """Decodes JSON, and returns a `_Token` in place of each string that is not a key."""
 
     parse_string: Any
 
     def __init__(self) -> None:
         super().__init__()
-        # json's own function, which reads a string
+        # the function with which json reads a string
         scan = self.parse_string
 
         def token(text: str, begin: int, strict: bool) -> tuple[_Token, int]:
-            """Returns the string that begins at `begin`, and the position behind it."""
+            """Returns the string whose text begins at `begin`, and the position after its
+            closing quote."""
             value, end = scan(text, begin, strict)
-            # `begin` is behind the opening quote
+            # `begin` is the position after the opening quote
             return _Token(begin - 1, end, value), end
 
         self.parse_string = token
@@ -546,8 +557,9 @@ class _Decoder(json.JSONDecoder):
 
 
 def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
-    """The bytes of a notebook after the edits, which must be sorted. Only the JSON strings that
-    the edits touch are replaced; outputs, metadata and layout stay byte for byte."""
+    """Returns the bytes of a notebook after the edits, which must be sorted. Only the JSON
+    strings that the edits touch are replaced. Everything else, such as outputs, metadata and
+    layout, stays the same byte for byte."""
     file = source.raw.decode("utf-8-sig")
     parts, written = [], 0
     for first, last, group in _touched(source.tokens, edits):
@@ -565,14 +577,14 @@ def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
 
 
 def _touched(tokens: list[_Token], edits: list[Edit]) -> Iterator[tuple[int, int, list[Edit]]]:
-    """Groups sorted edits by the strings that they touch. Yields, for each group, the indices
-    of its first and last string, and its edits. Several strings are in one group if an edit
-    spans them."""
+    """Groups sorted edits by the strings that they touch. For each group, yields the indices of
+    its first and last string, and its edits. If an edit spans several strings, they are in the
+    same group."""
     starts = [token.at for token in tokens]
     first = last = -1
     group: list[Edit] = []
     for edit in edits:
-        # the string in which the edit begins
+        # the index of the string in which the edit begins
         start = bisect_right(starts, edit.start) - 1
         if start > last:
             if group:
@@ -585,15 +597,15 @@ def _touched(tokens: list[_Token], edits: list[Edit]) -> Iterator[tuple[int, int
 
 
 def _json_strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
-    """The new text of a cell, or of some of its lines, as JSON in the style of the file: one
-    string, or one for each line. `tokens[at]` is the first of the strings that it replaces, and
-    `file` is the old text of the file."""
+    """Returns the new text of a cell, or of some of its lines, as JSON in the style of the
+    file: as one string, or as a string for each line. `value` is the new text, `tokens[at]` is
+    the first of the replaced strings, and `file` is the old content of the file."""
     token = tokens[at]
-    # Jupyter writes all characters as they are, but other tools escape those that are not ASCII
+    # Jupyter does not escape any characters, but other tools escape those that are not ASCII
     is_ascii = file[token.start : token.end].isascii()
     parts = value.splitlines(keepends=True) if token.is_listed else [value]
-    # the comma and the white space between two lines: as in this cell if it has two lines, else as
-    # Jupyter writes them
+    # the comma and the white space between two lines: as in this cell if it has several lines, else as Jupyter writes
+    # them
     between = ",\n    "
     if token.previous_end is not None:
         between = file[token.previous_end : token.start]
@@ -606,24 +618,25 @@ def _json_strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
 
 
 def _add_module(source: Source, tab: str | None, cells: list[Cell]) -> None:
-    """Adds the module that consists of some cells to `source.modules`. Cells that are not
-    Python are left out, and listed in `source.broken`. `tab` is None for a notebook."""
+    """Adds a module that consists of these cells to `source.modules`. Cells that are not Python
+    are left out, and listed in `source.broken`. `tab` is the tab of the module; it is None for
+    a notebook."""
     readable = [(cell, _as_python(cell.text)) for cell in cells]
     try:
         tree = _tree(_join(readable))
     except SyntaxError:
-        # only now is each cell parsed on its own, because that takes longer
+        # each cell is parsed separately only in this case, because that takes longer
         readable = [(cell, text) for cell, text in readable if _is_python(source, cell, text)]
         tree = _tree(_join(readable))
     source.modules.append(PythonModule(source, tab, tree))
 
 
 def _join(cells: Iterable[tuple[Cell, str]]) -> str:
-    """Returns one text with the code of all cells, in which each cell begins at the same line
-    as in `Source.text`. `cells` are pairs of a cell and its code as Python."""
+    """Returns one string with the code of all cells, in which each cell begins at the same line
+    as in `Source.text`. `cells` are pairs of a cell and the result of `_as_python` for it."""
     lines: list[str] = []
     for cell, text in cells:
-        # blank lines in place of text and of the cells of other tabs
+        # blank lines replace prose, and the cells of other tabs
         lines += [""] * (cell.line - 1 - len(lines))
         # other line ends do not matter here, because this text is only parsed
         lines += _NEWLINE.sub(b"\n", text.encode()).decode().removesuffix("\n").split("\n")
@@ -631,16 +644,17 @@ def _join(cells: Iterable[tuple[Cell, str]]) -> str:
 
 
 def _as_python(text: str) -> str:
-    """The text of a cell with `pass` in place of IPython's commands, so that blocks keep a
-    body. A cell in another language becomes empty lines. The number of lines stays the same, so
-    that lines below keep their numbers."""
+    """Returns the text of a cell with `pass` in place of IPython's commands, so that blocks
+    keep a body. A cell in another language becomes blank lines. The number of lines stays the
+    same, so that the lines below keep their numbers."""
     if not _MAGIC.search(text):
         return text
-    # a line that looks like a command may be Python: inside brackets, it may begin with %
+    # a line that looks like a command may be Python after all: inside brackets, a line may
+    # begin with %
     try:
         _tree(text)
     except SyntaxError:
-        # such as a cell of bash or JavaScript
+        # such as a cell in bash or JavaScript
         if _OTHER_LANGUAGES.match(text):
             return "\n" * text.count("\n")
         return _MAGIC.sub(lambda match: f"{match[1]}pass", text)
@@ -648,7 +662,7 @@ def _as_python(text: str) -> str:
 
 
 def _is_python(source: Source, cell: Cell, text: str) -> bool:
-    """Whether a cell is Python. One that is not is added to `source.broken`."""
+    """Whether the text of a cell is Python. A cell that is not is added to `source.broken`."""
     try:
         _tree(text)
     except SyntaxError as error:

@@ -1,6 +1,6 @@
-"""A summary of the result of `scan` or `port` for people who plan the work: how much device
-code there is, how much of it `port` rewrites, and how much needs a person. The summary is
-written as text, or as one page of HTML."""
+"""A summary of the result of `scan` or `port`, for people who plan the work: the amount of
+device code, how much of it `port` rewrites, and how much needs a person. The summary is written
+as text, or as an HTML page."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any, Final
 from .engine import Examined
 from .sites import CODES, Site, grouped
 
-# the order matters: the last expressions also match names of the parts above them: "cuda" is in
-# `torch.cuda.synchronize`
+# the order matters, because the last expressions also match names that belong to parts above
+# them: "cuda" is in `torch.cuda.synchronize`
 PARTS: Final = {
     "mixed precision": r"autocast|scaler|amp\b|custom_[fb]wd",
     "several devices and processes": r"parallel|distribut|nccl|process_group|strategy|split_|scatter",
@@ -27,12 +27,13 @@ PARTS: Final = {
     "asking what there is": r"available|count|num_gpus|is_compiled|is_built|is_cuda|propert|capabilit|supported|name",
     "choosing and placing": r"device|gpu|cpu|cuda|place|ctx|context|location",
 }
-"""The parts of a vendor's interface, and the regular expressions that recognize the idioms of
-each; the first match counts."""
+"""Maps each part of a vendor's interface to the regular expression that recognizes its idioms.
+An idiom belongs to the first part that matches."""
 MUST_CHANGE: Final = ("rewritten", "open")
-"""The verdicts on code that has to change: it is bound to a vendor or a framework."""
+"""The verdicts on code that has to change, because it works only with one vendor or
+framework."""
 _REST: Final = "other"
-# the states of a file, and their names in the summary
+# maps each state of a file to its description in the summary
 STATES: Final = {
     "ready": "nothing in them has to change",
     "mechanical": "xdevice port does all of it",
@@ -41,7 +42,8 @@ STATES: Final = {
 
 
 def part_of(site: Site) -> str:
-    """The part of a vendor's interface that a site belongs to: a key of `PARTS`, or "other"."""
+    """Returns the part of a vendor's interface to which a site belongs: a key of `PARTS`, or
+    "other"."""
     return next(
         (part for part, names in PARTS.items() if re.search(names, site.idiom, re.IGNORECASE)),
         _REST,
@@ -49,11 +51,10 @@ def part_of(site: Site) -> str:
 
 
 def summary(examined: Examined) -> dict[str, Any]:
-    """The figures of the summary as a dict for JSON. Each site that must change is counted
-    as "mechanical" or "person" (see `_mechanical_and_person`), and each file with sites has one of the
-    `STATES`."""
+    """Returns the figures of the summary as a dict for JSON. Each site that must change is counted as "mechanical" or
+    "person" (see `_mechanical_and_person`), and each file with sites has one of the `STATES`."""
     must_change = [site for site in examined.sites if site.verdict in MUST_CHANGE]
-    # the code of an open site says why it is open
+    # the code of an open site is the reason why it is open
     reasons = Counter(site.code for site in must_change if site.verdict == "open")
     return {
         "files": len(examined.sources),
@@ -70,15 +71,16 @@ def summary(examined: Examined) -> dict[str, Any]:
 
 
 def _mechanical_and_person(sites: list[Site]) -> dict[str, int]:
-    """The number of sites that `port` rewrites ("mechanical"), and of those that it leaves to a
-    person ("person"). All of `sites` must change."""
+    """Returns the number of sites that `port` rewrites ("mechanical"), and the number of sites
+    that it leaves to a person ("person"). `sites` are sites that must change."""
     mechanical = sum(site.verdict == "rewritten" for site in sites)
     return {"mechanical": mechanical, "person": len(sites) - mechanical}
 
 
 def _parts(sites: list[Site]) -> dict[str, dict[str, int]]:
-    """The numbers of sites by part of the interface, the largest part first."""
-    # parts of equal size are sorted by name, so that equal projects give equal summaries
+    """Returns the numbers of sites in each part of the interface. The part with the most sites
+    comes first."""
+    # parts of equal size are sorted by name, so that equal projects have equal summaries
     largest = sorted(grouped(sites, part_of).items(), key=lambda item: (-len(item[1]), item[0]))
     return {
         part: {"sites": len(group), **_mechanical_and_person(group)} for part, group in largest
@@ -86,11 +88,12 @@ def _parts(sites: list[Site]) -> dict[str, dict[str, int]]:
 
 
 def _states(examined: Examined) -> dict[str, list[str]]:
-    """The paths of the files that have sites, by state."""
+    """Returns a dict that maps each state to the paths of the files in this state. Files
+    without sites are left out."""
     states: dict[str, list[str]] = {state: [] for state in STATES}
     for source in sorted(examined.sources, key=lambda source: source.path):
         verdicts = {site.verdict for site in examined.sites_of(source)}
-        # one open site is enough for a person to be needed
+        # a person is needed even for a single open site
         if "open" in verdicts:
             states["person"].append(source.path)
         elif "rewritten" in verdicts:
@@ -102,7 +105,7 @@ def _states(examined: Examined) -> dict[str, list[str]]:
 
 
 def text(examined: Examined) -> str:
-    """The summary as text, followed by the uses in each file that have to change."""
+    """Returns the summary as text, followed by the uses that have to change in each file."""
     lines = summary_lines(examined)
     for title, uses in _files(examined):
         lines += ["", title, *(f"  {use}" for use in uses)]
@@ -110,12 +113,12 @@ def text(examined: Examined) -> str:
 
 
 def summary_lines(examined: Examined) -> list[str]:
-    """The lines of the summary: a sentence, and then the tables with a blank line before
-    each."""
+    """Returns the lines of the summary: a sentence, and then the tables, each after a blank
+    line."""
     figures = summary(examined)
     lines = [_sentence(figures)]
     for table in _tables(figures):
-        # labels on the left, numbers on the right
+        # labels are aligned left, numbers are aligned right
         width = max(len(str(label)) for label, *_ in table)
         lines.append("")
         for label, *numbers in table:
@@ -131,8 +134,8 @@ _STYLE: Final = (
 
 
 def page(examined: Examined) -> str:
-    """The content of `text` as one page of HTML without scripts, on which the reader can unfold
-    the list of uses in each file."""
+    """Returns the same content as `text`, as an HTML page without scripts. The reader can
+    unfold the list of uses in each file."""
     figures = summary(examined)
     title = f"Device code in {escape(examined.root.resolve().name)}"
     parts = [
@@ -149,7 +152,7 @@ def page(examined: Examined) -> str:
 
 
 def _sentence(figures: dict[str, Any]) -> str:
-    """The first sentence of the summary."""
+    """Returns the first sentence of the summary."""
     must_change = figures["must_change"]
     return (
         f"{figures['sites']:,} uses of devices in {figures['files']:,} files; {must_change:,} have to change: "
@@ -159,13 +162,14 @@ def _sentence(figures: dict[str, Any]) -> str:
 
 
 def _share(part: int, whole: int) -> str:
-    """The number `part` as text, with its percentage of `whole`, unless `whole` is 0."""
+    """Returns the number `part` as text, followed by its percentage of `whole` unless `whole`
+    is 0."""
     return f"{part:,} ({100 * part / whole:.0f} %)" if whole else f"{part:,}"
 
 
 def _tables(figures: dict[str, Any]) -> list[list[tuple[str | int, ...]]]:
-    """The tables of the summary. Each is a list of rows, and each row a label and numbers; the
-    first row is the heading."""
+    """Returns the tables of the summary. Each table is a list of rows, and each row consists of
+    a label and numbers. The first row is the heading."""
     parts, reasons = figures["parts"].items(), figures["reasons"].items()
     return [
         [
@@ -185,8 +189,8 @@ def _tables(figures: dict[str, Any]) -> list[list[tuple[str | int, ...]]]:
 
 
 def _files(examined: Examined) -> Iterator[tuple[str, list[str]]]:
-    """Yields, for each file in which something has to change, a title and a list with a line
-    for each use. The files are sorted by path."""
+    """For each file in which something has to change, yields a title and a list that contains a
+    line for each use. The files are sorted by path."""
     for source in sorted(examined.sources, key=lambda source: source.path):
         sites = [site for site in examined.sites_of(source) if site.verdict in MUST_CHANGE]
         if sites:
@@ -199,9 +203,9 @@ def _files(examined: Examined) -> Iterator[tuple[str, list[str]]]:
 
 
 def _change(site: Site) -> str:
-    """The text of a use followed by its new text, or by the reason why it has none, on one
-    line."""
-    # an expression may have line breaks in it
+    """Returns one line with the text of a use, followed by its new text or, if it has none, by
+    the reason."""
+    # the text may contain line breaks
     before = " ".join(site.before.split())
     if site.verdict == "open":
         return f"{before}  [{site.code}: {site.why}]"

@@ -1,9 +1,9 @@
 """The possible results of an expression: a *value*, which is a set of *atoms*. An atom is one
 thing that the expression may be, such as a tensor or a certain function.
 
-The empty set, `NOTHING`, means "not known yet", and `UNKNOWN` means "anything": sets grow from
-the first towards the second while the project is interpreted. An atom has a kind, which says
-what its subject is:
+The empty set, `NOTHING`, means "not known yet", and `UNKNOWN` means "anything". While the
+project is interpreted, values grow from `NOTHING` towards `UNKNOWN`. The kind of an atom
+decides what its subject is:
 
 | kind | subject |
 |---|---|
@@ -11,14 +11,14 @@ what its subject is:
 | "available" | none: a value that is true only if there is a GPU |
 | "anything" | none: the atom of `UNKNOWN` |
 | "device" | none: a framework's own device; `origin` is the node that chose it, or None |
-| "spelling" | a text that names a device, as "cuda:0"; "*" is a part that an f-string fills in; `origin` as above |
-| "foreign" | an attribute of a package outside the project, by its full name, as "torch.nn.Linear" |
-| "result" | the result of calling such an attribute, if no table has it: the attribute's full name |
-| "model" | a layer or model of a framework: its full name |
-| "function", "bound", "class", "instance", "super", "module" | a function, class or module of the project |
-| "list", "dict" | a container that was made at one place: a key that finds its items |
-| "tuple" | its items, a value each |
-| "parser", "namespace" | of argparse: a key that finds its arguments |
+| "spelling" | a string that names a device, as "cuda:0"; "*" is a part that an f-string fills in; `origin` as above |
+| "foreign" | the full name of an attribute of a package outside the project, such as "torch.nn.Linear" |
+| "result" | the full name of such an attribute that was called; only for results that are in no table |
+| "model" | the full name of a framework's layer or model |
+| "function", "bound", "class", "instance", "super", "module" | the function, class or module of the project |
+| "list", "dict" | the key of the cell with the items; all containers created at one place in the code share it |
+| "tuple" | the values of its items |
+| "parser", "namespace" | an object of argparse: the key of the cells with its arguments |
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from typing import Any, Final, NamedTuple
 
 
 class Atom(NamedTuple):
-    """One thing that an expression may be: its kind and its subject (see the table above). For
-    a device, or a string that names one, `origin` is the node that chose it."""
+    """One thing that an expression may be, described by a kind and a subject (see the table
+    above). For a device, or a string that names one, `origin` is the node that chose the
+    device."""
 
     kind: str
     subject: Any = None
@@ -41,13 +42,13 @@ Value = frozenset[Atom]
 
 
 def make_value(kind: str, subject: Any = None, origin: ast.AST | None = None) -> Value:
-    """Returns the value (the set of atoms) that consists of one new atom, of this kind and subject. `origin` is the
-    node that chose the device, None for other kinds."""
+    """Returns a value (a set of atoms) that contains only a new atom with this kind and subject. `origin` is the node
+    that chose the device; it is None for atoms of other kinds."""
     return frozenset([Atom(kind, subject, origin)])
 
 
 def value_of(atom: Atom) -> Value:
-    """The value with just this atom."""
+    """Returns the value that contains only this atom."""
     return frozenset([atom])
 
 
@@ -67,13 +68,13 @@ AVAILABLE: Final = make_value("available")
 """A value that is true only if there is a GPU."""
 
 DEVICES: Final = ("device", "spelling")
-"""The kinds of atoms for devices, and for strings that name a device."""
+"""The kinds of the atoms that stand for devices, and for strings that name a device."""
 NUMBERS: Final = ("int", "bool")
-"""The kinds of atoms that are valid as the index of a device; in Python a bool is a whole
-number."""
+"""The kinds of atoms that are valid as the index of a device. In Python, a bool is also an
+int."""
 
-# even if an expression may be anything, the functions that it may be have to get its arguments,
-# and the devices have to be found wherever they go
+# even if an expression may be anything, the functions that it may be still have to get the
+# arguments of calls, and devices have to be followed through the program
 _FOLLOWED: Final = {
     "function",
     "bound",
@@ -86,20 +87,21 @@ _FOLLOWED: Final = {
     "dict",
 }
 """The kinds of atoms that `union` keeps together with "anything"."""
-# larger values would make the analysis slow, and no rule can use so many atoms
+# larger values would slow the analysis down, and no rule can use so many atoms
 _MOST_ATOMS: Final = 24
-"""How many atoms a value may have; a value with more atoms becomes "anything"."""
+"""The maximum number of atoms in a value. A value with more atoms becomes "anything"."""
 _MOST_ITEMS: Final = 12
-"""How many items a tuple may have; in a longer one, each item is "anything"."""
+"""The maximum number of items of a tuple whose values are recorded. In a longer tuple, the
+value of each item is "anything"."""
 
 
 def union(*values: Value) -> Value:
-    """The union of values. If it contains "anything", or has more than `_MOST_ATOMS` atoms, it
-    is reduced to "anything" and the atoms of the kinds in `_FOLLOWED`, which have to be
-    followed in any case. Otherwise its tuples of the same length are merged."""
+    """Returns the union of values. If the union contains "anything", or more than `_MOST_ATOMS`
+    atoms, it is reduced to "anything" and its atoms of the kinds in `_FOLLOWED`, which have to
+    be followed in any case. Otherwise, tuples of the same length in it are merged."""
     result = NOTHING.union(*values)
-    # a shortcut: most calls unite a value with itself or with the empty set, and then there is
-    # nothing to reduce or merge
+    # a shortcut: most calls unite a value with itself or with the empty set, so there is
+    # nothing to reduce or to merge
     if len(result) > 1:
         if ANYTHING in result or len(result) > _MOST_ATOMS:
             result = frozenset(atom for atom in result if atom.kind in _FOLLOWED) | UNKNOWN
@@ -120,8 +122,8 @@ def is_only(value: Value, kinds: Iterable[str]) -> bool:
 
 
 def may_be(value: Value, kinds: Iterable[str]) -> bool:
-    """Whether at least one atom of a value is of one of these kinds. The kind "anything" counts only if it is listed
-    among them."""
+    """Whether at least one atom of a value is of one of these kinds. The kind "anything" matches only if `kinds`
+    contains it."""
     return any(atom.kind in kinds for atom in value)
 
 
@@ -131,8 +133,8 @@ def is_device(node: ast.AST | None) -> bool:
 
 
 def is_number(node: ast.AST | None) -> bool:
-    """Whether an expression is known to be a whole number, and so is valid as the index of a
-    device."""
+    """Whether an expression is known to be a whole number, which makes it valid as the index of
+    a device."""
     return is_only(inferred(node), NUMBERS)
 
 
@@ -143,15 +145,16 @@ def is_known(value: Value) -> bool:
 
 
 def inferred(node: ast.AST | None) -> Value:
-    """The inferred value of an expression: the set of things that it may be. `NOTHING` if
-    `node` is None, or if the expression is never reached."""
+    """Returns the inferred value of an expression: the set of things that it may be. `NOTHING`
+    if `node` is None, or if the expression is never reached."""
     return getattr(node, "means", NOTHING)
 
 
 def tuple_of(values: Iterable[Value]) -> Value:
-    """The value of a tuple with these items. An item that is itself a tuple of tuples becomes
-    "anything", and so do all items if there are more than `_MOST_ITEMS`."""
-    # a loop such as `x = (x, 1)` would nest tuples deeper for ever
+    """Returns the value of a tuple with these items. An item that is itself a tuple of tuples
+    becomes "anything". If there are more than `_MOST_ITEMS` items, all of them become
+    "anything"."""
+    # otherwise, a loop such as `x = (x, 1)` would nest tuples ever deeper
     items = tuple(UNKNOWN if _is_deep(value) else value for value in values)
     return make_value(
         "tuple", items if len(items) <= _MOST_ITEMS else tuple(UNKNOWN for _ in items)
@@ -159,8 +162,8 @@ def tuple_of(values: Iterable[Value]) -> Value:
 
 
 def _is_deep(value: Value) -> bool:
-    """Whether the tuples of a value contain tuples, or have more than `_MOST_ATOMS` items in
-    all."""
+    """Whether the tuples in a value contain other tuples, or contain more than `_MOST_ATOMS`
+    items altogether."""
     inside = [inner for atom in value if atom.kind == "tuple" for inner in atom.subject]
     return len(inside) > _MOST_ATOMS or any(
         atom.kind == "tuple" for inner in inside for atom in inner
@@ -169,7 +172,7 @@ def _is_deep(value: Value) -> bool:
 
 def _merge_tuples(value: Value) -> Value:
     """Returns the value with all tuples of the same length merged into one, item by item.
-    Without this, a loop that swaps values would make new tuples for ever."""
+    Otherwise, a loop that swaps values would create new tuples for ever."""
     # the merged tuple for each length
     merged: dict[int, tuple[Value, ...]] = {}
     rest = set()

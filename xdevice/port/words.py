@@ -1,10 +1,10 @@
-"""The table of vendor-specific names, with the word that replaces each of them: what `port`
-writes and `lint` recommends.
+"""The table of vendor-specific names. For each name, it has the word that `port` writes
+instead, and that `lint` recommends.
 
 There are two targets. "accelerator" means PyTorch's own words for the devices of any vendor:
-`torch.accelerator`, `torch.Stream`, `torch.Event`; other frameworks have none. "xdevice" means
-xdevice's words or, if it has none, those of "accelerator". Versions are PyTorch's: the first
-release that has the word as it is used here.
+`torch.accelerator`, `torch.Stream`, `torch.Event`. Other frameworks have no such words.
+"xdevice" means xdevice's words or, if it has none, those of "accelerator". A version is the
+first release of PyTorch in which the word works as it is used here.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Version(NamedTuple):
 
 
 def version(text: str) -> Version:
-    """The release that a string such as "2.9" or "2.9.1" names. Only the first two numbers
-    count.
+    """Returns the release that a string such as "2.9" or "2.9.1" names. All numbers after the
+    first two are ignored.
 
     Raises:
         ValueError: if the string does not have one of these forms.
@@ -42,8 +42,9 @@ def version(text: str) -> Version:
 
 
 class Goal(NamedTuple):
-    """The words that `port` writes: their target, and the oldest release of PyTorch that must
-    have them. If `minimum` is None, the new text may need the newest release."""
+    """Decides which words `port` writes: those of `target`, and only those that the release
+    `minimum` of PyTorch has already. If `minimum` is None, the words may need the newest
+    release."""
 
     target: Target = "xdevice"
     minimum: Version | None = None
@@ -54,13 +55,14 @@ DEFAULT_GOAL: Final = Goal()
 
 
 class Row(NamedTuple):
-    """One vendor-specific name, and the words that replace it for the targets "accelerator" and
-    "xdevice" ("" if there is none).
+    """One vendor-specific name, and the word that replaces it for each of the targets
+    "accelerator" and "xdevice". A target that has no such word has "".
 
-    `since` is the release of PyTorch that the word of "accelerator" needs, "" for any. `rule` is the key in
-    `rules_of_words.WORD_RULES` of the rule that rewrites a call of the name. `without_gpu` is for words that raise an
-    error on a machine without a GPU, where the old name returns a value: it is that value, as source text; None for
-    all other words. `differs` says what is different afterwards or, if there is no word, why.
+    `since` is the oldest release of PyTorch that has the word for "accelerator"; it is "" if every supported release
+    has the word. `rule` names the rule that rewrites a call of the name; it is a key of `rules_of_words.WORD_RULES`. On
+    a machine without a GPU, some words raise an error although the old name returns a value. For these words,
+    `without_gpu` is that value, as source text; for all others, it is None. `differs` says how the word differs from
+    the old name or, if there is no word, why there is none.
     """
 
     name: str
@@ -78,14 +80,14 @@ class Row(NamedTuple):
         )
 
     def word(self, target: Target) -> str:
-        """The word that `port` writes for a target; "" if there is none."""
+        """Returns the word that `port` writes for a target; "" if the target has none."""
         return (self.xdevice or self.accelerator) if target == "xdevice" else self.accelerator
 
     @property
     def advice(self) -> str:
-        """The recommendation in messages of lint: both words, joined by "or", or the reason why
-        there is none."""
-        # xdevice's word first, because it is for every framework
+        """The recommendation in the messages of lint: the words of both targets, joined by
+        "or". If neither target has a word, it says so, and why."""
+        # xdevice's word comes first, because it works with every framework
         words = []
         if self.xdevice:
             words.append(self.xdevice)
@@ -99,8 +101,8 @@ class Row(NamedTuple):
 def _same(
     names: str, since: str, without_gpu: str | None = None, differs: str = ""
 ) -> list[Row]:
-    """Rows for functions of `torch.cuda` that `torch.accelerator` has under the same names. `names` are separated by
-    white space. All rows share the other arguments, which are fields of `Row`."""
+    """Returns rows for functions of `torch.cuda` that have the same names in `torch.accelerator`. The names in `names`
+    are separated by white space. The other arguments are fields of `Row`, and are the same in all rows."""
     return [
         Row(
             f"torch.cuda.{name}",
@@ -114,9 +116,9 @@ def _same(
 
 
 def _of_module(names: str, without_gpu: str | None = None) -> list[Row]:
-    """Rows for functions of `torch.cuda` that other vendors' modules, such as `torch.xpu`, also have: the word calls
-    the function of the same name in the module of the current accelerator. `names` are separated by white space, and
-    `without_gpu` is the field of `Row`."""
+    """Returns rows for functions of `torch.cuda` that other vendors' modules, such as `torch.xpu`, also have. The word
+    calls the function of the same name in the module of the current accelerator. The names in `names` are separated by
+    white space; `without_gpu` is a field of `Row`."""
     differs = "calls the function of torch.cuda, torch.xpu and so on; a module without it raises AttributeError"
     word = "torch.get_device_module()"
     return [
@@ -132,8 +134,8 @@ def _of_module(names: str, without_gpu: str | None = None) -> list[Row]:
 
 
 def _without_word(names: str, why: str) -> list[Row]:
-    """Rows for names without a word, all for the reason `why`. `names` are separated by white
-    space."""
+    """Returns rows for names that no word replaces, for the same reason (`why`). The names in
+    `names` are separated by white space."""
     return [Row(name, differs=why) for name in names.split()]
 
 
@@ -146,7 +148,7 @@ _GRAPHS: Final = (
     "xdevice.accelerator.make_graphed_callable(function) records and replays a function"
 )
 
-# the order is that of the table in docs/reference/words.md, which a test compares with this one
+# a test compares this table with that in docs/reference/words.md, so both have the same order
 _TORCH: Final = (
     # choosing a device
     Row(
@@ -183,7 +185,7 @@ _TORCH: Final = (
         differs="the same string on CUDA",
         xdevice="xdevice.native.try_gpu().type",
     ),
-    # uses without a full name; `rules` and `neutral_sites` recognize them by their form
+    # uses that have no full name; `rules` and `neutral_sites` recognize each by its form
     Row('x.to("cuda")', f"x.to({ACCELERATOR})", "2.6", xdevice="xdevice.to_device(x, device)"),
     Row(
         "x.cuda()", f"x.to({ACCELERATOR})", "2.6", xdevice="xdevice.to_device(x, xdevice.gpu())"
@@ -303,8 +305,8 @@ _TORCH: Final = (
     *_without_word(
         "torch.cuda.seed torch.cuda.seed_all", "torch.seed() draws a new seed for the CPU, too"
     ),
-    # mixed precision: the old names of torch.cuda.amp, and the new ones with "cuda" as their
-    # argument
+    # mixed precision: the old names in torch.cuda.amp, and the new names with the argument
+    # "cuda"
     *(
         Row(name, f"{word}({ACCELERATOR}.type)", "2.6", "with_device", differs=_OFF)
         for word in ("torch.autocast", "torch.amp.GradScaler")
@@ -314,7 +316,7 @@ _TORCH: Final = (
         "torch.cuda.amp.custom_fwd torch.cuda.amp.custom_bwd",
         "torch.amp.custom_fwd and custom_bwd (2.4) take the device type when the function is defined",
     ),
-    # what a device is and can do
+    # the properties and features of a device
     *_of_module("get_device_name get_device_properties is_initialized"),
     *_of_module("is_bf16_supported", "False"),
     *_without_word(
@@ -355,11 +357,11 @@ _TORCH: Final = (
     ),
 )
 
-# `neutral_sites` recognizes the second by its beginning, "neutral as"
+# `neutral_sites` recognizes `_NEUTRAL` by its beginning, "neutral as"
 _OWN: Final = "only PyTorch has neutral words"
 _NEUTRAL: Final = "neutral as it is"
 
-# names without a word in "accelerator": --to accelerator leaves them as they are
+# names that have no word for "accelerator": --to accelerator does not change them
 _PADDLE: Final = (
     Row(
         "paddle.is_compiled_with_cuda",
@@ -442,8 +444,8 @@ _JAX: Final = (
 
 TABLE: Final[tuple[Row, ...]] = (*_TORCH, *_PADDLE, *_MXNET, *_TENSORFLOW, *_JAX)
 ROWS: Final[dict[str, Row]] = {row.name: row for row in TABLE}
-"""The rows by name: a full name such as "torch.cuda.synchronize" or, for a use that has no full name, its spelling,
-such as "x.cuda()". Other full names of the same function have its row, too."""
+"""Maps names to rows. A name is a full name such as "torch.cuda.synchronize" or, for a use that has no full name, its
+spelling, such as "x.cuda()". All full names of a function are mapped to the same row."""
 _OTHER_NAMES: Final = {
     "mxnet.gpu": "mxnet.npx.gpu mxnet.context.gpu mxnet.device.gpu",
     "mxnet.context.num_gpus": "mxnet.device.num_gpus",

@@ -110,5 +110,6 @@ def _neighbours(layer: Any, layers: Sequence[Any], graph: pixels.Graph) -> list[
 
 
 def _nearest(layers: Sequence[Any]) -> list[Any]:
-    """The first of the layers that makes new features, in a list; empty if none does."""
+    """Returns the first of the layers that makes new features, in a list; empty if none
+    does."""
     return [layer for layer in layers if isinstance(layer, pixels.MAKERS)][:1]

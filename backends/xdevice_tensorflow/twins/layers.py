@@ -92,8 +92,8 @@ def _with_variable_names(
 
 
 def _variable(layer: Any, name: str) -> Any:
-    """The variable of a layer at `name`, attributes separated by slashes, such as "cell/kernel"; None if there is
-    none."""
+    """Returns the variable of a layer at `name`, attributes separated by slashes, such as "cell/kernel"; None if there
+    is none."""
     for attribute in name.split("/"):
         layer = getattr(layer, attribute, None)
     return layer
@@ -257,14 +257,14 @@ def _padding_of_axis(
 
 
 def _activation(layer: Any) -> str | None:
-    """The name of the activation inside a layer; None if it is the identity."""
+    """Returns the name of the activation inside a layer; None if it is the identity."""
     name = getattr(layer.activation, "__name__", str(layer.activation))
     # Keras's name of the identity, the function that it has in place of no activation
     return None if name == "linear" else name
 
 
 def _depthwise_parts(layer: Any) -> tuple[Part, ...]:
-    """The parts of a depthwise convolution."""
+    """Returns the parts of a depthwise convolution."""
     # the last axis of the kernel is the number of outputs for each input channel
     rule = layouts.depthwise(int(layer.kernel.shape[-1]))
     return Part("kernel", ("weight",), rule), Part("bias", ("bias",), layouts.SAME)

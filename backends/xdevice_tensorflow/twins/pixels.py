@@ -297,7 +297,7 @@ def _doubt_before(reshape: _Reshape, graph: Graph) -> str:
 
 
 def _class_and_name(op: Any) -> str:
-    """The class and the name of an op, for a message; None is the model's input."""
+    """Returns the class and the name of an op, for a message; None is the model's input."""
     return "the model's input" if op is None else f"{type(op).__name__} {op.name!r}"
 
 
@@ -383,7 +383,7 @@ def is_reshape(op: Any) -> bool:
 
 
 def unwrapped(op: Any) -> Any:
-    """The layer inside a TimeDistributed; any other op itself."""
+    """Returns the layer inside a TimeDistributed; any other op itself."""
     return op.layer if isinstance(op, kl.TimeDistributed) else op
 
 
@@ -455,7 +455,8 @@ def _reshapes_outside_graph(layer: Any, has_conv: bool) -> Iterator[_Reshape]:
 
 
 def _product(shape: Shape) -> int | None:
-    """The product of the sizes in a shape; None if it is empty or a size is not known."""
+    """Returns the product of the sizes in a shape; None if it is empty or a size is not
+    known."""
     is_complete = shape and all(size is not None and size > 0 for size in shape)
     return math.prod(shape) if is_complete else None
 
