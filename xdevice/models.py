@@ -1,5 +1,5 @@
-"""Models and optimizers of one framework in another: converts weights and states, and finds
-differences."""
+"""Converts the weights and states of models and optimizers to another framework, and lists the differences between two
+models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether two programs or models compute the same numbers, and where they first differ."""
+"""Checks whether two programs or models compute the same numbers, and finds the first place where they differ."""
 
 from __future__ import annotations
 

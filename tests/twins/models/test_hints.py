@@ -143,7 +143,7 @@ def test_a_spectral_norm_goes_to_another_or_to_a_plain_weight(way, layer):
     xdevice.assert_parity(source, normed, inputs=x)
     state = xdevice.models.convert_state(source, "paddle", like=plain)
     assert state.differences == [
-        "one: paddle has no spectral norm here; it affects training only"
+        "one: paddle has no spectral norm here; the norm affects training only"
     ]
     xdevice.load(state, into=plain)
     xdevice.assert_parity(source(x), plain(paddle.to_tensor(x.numpy())), check_device=False)

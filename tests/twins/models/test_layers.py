@@ -664,7 +664,7 @@ def test_what_has_no_value_yet_is_missing_though_it_is_settled():
         nn_of("torch").Linear(4, 4, bias=False), "paddle", like=like
     )
     state.settle("bias")
-    with pytest.raises(xdevice.errors.StateError, match="bias: missing"):
+    with pytest.raises(xdevice.errors.StateError, match="bias: the state has no value for it"):
         xdevice.load(state, into=like)
 
 

@@ -323,7 +323,8 @@ def test_groups_are_compared_in_their_order():
     assert len(found) == 1
     assert found[0].startswith("group 2: beta2: 0.999 in torch's AdamW, 0.99 ")
     assert xdevice.models.compare_optimizers(source, plain) == [
-        "groups: torch's AdamW has 2 groups of settings, but torch's AdamW has 1; each is compared with that one",
+        "groups: torch's AdamW has 2 groups of settings, but torch's AdamW has 1; each group is compared "
+        "with the single one",
         "group 2: weight_decay: 0.1 in torch's AdamW, 0.01 in torch's AdamW; weight_decay=0.1 in torch's AdamW makes "
         "them equal",
     ]

@@ -92,7 +92,10 @@ def test_query_key_and_value_are_joined_or_taken_apart(ours, theirs):
     x = words(torch)
     xdevice.assert_parity(target(x), source(x))
     if {ours, theirs} == {"fused", "split"}:
-        assert "taken in that order" in str(state)
+        assert (
+            "one of these is assumed to have the rows of query, key and value in this order"
+            in str(state)
+        )
     if (ours, theirs) == ("fused", "split"):
         assert "from qkv.weight, a part of it" in str(state)
 
@@ -254,7 +257,7 @@ def test_tensors_of_no_layer_are_paired_and_listed():
     assert not state.unmapped
     assert state.pairs["cls"] == "class_token"
     assert state.pairs["blocks.1.scale2"] == "blocks.1.gamma_b"
-    assert any("which no known layer has" in line for line in state.settings)
+    assert any("which belong to no known layer" in line for line in state.settings)
     xdevice.load(state, into=target)
     x = words(torch)
     xdevice.assert_parity(target(x), source(x))
@@ -557,7 +560,9 @@ def test_layers_in_one_order_for_each_kind_are_paired_and_listed():
     target = nn.Sequential(*target.values())
     state = xdevice.models.convert_state(source, "torch", like=target)
     assert state.pairs == {"before_": "2", "up_": "0", "down_": "1", "after_": "3"}
-    assert any("paired in their order among their kind" in line for line in state.settings)
+    assert any(
+        "layers of the same kind are paired in their order" in line for line in state.settings
+    )
 
 
 # inputs= settles what it can

@@ -1,1 +1,2 @@
-"""Converts a model's parameters and its optimizer's state to another framework, and lists settings that differ."""
+"""Converts the parameters of a model and the state of its optimizer to another framework, and lists the settings that
+differ."""

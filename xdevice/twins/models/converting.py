@@ -1,14 +1,14 @@
-"""`convert_state`: converts a model's parameters to another framework. This file lists its steps:
+"""Defines `convert_state`, which converts a model's parameters to another framework in these steps:
 
-- read: both models as a `Twin` (`reading`; a dict or a file: `flat_states`);
-- rewrite the layers that the two have in different forms (`forms`);
-- pair the layers (`pairing`; with `inputs=`, by running both models: `by_inputs`);
+- read both models, each as a `Twin` (`reading`; `flat_states` for a dict or a file);
+- rewrite the layers that the two models have in different forms (`forms`);
+- pair the layers (`pairing`; with `inputs=` also by running both models, in `by_inputs`);
 - write the parameters into a `State` (`state`);
-- report the other differences (`differences`).
+- report the differences that are not in the values (`differences`).
 
-The meaning of a parameter comes from its layer, in the source or in the target, or from `kinds`. For a state without
-its module, names and shapes may decide it if there is a target to compare them with; the `State` then lists that
-(`recognition`).
+The meaning of a parameter follows from its layer in the source or in the target, or from `kinds`. For a state without
+its module, names and shapes may determine the meaning if there is a target to compare them with (`recognition`); the
+`State` then lists the parameter as uncertain.
 """
 
 from __future__ import annotations
@@ -53,27 +53,27 @@ def convert_state(
     skip: Iterable[str] = (),
     layout: str | None = None,
 ) -> State:
-    """The parameters and running statistics of a model, in the layouts of another framework.
+    """Converts the parameters and running statistics of a model to the layouts of another framework.
 
-    Experimental: it may change in a minor version. Returns a `State`, whose `unmapped` and `differences` list what was
-    lost (docs/reference/models.md). Costs a copy of every tensor and, with `inputs=`, runs of both models.
+    Experimental: it may change in a minor version. Returns a `State`, which also lists what could not be converted or
+    compared (docs/reference/models.md). Copies every tensor and, with `inputs=`, runs both models.
 
     Args:
         source: a built model; tensors in dicts and lists (NumPy arrays as in PyTorch); or the path of a checkpoint.
         backend: the target: "torch", "paddle", "mxnet", "tensorflow" (Keras), "jax", "numpy", or a `Backend`.
-        like: a built model of the target. The result has the names and devices of `like`; without it, the source's.
-        kinds: the kind of layers in a dict, or of your own classes, by path, `*` or class: `{"MyNorm": "rms_norm"}`.
-        names: which layer of the source is which of `like`, or which rows: `{"h.*.fc1": "b.*.up", "wpe[2:]": "pos"}`.
+        like: a built model of the target, whose names and devices the result gets. By default it gets the source's.
+        kinds: the kinds of layers of a dict or of your own classes, by path, `*` or class: `{"MyNorm": "rms_norm"}`.
+        names: the layers of `like`, or their rows, by those of the source: `{"h.*.fc1": "b.*.up", "wpe[2:]": "pos"}`.
         device: the device of the tensors; by default that of `like`'s variables or the source's.
-        inputs: a batch for the source (a dict has keyword arguments), to distinguish layers and compare the outputs.
-        dtype: the dtype of floats: "bfloat16", or "like" for the dtypes of `like`.
+        inputs: a batch for the source (keyword arguments in a dict), to distinguish layers and to compare the outputs.
+        dtype: the dtype for floats, such as "bfloat16", or "like" for the dtypes of `like`.
         skip: paths of layers, in either model, that are left out with all layers inside them.
         layout: the framework of a dict or a file that does not name it: "torch", "paddle", "flax", ...
 
     Raises:
-        StateError: it is not clear which layers correspond, or the kind of a tensor is unknown or does not fit.
-        DTypeError, DeviceNotFoundError: the target lacks them. NotATensorError, NotBuiltError, UnsupportedError,
-            ArgumentError: an invalid argument.
+        StateError: if it is not clear which layers correspond, or if the kind of a tensor is unknown or does not fit.
+        DTypeError, DeviceNotFoundError: if the target lacks the dtype or the device.
+        NotATensorError, NotBuiltError, UnsupportedError, ArgumentError: if an argument is invalid.
 
     Example:
         >>> list(xdevice.models.convert_state({"fc.weight": xdevice.zeros(2, 3)}, "numpy", kinds={"fc": "linear"}))
@@ -93,7 +93,7 @@ def convert_state(
     target = _target_of(backend)
     state = State(target.name)
     if isinstance(source, str | os.PathLike):
-        # values are read when they are written into the state, so the file stays open until the end
+        # a value is read only when it is written into the state, so the file stays open until the end
         with flat_states.opened(source, state.done) as header:
             _convert(header, target, like, request, state)
     else:
@@ -102,13 +102,14 @@ def convert_state(
 
 
 def _target_of(backend: str | Backend) -> Backend:
-    """Returns the backend to convert to, and loads it if necessary. Raises `ArgumentError` if a model is given instead
-    of a name, and the errors of `registry.load` for a backend that is unknown, not installed or not usable."""
+    """Returns the backend to convert to, and loads it if necessary. Raises `ArgumentError` if the argument is a model
+    instead of a name, and the errors of `registry.load` for a backend that is unknown, not installed or not usable."""
     model = None if isinstance(backend, str | Backend) else registry.kind_of(type(backend))
     if model is not None:
         raise ArgumentError(
-            f"the second argument must be the target's name, got an object of type {type(backend).__qualname__}; to "
-            f"convert for it, write convert_state(source, {model.backend.name!r}, like=...)"
+            f"the second argument must be the name of the target, not an object of type "
+            f"{type(backend).__qualname__}; to convert for it, write "
+            f"convert_state(source, {model.backend.name!r}, like=...)"
         )
     return registry.load(backend.name if isinstance(backend, Backend) else backend)
 
@@ -124,11 +125,11 @@ def _convert(source: Any, target: Backend, like: Any, request: Request, state: S
     if target_twin is None:
         _write_without_like(source_twin, target, request, state)
         return
-    # before the forms are compared, because an embedding that was cut may equal its counterpart
+    # before the forms are compared, because an embedding may match its counterpart only after it was cut
     if source_rows or target_rows:
         source_twin = row_slices.cut(source_twin, source_rows, state.done, is_target=False)
         target_twin = row_slices.cut(target_twin, target_rows, state.done, is_target=True)
-    # models with layers of the same forms are not rewritten, so their names and their order stay as they are
+    # models whose layers have the same forms are not rewritten, so their names and their order stay unchanged
     if not source_twin.has_forms_of(target_twin):
         source_twin, target_twin = alike(source_twin, target_twin)
     # after `alike`, and before pairing, so that an error about a missing device comes first
@@ -155,7 +156,7 @@ def _read(
     reading.check_kinds(kinds)
     target_twin = None
     if like is not None:
-        # kinds= has the paths of the source; names= says which of them differ in `like`
+        # kinds= has paths of the source; names= gives the paths that differ in `like`
         target_twin = reading.read_like(
             like, target, {names.get(path, path): kind for path, kind in kinds.items()}
         )
@@ -166,14 +167,15 @@ def _read(
     else:
         source_twin = reading.read_model(owner, source, kinds)
         if target_twin is not None:
-            # the layers of linen are described by names and shapes only, which the other model can correct
+            # the layers of linen are described by names and shapes only, so the other model can correct their kinds
             back = {target_path: source_path for source_path, target_path in names.items()}
             source_twin, target_twin = (
                 reading.with_kinds_of(source_twin, target_twin, names),
                 reading.with_kinds_of(target_twin, source_twin, back),
             )
             if not source_twin.has_forms_of(target_twin):
-                # low-rank adapters (LoRA) would change the layers; models with equal layers have none, or the same
+                # low-rank adapters (LoRA) would change the layers; models with equal layers have no adapters, or the
+                # same ones
                 require_merged(source_twin.variables, target_twin.variables)
     if request.skip:
         source_twin, target_twin = _without_skipped(
@@ -202,7 +204,7 @@ def _without_skipped(
 ) -> tuple[Twin, Twin | None]:
     """Returns both models without the layers that `skip=` names, and reports them in `state`.
     Raises `StateError` if neither model has parameters at one of the paths."""
-    # a misspelled path would otherwise leave out nothing, and nobody would notice
+    # a misspelled path would otherwise be ignored, and nobody would notice
     reading.require_used(
         skip, [source_twin] if target_twin is None else [source_twin, target_twin]
     )
@@ -228,7 +230,7 @@ def _write_without_like(
     """Writes all layers of `source_twin` into `state` under their own names, in the layouts of `target`, for a
     conversion without `like`. Lists tensors that are in no layer as unmapped, and layers whose order of pixels is in
     doubt as differences."""
-    # no other model says how many channels a group norm has
+    # there is no other model from which the number of channels of a group norm could be read
     source_twin = without_channels(source_twin)
     writer = Writer(source_twin, target, None, state, request)
     for layer in source_twin.layers:
@@ -236,18 +238,17 @@ def _write_without_like(
     state.differences += pixel_order.in_doubt(source_twin, target)
     for name in source_twin.single_names:
         state.unmapped[name] = (
-            f"no layer that xdevice knows has it; pass kinds={{{name!r}: 'same'}} to convert it unchanged, or call "
-            f"settle({name!r}) if it is not needed"
+            f"it belongs to no layer that xdevice knows; pass kinds={{{name!r}: 'same'}} to convert it unchanged, or "
+            f"call settle({name!r}) if it is not needed"
         )
     writer.finish()
 
 
 def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
-    """Returns the pairs of layers, found by running both models if there are inputs, and the
-    comparison of the layers without parameters. Raises `StateError` if it is unclear which
-    layers correspond."""
+    """Returns the pairs of layers, together with a comparison of the layers without parameters. If there are inputs,
+    both models run to find the pairs. Raises `StateError` if it is unclear which layers correspond."""
     names = request.names
-    # the possible pairings of tensors in no layer; without such tensors, one empty pairing
+    # the possible pairings of tensors outside layers; without such tensors, one empty pairing
     singles: list[Pairs] = [[]]
     likely: Names = {}
     if source.singles and target.singles:
@@ -259,8 +260,8 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
     try:
         if runs is not None:
             try:
-                # there may be several pairings of the tensors in no layer: each is tried with
-                # each pairing of the layers
+                # there may be several pairings of the tensors outside layers: each is tried with each pairing of the
+                # layers
                 values = [partial(_values, source, target, request, pairs) for pairs in singles]
                 pairs, run, with_values, number, doubt = pair_by_inputs(runs, names, values)
                 plain = differences.compare_by_calls(source, runs.expected, target, run, pairs)
@@ -271,7 +272,7 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
                 doubts = [f"inputs= decides nothing: {error}"]
         pairs = pair_layers(source, target, names)
     except StateError as error:
-        # users pass `error.pairs` as names= again, so the single tensors belong in it too
+        # users pass `error.pairs` as names= in their next call, so it must contain the single tensors too
         if error.pairs:
             error.pairs = {**likely, **error.pairs}
         raise
@@ -283,8 +284,8 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
 def _values(
     source: Twin, target: Twin, request: Request, singles: Pairs, pairs: Pairs
 ) -> State:
-    """Returns the values that the target's variables get if the layers in `pairs` and the single tensors in `singles`
-    correspond; an empty state if a variable would get two values."""
+    """Returns the values for the target's variables that follow if the layers in `pairs` and the single tensors in
+    `singles` correspond. Returns an empty state if a variable would get two values."""
     state = State(target.name)
     writer = Writer(source, target.backend, target, state, request)
     try:

@@ -1,11 +1,11 @@
 """Lists in a `State` the differences that are not in the values but change outputs or training, and everything that
-could not be compared. Two things are compared: the settings of paired layers, and the layers without parameters, which
-have no names in common and no shapes.
+could not be compared. Two things are compared: the settings of paired layers, and the layers without parameters. The
+latter have no shapes, and no names that the two models share.
 
-Layers without parameters are paired by their place: they must be in the same gap between two paired layers with
-parameters, and of the same kind, and are then paired in their order. If one model has more layers of a kind in a gap
-than the other, the kind is compared only if all its layers in each model have the same settings; otherwise they are
-only counted.
+Layers without parameters are paired by their place. A gap is the stretch between two consecutive layers that have
+parameters and are paired. Layers of the same kind in the same gap are paired in their order. If one model has more
+layers of a kind in a gap than the other, layers of that kind are compared only if all of them have the same settings
+within each model; otherwise they are only counted.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from .state import State
 
     Gaps = dict[tuple[int, str], list[Layer]]
-    """The layers without parameters, in lists by two things: the number of the pair of layers that they follow (-1 if
-    they come before the first pair), and their kind."""
+    """The layers without parameters, in one list for each gap and kind. The number of a gap is the number of the pair
+    of layers before it, or -1 for the gap before the first pair."""
     Paddings = dict[str, dict[str, object]]
-    """The setting `padding` of a layer together with the zeros of a separate padding layer before it, by the layer's
-    path."""
+    """By the path of a layer, its setting `padding` including the zeros that a separate padding layer before it
+    adds."""
 
 _TENSOR: Final = "same"
 """The kind of a tensor that belongs to no layer."""
@@ -50,19 +50,19 @@ _ALONE = (
     "activation", "dropout", "alpha_dropout", "max_pool", "avg_pool", "upsample", "pixel_shuffle", "batch_norm",
     "layer_norm", "rms_norm", "group_norm", "instance_norm", "local_response_norm",
 )  # fmt: skip
-"""Kinds of layers that only a layer of the same sort can replace (see `_SORTS`): if one model has such a layer and the
-other has none of that sort, the other lacks it."""
+"""Kinds of layers that only a layer of the same sort (see `_SORTS`) can replace. If one model has such a layer, and the
+other model has no layer of that sort, the layer is missing in the other model."""
 _SORTS = ("pool", "norm")
-"""Ends of the names of kinds: a layer may replace a layer of another kind whose name has the same end, as avg_pool
-replaces max_pool."""
+"""Suffixes of kinds: two kinds with the same suffix are of the same sort, so that one may replace the other, as
+avg_pool replaces max_pool."""
 
 
 class SettingDifference(NamedTuple):
     """One setting in which two paired layers differ."""
 
     where: str
-    """The place of the difference, as a text: the path of the target's layer, or its kind if
-    the path is empty; for a layer that only one model has, the gap where it is."""
+    """A description of the place: the path of the target's layer, or the kind of that layer if the path is empty; for a
+    layer that only one model has, the gap that contains it."""
     name: str
     ours: object
     """The value in the source; None if the source does not state it."""
@@ -75,7 +75,7 @@ class SettingDifference(NamedTuple):
         return None in (self.ours, self.theirs)
 
     def line(self, source: str, target: str) -> str:
-        """Returns the line about the difference, given the names of the two backends."""
+        """Returns a line that describes the difference. `source` and `target` are the names of the two backends."""
         ours, theirs = _text(self.ours), _text(self.theirs)
         return f"{self.where}: {self.name} is {ours} in {source}, {theirs} in {target}"
 
@@ -84,17 +84,17 @@ class PlainComparison(NamedTuple):
     """The result of comparing the layers without parameters of two models."""
 
     differences: list[SettingDifference]
-    """The settings in which paired layers differ, and the layers that one model lacks."""
+    """The settings in which paired layers differ, and the layers that are missing in one model."""
     activated: set[str]
     """The paths, in the source or the target, of the layers with parameters whose activation was compared."""
     uncompared: tuple[list[Layer], list[Layer]]
-    """The layers without a counterpart, of the source and of the target."""
+    """The layers without a counterpart: those of the source, and those of the target."""
     paddings: tuple[Paddings, Paddings] = ({}, {})
-    """The paddings of the source's and of the target's layers that include zeros of separate layers."""
+    """For the source and for the target, the paddings that include zeros of separate layers."""
 
 
 class Pairing(NamedTuple):
-    """The layers of two models that correspond to each other, and everything else that pairing them has shown."""
+    """The pairs of layers of two models, and everything else that the pairing has shown."""
 
     pairs: Pairs
     """The pairs of layers with parameters."""
@@ -103,32 +103,31 @@ class Pairing(NamedTuple):
     plain: PlainComparison
     """The comparison of the layers without parameters."""
     likely: Names
-    """A guess at which tensors in no layer correspond: paths of the target by paths of the
-    source. It also has pairs that are not in `singles`."""
+    """A guess at which tensors outside layers correspond, as paths of the target by paths of the source. It also
+    contains pairs that are not in `singles`."""
     doubts: list[str]
     """Lines about questions that the pairing left open."""
     runs: Runs | None = None
-    """The models with their inputs; None without `inputs=`, or if the target cannot run with them."""
+    """The models with their inputs; None without `inputs=`, or if the target cannot run with these inputs."""
     computed: ModelRun | None = None
-    """The run of the target with the converted values; None if pairing has not needed one."""
+    """The run of the target with the converted values; None if pairing did not require such a run."""
 
 
 class Lister:
-    """Lists in `state` the differences between two models, whose layers correspond as `pairing`
-    says."""
+    """Lists in `state` the differences between two models. `pairing` contains the pairs of their layers."""
 
     def __init__(self, source: Twin, target: Twin, pairing: Pairing, state: State) -> None:
         self._source, self._target, self._pairing, self._state = source, target, pairing, state
         self._by_functions: list[str] = []
-        """Lines about activations that only one layer of a pair has: the other model may call the activation as a
-        function."""
+        """Lines about activations that only one layer of a pair has. They are provisional, because the other model may
+        call the activation as a function."""
 
     def list_pair(self, one: Layer, other: Layer) -> None:
         """Lists the settings in which two paired layers differ, `one` of the source and `other`
         of the target. A line about an activation that only one of the two has is provisional:
         `list_rest` removes it if the outputs agree."""
         plain = self._pairing.plain
-        # the zeros of a separate padding layer count as a part of the padding of the layer after it
+        # the zeros of a separate padding layer are treated as part of the padding of the next layer
         ours, theirs = (
             {**layer.settings, **paddings.get(layer.path, {})}
             for layer, paddings in zip((one, other), plain.paddings, strict=True)
@@ -138,16 +137,15 @@ class Lister:
             return
         for difference in _differences_of_pair(one, other, ours, theirs, plain.activated):
             line = self._add(difference)
-            # the other model may call the function in its code, which equal outputs would show
-            # (see `list_rest`)
+            # the other model may call the function in its code; equal outputs would show that (see `list_rest`)
             if difference.name == "activation" and difference.is_on_one_side:
                 self._by_functions.append(line)
 
     def list_rest(self, has_inputs: bool) -> None:
-        """Lists the layers in no pair, the differences between layers without parameters, the
-        difference of the outputs, and everything that was not compared. Removes the provisional
-        lines of `list_pair` if the outputs agree. Called after `list_pair` for all pairs.
-        `has_inputs` says whether the user gave `inputs=`."""
+        """Lists the unpaired layers, the differences between layers without parameters, a difference between the
+        outputs, and everything that was not compared. Removes the provisional lines of `list_pair` if the outputs
+        agree. Must be called after `list_pair` was called for all pairs. `has_inputs` says whether the user passed
+        `inputs=`."""
         self._list_unpaired(self._source, self._target, is_target=False)
         self._list_unpaired(self._target, self._source, is_target=True)
         self._add_lines(self._attentions_in_code())
@@ -161,7 +159,7 @@ class Lister:
                 self._state.differences.remove(line)
                 self._state.settings.remove(line)
         for line in self._doubts(agree):
-            # a user who has given inputs= needs no advice to give them
+            # a user who has passed inputs= needs no advice to pass it
             self._add_lines([line.removesuffix(_RUN_BOTH) if has_inputs else line])
         # gelu and its tanh form are so close that equal outputs may not distinguish them
         if runs is not None and agree and not self._knows_activations():
@@ -172,14 +170,13 @@ class Lister:
         line = difference.line(self._source.name, self._target.name)
         self._add_lines([line])
         if not difference.is_on_one_side:
-            # otherwise the other framework does not state the setting, and may still have the
-            # same value
+            # if only one framework states a setting, the other may still have the same value
             self._state.stated_by_both.append(line)
         return line
 
     def _add_lines(self, lines: Iterable[str]) -> None:
-        """Adds lines to the state's `differences` and `settings`: each may explain why equal
-        parameters give different outputs."""
+        """Adds lines to the state's `differences` and `settings`. Each of these lines may explain why equal parameters
+        give different outputs."""
         for line in lines:
             self._state.differences.append(line)
             self._state.settings.append(line)
@@ -188,7 +185,7 @@ class Lister:
 
     def _list_unpaired(self, twin: Twin, other: Twin, is_target: bool) -> None:
         """Lists the parameters of `twin` that have no counterpart in `other` as unmapped, each with the reason.
-        `is_target` says that `twin` is the target."""
+        `is_target` says whether `twin` is the target."""
         pairing = self._pairing
         paired = {id(layer) for pair in (*pairing.pairs, *pairing.singles) for layer in pair}
         names = [
@@ -198,7 +195,7 @@ class Lister:
             for part in layer.parts
         ]
         if names:
-            # parameters of LoRA or of a quantizer have advice of their own
+            # there is specific advice for parameters of LoRA and of quantizers
             why = advice(names) or f"only {twin.name} has this layer, not {other.name}"
             self._state.unmapped |= dict.fromkeys(names, why)
         for layer in twin.singles:
@@ -207,13 +204,12 @@ class Lister:
                 self._state.unmapped[name] = self._why_unpaired(layer.path, name, is_target)
 
     def _why_unpaired(self, path: str, name: str, is_target: bool) -> str:
-        """Returns why a tensor that belongs to no layer has no counterpart, and how to give it
-        one. `path` and `name` are those of the tensor, and `is_target` says that it is in the
-        target."""
-        # a parameter of LoRA or a quantizer has no counterpart at all, so a guess by its shape would mislead
+        """Returns a message about a tensor that belongs to no layer: why it has no counterpart, and how the user can
+        give it one. `path` and `name` are those of the tensor, and `is_target` says whether it is in the target."""
+        # a parameter of LoRA or a quantizer has no counterpart at all, so a guess by its shape would be misleading
         if instead := advice_of_tensor(name):
             return instead
-        # pairs of paths in the source and in the target
+        # each pair has a path in the source and a path in the target
         likely = self._pairing.likely.items()
         pairs = [
             (here, there) for here, there in likely if path == (there if is_target else here)
@@ -222,19 +218,22 @@ class Lister:
             here, there = pairs[-1]
             return f"several tensors have its shape; a guess is names={{{here!r}: {there!r}}}"
         hint = (
-            "name the tensor of the source from which it is to be made with names="
+            "pass names= to say from which tensor of the source to make it"
             if is_target
             else f"call settle({name!r}) if it is not needed"
         )
-        hint += ", or give the kind of the layer at its path with kinds="
-        return f"no layer that xdevice knows has it, and the other model has no more tensors of its shape; {hint}"
+        hint += ", or pass the kind of the layer at its path as kinds="
+        return (
+            f"it belongs to no layer that xdevice knows, and the other model has no more tensors of its shape; "
+            f"{hint}"
+        )
 
     # whether the outputs agree
 
     def _outputs_agree(self, runs: Runs) -> bool:
-        """Runs the target with the converted values, and adds a line to `differences` if its
-        outputs differ from the source's, or if the inputs prove nothing. Returns whether the
-        outputs agree on inputs that can show a difference."""
+        """Runs the target with the converted values, and adds a line to `differences` if its outputs differ from the
+        source's, or if the inputs prove nothing. Returns True only if the outputs agree and the inputs could have shown
+        a difference."""
         # a run is expensive, and pairing by inputs has usually run the target with these values already
         computed = self._pairing.computed or runs.run_with(self._state)
         apart = runs.outputs_apart(computed)
@@ -257,7 +256,7 @@ class Lister:
     # lines about everything that was not compared
 
     def _doubts(self, agree: bool) -> Iterator[str]:
-        """Yields lines about everything that was not compared. If the outputs agree, only differences that show in
+        """Yields lines about everything that was not compared. If the outputs agree, only differences that affect
         training remain in doubt."""
         has_model = self._source.model is not None
         if agree:
@@ -274,15 +273,16 @@ class Lister:
             yield from self._axes_in_doubt()
 
     def _both_ways(self) -> Iterator[tuple[Twin, Layer, Layer]]:
-        """Yields the model, the layer and its counterpart, for each of the two layers of each pair."""
+        """Yields two entries for each pair, one for each of its layers. An entry consists of the model, the layer and
+        the counterpart of the layer."""
         for one, other in self._pairing.pairs:
             yield self._source, one, other
             yield self._target, other, one
 
     def _attentions_in_code(self) -> Iterator[str]:
-        """Yields a line that names the attentions that were put together from linear layers: the model's code sets
-        their heads and scale, and xdevice does not read that code."""
-        # each is the model, the layer and its counterpart
+        """Yields a line that names the attentions that were assembled from linear layers. Their heads and scale are set
+        in the model's code, which xdevice does not read."""
+        # each entry has the model, the layer and its counterpart
         attentions = [
             each for each in self._both_ways() if each[1].settings.get(layouts.ASSEMBLED)
         ]
@@ -292,16 +292,17 @@ class Lister:
         more = f" and {len(attentions) - 1} more" if len(attentions) > 1 else ""
         order = ""
         if any(len(part.of) > 1 for _, layer, _ in attentions for part in layer.parts):
-            order = ", one of them with the rows of query, key and value, taken in that order"
+            order = "; one of these is assumed to have the rows of query, key and value in this order"
         yield (
             f"not compared: heads, scale and masks of {other.path or 'the attention'}{more}, which in {twin.name} are "
             f"in the code around linear layers{order}"
         )
 
     def _layers_not_read(self) -> Iterator[str]:
-        """Yields a line that names the layers whose kind is known only from `kinds=`, names or shapes: xdevice has not
-        read their code, whatever their kind."""
-        # a state never has the settings of its layers, so only layers of a source that is a model are listed
+        """Yields a line that names the layers whose kind is known only from `kinds=`, names or shapes, because xdevice
+        has not read the code of such layers."""
+        # a state never contains the settings of its layers, so layers of the source are listed only if the source is a
+        # model
         is_model = self._source.model is not None
         paths = [
             other.path
@@ -312,20 +313,20 @@ class Lister:
             yield f"not compared: computation and settings of {some_of(paths)}, whose kind comes from kinds= or shapes"
 
     def _single_tensors(self) -> Iterator[str]:
-        """Yields a line that names the paired tensors that are in no known layer."""
-        # a tensor that kinds= gives the kind "same" (one array, in the same layout in both models) counts as a layer,
-        # but how the code uses it is not known either
+        """Yields a line that names the paired tensors that belong to no known layer."""
+        # a tensor to which kinds= gives the kind "same" (one array, in the same layout in both models) is treated as a
+        # layer, but it is not known either how the code uses this tensor
         called_same = [pair for pair in self._pairing.pairs if pair[0].kind == _TENSOR]
         paths = [other.path for _, other in (*self._pairing.singles, *called_same)]
         if paths:
             yield (
-                f"not compared: how the code uses {some_of(paths)}, which no known layer has; they are paired by name, "
-                "or in their order among the tensors of one shape"
+                f"not compared: how the code uses {some_of(paths)}, which belong to no known layer; they are paired by "
+                "name, or by their order among the tensors of the same shape"
             )
 
     def _flattened_images(self) -> Iterator[str]:
-        """Yields a line for each linear layer whose counterpart is a convolution over a whole image: the code decides
-        the order in which the image is flattened."""
+        """Yields a line for each linear layer whose counterpart is a convolution over a whole image. The order in which
+        the image is flattened depends on the code."""
         for twin, layer, other in self._both_ways():
             # `layer` is a convolution that is read as a linear layer
             if layer.settings.get(layouts.FLATTENS):
@@ -335,7 +336,7 @@ class Lister:
                 )
 
     def _added_biases(self) -> Iterator[str]:
-        """Yields a line that names the layers whose bias belongs to no layer in one of the models."""
+        """Yields a line that names the layers whose bias is a tensor outside all layers in one of the models."""
         paths = [
             other.path
             for _, layer, other in self._both_ways()
@@ -348,9 +349,9 @@ class Lister:
             )
 
     def _layers_not_compared(self, only: Collection[str] = ()) -> Iterator[str]:
-        """Yields a line that counts the layers that could not be compared, or, if `only` is not empty, those of the
-        kinds in `only`. An activation inside a layer is a setting of that layer, and is not counted. If a backend
-        cannot list layers without parameters, the line says so instead."""
+        """Yields a line with the number of layers that could not be compared. If `only` is not empty, only layers of
+        the kinds in `only` are counted. An activation inside a layer is a setting of that layer, and is not counted. If
+        a backend cannot list layers without parameters, the line says so instead."""
         hint = f"calls of functions are not traced{_RUN_BOTH}"
         twins = (self._source, self._target)
         silent = [twin.name for twin in twins if twin.sequence is None]
@@ -381,7 +382,7 @@ class Lister:
             yield f"not compared: {' and '.join(texts)}, which have no counterpart in the other model; {hint}"
 
     def _axes_in_doubt(self) -> Iterator[str]:
-        """Yields a line that names the normalization layers that may work over another axis than their counterparts."""
+        """Yields a line that names the normalization layers that may normalize another axis than their counterparts."""
         # if both layers have this setting, it is compared like any other
         doubts = [
             (twin, layer)
@@ -398,8 +399,8 @@ class Lister:
             )
 
     def _knows_activations(self) -> bool:
-        """Whether the activations of both models are layers, and were compared: each model has some, and none of them,
-        nor any layer of an unknown class, is left without a counterpart."""
+        """Whether the activations of both models are layers, and were compared. That is so if each model has activation
+        layers, and neither an activation nor a layer of an unknown class is left without a counterpart."""
         twins = (self._source, self._target)
         each = [
             [layer for layer in twin.sequence or () if layer.kind == "activation"]
@@ -415,11 +416,10 @@ class Lister:
 def _differences_of_pair(
     one: Layer, other: Layer, ours: Settings, theirs: Settings, activated: Collection[str]
 ) -> Iterator[SettingDifference]:
-    """Yields the differences between the settings of two paired layers with parameters, `one`
-    of the source and `other` of the target. `ours` and `theirs` are these settings, and
-    `activated` has the paths of the layers whose activation was compared as a layer of its
-    own."""
-    # a layer whose kind comes from kinds= or names has no settings but those that its shapes show
+    """Yields the differences between the settings of two paired layers with parameters: `one` of the source, with the
+    settings `ours`, and `other` of the target, with the settings `theirs`. `activated` contains the paths of the layers
+    whose activation was already compared as a separate layer."""
+    # a layer whose kind comes from kinds= or names has only the settings that its shapes show
     is_read = all(
         set(settings).difference(SHAPING, layouts.STATED_BY_BOTH) for settings in (ours, theirs)
     )
@@ -437,17 +437,18 @@ def _differences_of_pair(
 
 
 def differing_layers(backend: Backend, actual: Any, expected: Any) -> list[str]:
-    """Compares two models of one framework. Returns a line for each layer whose kind differs or that only one of the
-    models has, and for each setting that differs between two layers at one path. Settings that only one of the two
-    layers states are left out. A line gives the value in `actual` first. The list is empty if the backend cannot list
-    the operations of models. Raises `AbsentNameError` if this release of the framework lacks a private name that the
-    backend needs."""
+    """Compares two models of the same framework. Returns a line for each layer whose kind differs or that only one of
+    the models has, and for each setting that differs between two layers at the same path. Settings that only one of the
+    two layers states are left out. Each line gives the value in `actual` first. The list is empty if the backend cannot
+    list the operations of models. Raises `AbsentNameError` if the installed release of the framework lacks a private
+    name that the backend needs."""
     try:
         ours, theirs = (
             {layer.path: layer for layer in backend.operations(model, backend.layers(model))}
             for model in (actual, expected)
         )
-    # a release of the framework that lacks a private name: this is an `UnsupportedError` too, but must not be hidden
+    # a private name is missing in this release of the framework: this is an `UnsupportedError` too, but must not be
+    # hidden
     except AbsentNameError:
         raise
     except UnsupportedError:
@@ -469,12 +470,12 @@ def differing_layers(backend: Backend, actual: Any, expected: Any) -> list[str]:
 
 
 def _name_of(layer: Layer) -> str:
-    """The function of an activation, the class of an unknown layer, or the kind of any other layer."""
+    """Returns the function of an activation, the class of an unknown layer, or the kind of any other layer."""
     return str(layer.settings.get("function", layer.settings.get("type", layer.kind)))
 
 
 def _text(value: object) -> str:
-    """A setting as a text; a float has six digits, because some frameworks keep it in float32."""
+    """Returns a setting as a string. Floats have six digits, because some frameworks store them in float32."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -494,15 +495,15 @@ def compare_by_calls(
     source: Twin, expected: ModelRun, target: Twin, computed: ModelRun, pairs: Pairs
 ) -> PlainComparison:
     """Compares the layers without parameters in the order in which two runs have called them. `expected` is a run of
-    the source, `computed` one of the target."""
+    the source, and `computed` is a run of the target."""
     return _compare(
         list(_called(source, expected)), list(_called(target, computed)), pairs, is_called=True
     )
 
 
 def _called(twin: Twin, run: ModelRun) -> Iterator[Layer]:
-    """Yields the layers of a model in the order in which a run has called them, each as often
-    as it was called. Calls of layers that the model does not list are left out."""
+    """Yields the layers of a model in the order in which a run called them. A layer that was called twice is yielded
+    twice. Calls of layers that the model does not list are left out."""
     # all layers, or only those with parameters if the backend cannot list the others
     layers = {layer.path: layer for layer in twin.sequence or twin.layers}
     called = {call.path for call in run.trace.calls}
@@ -517,11 +518,11 @@ def _called(twin: Twin, run: ModelRun) -> Iterator[Layer]:
         if layer is None:
             continue
         if call.inputs and "axis" in layer.settings and "ndim" not in layer.settings:
-            # with the number of axes an axis can be counted from the end: axis 1 of two is -1
+            # with the number of axes, an axis can be counted from the end: axis 1 of two axes is -1
             yield layer._replace(settings={**layer.settings, "ndim": call.inputs[0].ndim})
         else:
             yield layer
-        # an entry for the code of the layer's own class has the layer's path and "()"
+        # the path of an entry for the code of the layer's own class is the layer's path followed by "()"
         if own := layers.get(f"{call.path}()"):
             yield own
         if layer.parts and layer.settings.get("activation") is not None and call.path in inside:
@@ -532,16 +533,17 @@ def _compare(
     ours: list[Layer], theirs: list[Layer], pairs: Pairs, is_called: bool = False
 ) -> PlainComparison:
     """Compares the layers without parameters, gap by gap. With `is_called`, the layers are in the order of their calls:
-    a layer may come twice, and a layer that one model lacks is not listed, because comparing the outputs shows it."""
+    a layer may then appear twice, and a layer that is missing in one model is not listed, because a comparison of the
+    outputs reveals it."""
     sources, targets = list(with_pads(ours)), list(with_pads(theirs))
     # the number of the pair that each layer with parameters is in, by its path
     ours_by, theirs_by = (
         {pair[side].path: number for number, pair in enumerate(pairs)} for side in (0, 1)
     )
-    # gaps in which a layer that only one model has is listed as missing
+    # gaps in which a layer that only one model has is reported as missing in the other
     missing_at: dict[int, str] = {}
     if not is_called:
-        # a gap counts if no other code is called in it, and it ends at the same pair in both models
+        # a gap qualifies if no other code is called in it, and if it ends at the same pair in both models
         ends = _gaps_without_code(sources, ours_by)
         places = {number: f"after {path}" for path, number in theirs_by.items()} | {
             -1: "at the beginning"
@@ -571,9 +573,8 @@ def _compare(
 
 
 def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
-    """Returns the layers without parameters of a sequence, grouped by their gap and kind (see
-    `Gaps`). `numbers` gives, by the path of a layer with parameters, the number of the pair
-    that the layer is in."""
+    """Returns the layers of a sequence that have no parameters, grouped by gap and kind (see `Gaps`). `numbers` maps
+    the path of a paired layer with parameters to the number of its pair."""
     every: Gaps = {}
     # the number of the pair before the gap
     before = -1
@@ -586,15 +587,15 @@ def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
 
 
 def _gaps_without_code(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int, int]:
-    """Returns the gaps between paired layers in which the model calls nothing except the layers of the sequence: the
-    number of the pair after each gap, by the number of the pair before it."""
+    """Returns the gaps between paired layers in which the model calls nothing except the layers of the sequence. A gap
+    is an entry of a dict: the number of the pair after it, by the number of the pair before it."""
     ends = {}
     before, line, is_certain = -1, WHOLE, True
     for layer in sequence:
-        # only layers of one line follow each other without anything in between
+        # only between consecutive layers of the same line is nothing else called
         is_certain = is_certain and line != "" and layer.line == line and layer.kind != OTHER
         line = layer.line
-        # a layer with parameters that the other model lacks
+        # this layer has parameters and is missing in the other model
         if layer.parts and layer.path not in numbers:
             is_certain = False
         elif layer.parts:
@@ -611,10 +612,10 @@ def _gaps_without_code(sequence: Iterable[Layer], numbers: Mapping[str, int]) ->
 def compare_gaps(
     ours: Gaps, theirs: Gaps, missing_at: Mapping[int, str], owners: Container[str]
 ) -> PlainComparison:
-    """Compares the two models' layers in each gap between paired layers with parameters; `ours`
-    are those of the source. `missing_at` has the gaps in which no function is called: by the
-    number of the gap, a text that says where the gap is. A layer that only one model has in
-    such a gap is missing in the other. `owners` are the paths of layers with parameters."""
+    """Compares the layers of the source (`ours`) and of the target (`theirs`) in each gap between paired layers with
+    parameters. `missing_at` maps the numbers of the gaps in which no function is called to descriptions of their
+    places. A layer that only one model has in such a gap is reported as missing in the other. `owners` contains the
+    paths of the layers with parameters."""
     differences: list[SettingDifference] = []
     # the layers of both models that are not compared in their gaps
     left: list[Layer] = []
@@ -631,8 +632,8 @@ def compare_gaps(
             left += one
             right += other
             continue
-        # in a gap, the first layer of a kind is paired with the first of the other model, and
-        # so on; None for a layer that one model lacks
+        # in a gap, the first layer of a kind is paired with the first one of the other model, and so on; a layer
+        # without a counterpart is paired with None
         for mine, its in zip_longest(one, other):
             if mine is not None and its is not None:
                 differences += _differences_between(mine, its)
@@ -652,7 +653,7 @@ def compare_gaps(
             left, right = (
                 [layer for layer in side if layer.kind != kind] for side in (left, right)
             )
-    # a layer that is called twice repeats its differences
+    # a layer that is called twice has produced its differences twice
     once = {str(one): one for one in differences}
     return PlainComparison(
         list(once.values()), activated - {""}, (_unique(left), _unique(right))
@@ -660,15 +661,15 @@ def compare_gaps(
 
 
 def _unique(layers: Iterable[Layer]) -> list[Layer]:
-    """The layers, each once; a layer that is called twice is in `layers` twice."""
+    """Returns the layers without duplicates. A layer that was called twice is in `layers` twice."""
     return list({layer.path: layer for layer in layers}.values())
 
 
 def _is_missing(
     gap: tuple[int, str], one: list[Layer], other: list[Layer], ours: Gaps, theirs: Gaps
 ) -> bool:
-    """Whether the layers that only one model has in the gap (the place and kind in `gap`) are missing in the other
-    model, rather than present as layers of another kind."""
+    """Whether the layers that only one model has are really missing in the other model, rather than present as layers
+    of another kind. `gap` is the number of the gap and the kind of these layers."""
     number, kind = gap
     other_kinds = [
         name for at, name in (theirs if len(one) > len(other) else ours) if at == number
@@ -679,9 +680,9 @@ def _is_missing(
 
 
 def _missing_layer(place: str, one: Layer | None, other: Layer | None) -> SettingDifference:
-    """Returns the difference for a layer that only one of the two models has: `one`, of the
-    source, or `other`, of the target, is None. `place` is a text that says where in the model,
-    such as "after features.3"."""
+    """Returns the difference for a layer that only one of the two models has. `one` is the layer of the source and
+    `other` the layer of the target; one of the two is None. `place` describes the place in the model, such as "after
+    features.3"."""
     texts = [
         "missing" if layer is None else layer.settings.get("function", "there")
         for layer in (one, other)
@@ -693,9 +694,9 @@ def _missing_layer(place: str, one: Layer | None, other: Layer | None) -> Settin
 def _uniform_layers(
     kind: str, ours: Gaps, theirs: Gaps
 ) -> tuple[list[Layer], list[Layer]] | None:
-    """Returns all layers of a kind, of the source and of the target, if within each model they have the same settings;
-    otherwise None. Also None for different activations that the two models never have in the same gap: each model may
-    have the other's activation too, as a function or as a layer of an unknown class."""
+    """Returns all layers of a kind, of the source and of the target, if the layers of this kind have the same settings
+    within each model; otherwise None. Also returns None for different activations that the two models never have in the
+    same gap: each model may also contain the other's activation, as a function or as a layer of an unknown class."""
     one, other = (
         [layer for (_, own), layers in side.items() if own == kind for layer in layers]
         for side in (ours, theirs)
@@ -704,8 +705,8 @@ def _uniform_layers(
         _differences_between(layers[0], layer) for layers in (one, other) for layer in layers
     ):
         return None
-    # all layers of each model are alike, so the first ones stand for all; there are some, because `compare_gaps` passes
-    # only kinds that both models have
+    # the layers of each model are alike, so comparing the first ones is enough; neither list is empty, because
+    # `compare_gaps` passes only kinds that both models have
     is_another = one[0].settings.get("function") != other[0].settings.get("function")
     # a gap is a pair of a number and a kind
     meet = any(gap in theirs for gap in ours if gap[1] == kind)
@@ -715,10 +716,9 @@ def _uniform_layers(
 def _differences_of_kind(
     kind: str, ours: list[Layer], theirs: list[Layer], differences: list[SettingDifference]
 ) -> list[SettingDifference]:
-    """Returns the differences between the source's layers of a kind, `ours`, and the target's,
-    `theirs`. Within each model all these layers have the same settings (see
-    `_uniform_layers`), so only the first of each list is compared. Settings that
-    `differences` already has for one of `theirs` are left out."""
+    """Returns the differences between the source's layers of a kind, `ours`, and the target's, `theirs`. Within each
+    model all these layers have the same settings (see `_uniform_layers`), so only the first of each list is compared.
+    Settings that `differences` already lists for a layer in `theirs` are left out."""
     where = f"{theirs[0].path} and every other {kind}" if len(theirs) > 1 else theirs[0].path
     paths = {layer.path for layer in theirs}
     reported = {difference.name for difference in differences if difference.where in paths}
@@ -730,9 +730,9 @@ def _differences_of_kind(
 
 
 def _differences_between(one: Layer, other: Layer) -> list[SettingDifference]:
-    """Returns the settings in which two layers without parameters differ, `one` of the source
-    and `other` of the target. Settings that only one of them states are left out. For two
-    different functions, only the difference between the functions is returned."""
+    """Returns the settings in which two layers without parameters differ: `one` of the source, and `other` of the
+    target. Settings that only one of the two layers states are left out. If the layers are different functions, only
+    that difference is returned."""
     where = other.path or other.kind
     if not layouts.same_setting(one.settings.get("function"), other.settings.get("function")):
         # the settings of two different functions have no common meaning, so only the names are listed
@@ -750,15 +750,15 @@ def _differences_between(one: Layer, other: Layer) -> list[SettingDifference]:
 
 
 def _with_axis(layer: Layer, other: Layer) -> Settings:
-    """Returns the settings of `layer`, with the axis counted from the end, and without `ndim`, if the layer or its
-    counterpart `other` has the number of axes (`ndim`); otherwise unchanged."""
+    """Returns the settings of `layer` with the axis counted from the end, and without the number of axes (`ndim`). If
+    neither the layer nor its counterpart `other` has `ndim`, returns the settings unchanged."""
     # two paired layers have the same number of axes
     axes = layer.settings.get("ndim", other.settings.get("ndim"))
     if not isinstance(axes, int) or "axis" not in layer.settings:
         return layer.settings
     axis = layer.settings["axis"]
     if axis is None:
-        # PyTorch's softmax without a `dim` takes axis 0 for an input of 0, 1 or 3 axes, and otherwise axis 1
+        # PyTorch's softmax without a `dim` uses axis 0 for an input with 0, 1 or 3 axes, and otherwise axis 1
         axis = 0 if axes in (0, 1, 3) else 1
     settings = {
         **layer.settings,
@@ -773,14 +773,14 @@ def _with_axis(layer: Layer, other: Layer) -> Settings:
 
 def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
     """Yields the layers, with each layer that only adds zeros merged into the padding of the convolution or pool after
-    it. The two layers must follow one another in their line (a chain of layers with nothing called in between); in
-    `sequence`, a layer of another line may come between them."""
+    it. The two layers must be consecutive in their line (a chain of layers with nothing called in between); in
+    `sequence`, layers of other lines may come between the two."""
     every: list[Layer | None] = []
     # the indices in `every` of the layers of each line
     places: dict[str, list[int]] = {}
     for layer in sequence:
         line = places.setdefault(layer.line, [])
-        # the last layer of the line so far, which may be a padding, and the one before it
+        # the last layer of the line so far, which may be a padding layer, and the layer before it
         pad, before = (every[line[-n]] if len(line) >= n else None for n in (1, 2))
         padded = _merge_pad(pad, layer, before) if pad and pad.kind == "pad" else None
         # the padding layer is removed; None keeps the indices of the layers after it
@@ -792,15 +792,16 @@ def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
 
 
 def _merge_pad(pad: Layer, layer: Layer, before: Layer | None) -> Layer | None:
-    """Returns `layer`, which comes after the padding layer `pad`, with the zeros added to its own padding; None if that
-    would compute something else. `before` is the layer before `pad` in their line, or None."""
+    """Returns `layer` with the zeros of the padding layer `pad`, which comes directly before it, added to its own
+    padding. Returns None if the merged layer would compute something else. `before` is the layer before `pad` in their
+    line, or None."""
     own, added = layer.settings.get("padding"), pad.settings["padding"]
     is_zeros = pad.settings["mode"] == "constant" and pad.settings["value"] == 0
     zeros_are_least = before is not None and before.settings.get("function") in _NOT_NEGATIVE
     # a max pool ignores its own padding, but zeros in the image change a maximum, unless all numbers are at least 0
     takes = layer.kind in ("conv", "avg_pool") or (layer.kind == "max_pool" and zeros_are_least)
-    # three reasons against it: the new pixels are not zeros, the layer has no place for them, or its own padding is not
-    # known as numbers for the same axes
+    # three cases cannot be merged: the new pixels are not zeros, the layer cannot pad with such zeros, or its own
+    # padding is not known as numbers for the same axes
     if not (
         is_zeros
         and takes
@@ -809,7 +810,7 @@ def _merge_pad(pad: Layer, layer: Layer, before: Layer | None) -> Layer | None:
         and len(own) == len(added)
     ):
         return None
-    # pairs, one number for each side, are not added up
+    # a padding with a pair of numbers, one for each side, is not merged
     if not all(isinstance(more, int) for more in own):
         return None
     sides = tuple((one + more, two + more) for (one, two), more in zip(added, own, strict=True))
@@ -825,9 +826,8 @@ def _merge_pad(pad: Layer, layer: Layer, before: Layer | None) -> Layer | None:
 
 
 def _paddings(plain: Iterable[Layer], padded: Iterable[Layer]) -> Paddings:
-    """Returns the paddings of the layers with parameters that `with_pads` has changed by
-    merging layers of zeros. `plain` are the layers before the merging, `padded` those after
-    it."""
+    """Returns the paddings of the layers with parameters whose padding `with_pads` has changed. `plain` are the layers
+    before that call, and `padded` are the layers that it yielded."""
     own = {layer.path: layer.settings.get("padding") for layer in plain}
     return {
         layer.path: {"padding": layer.settings["padding"]}

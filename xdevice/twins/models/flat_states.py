@@ -1,5 +1,5 @@
-"""Reads a state, which is a flat dict of tensors, as a `Twin`. Before that, the state is taken out of a file or of a
-training program's dict, and the parts that wrappers have added are removed from its names."""
+"""Reads a state, which is a flat dict of tensors, as a `Twin`. The state may have to be extracted from a file or from
+the dict that a training program has saved, and the parts that wrappers have added to its names are removed."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from .state import State
 
 _WRAPPERS: Final = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-"""The names that PyTorch's wrappers (`torch.compile`, FSDP, activation checkpointing) put into
-the paths of layers."""
+"""The names that PyTorch's wrappers (`torch.compile`, FSDP, activation checkpointing) add to the paths of layers."""
 # the weights and biases of a plain dict: w or b, then a number ("W1"), an underscore and a name ("b_out"), or nothing
 _NUMBERED: Final = re.compile(r"(?P<what>[wWbB])(?:_(?=\w))?(?P<rest>(?<=_)\w+|\d*)")
 _TAKEN: Final = "took the state under {!r}, and nothing else"
@@ -52,21 +51,21 @@ _TAKEN: Final = "took the state under {!r}, and nothing else"
 
 @contextmanager
 def opened(path: str | os.PathLike[str], done: list[str]) -> Iterator[Header]:
-    """Opens the checkpoint, a file or a folder, at `path`, and yields its contents. The values of tensors are read
-    only when they are needed, so the block must stay open until then. `done` gets a line if the state is only a part
-    of the file. Raises `MissingFileError`, `FilePathError`, `FileFormatError` or `UnsupportedError` if there are no
-    readable weights at the path."""
+    """Opens the checkpoint (a file or a folder) at `path`, and yields its contents. The values of tensors are read only
+    when they are needed, so all values must be read inside the block. If the state is only a part of the file, a line
+    about that is added to `done`. Raises `MissingFileError`, `FilePathError`, `FileFormatError` or `UnsupportedError`
+    if there are no readable weights at the path."""
     with open_checkpoint(path_text(path, "convert_state")) as header:
-        # a file may hold an optimizer and counts too, and the user should know which part was read
+        # a file may also contain an optimizer and counters, so the user should know which part was read
         if header.key:
             done.append(_TAKEN.format(header.key))
         yield header
 
 
 def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mapping[str, Any]:
-    """Returns the flat dict of tensors in `source`, with names as in the dialects. The names are changed further if
-    that makes more of `paths`, the paths of layers, match. `done` gets a line for each change. Raises
-    `NotATensorError` if `source` is not a container of tensors, and `StateError` if it holds several states."""
+    """Returns the flat dict of tensors in `source`, with names as in the dialects. Further changes to the names are
+    made if more of `paths` (the paths of layers) then match. A line for each change is added to `done`. Raises
+    `NotATensorError` if `source` is not a container of tensors, and `StateError` if it contains several states."""
     # a single tensor, for example
     if registry.kind_of(type(source)) is not None:
         raise NotATensorError(
@@ -78,8 +77,7 @@ def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mappin
         done.append(_TAKEN.format(nested.key))
     elif nested.left:
         done.append(f"left out {some_of(nested.left)}, which are not tensors of the state")
-    # first the changes that need no target: wrappers, plain dicts, cells of linen; then those that make more paths
-    # match
+    # first the changes that need no target (wrappers, plain dicts, cells of linen), then those that depend on the paths
     state = _with_cells(plain_names(_unwrapped(nested.state, done), done), done)
     return _renamed(_with_lists(state, paths, done), paths, done)
 
@@ -87,10 +85,10 @@ def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mappin
 def _with_lists(
     source: Mapping[str, Any], paths: Collection[str], done: list[str]
 ) -> Mapping[str, Any]:
-    """Returns the state with names such as `blocks.0` in place of Flax's `blocks_0` for the items of a list, if that
-    makes more of `paths` match; otherwise returns it unchanged. `done` gets a line if names were changed."""
+    """Returns the state with names such as `blocks.0` in place of Flax's `blocks_0` for the items of a list, and adds a
+    line to `done`. Returns the state unchanged if this does not make more of `paths` match."""
     new = {name: re.sub(r"_(\d+)(?=\.)", r".\1", name) for name in source}
-    # two equal names would lose a tensor, and names that match no more paths may be right as they are
+    # if two names became equal, a tensor would be lost; if no more paths match, the names may be right already
     if len(set(new.values())) < len(new) or _count_matching(
         new.values(), paths
     ) <= _count_matching(source, paths):
@@ -102,9 +100,9 @@ def _with_lists(
 
 
 def _with_cells(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
-    """Returns the state with one array for all gates of a recurrent cell, as in Flax's nnx, in place of linen's one
-    array for each gate. `done` gets a line for each such cell."""
-    # for each array of a gate, the name of the joined array and the names of all of its gates
+    """Returns the state with the gates of each recurrent cell joined into one array, as in Flax's nnx; linen has one
+    array for each gate. A line for each such cell is added to `done`."""
+    # by the name of each gate's array, the name of the joined array and the names of all gates in it
     joins: dict[str, tuple[str, list[str]]] = {}
     for path, kind in dialects.linen_cells(source):
         cell = path if path.rpartition(".")[2] == "cell" else layouts.join(path, "cell")
@@ -121,9 +119,8 @@ def _with_cells(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
 
 
 def _concatenated(tensors: Sequence[Any]) -> Any:
-    """Returns the tensors joined along their last axis: as a tensor on the device of the first
-    tensor, or, if the tensors are in a file, as an `OpenedTensor`, whose values are in
-    memory."""
+    """Returns the tensors joined along their last axis. The result is on the device of the first tensor. If the tensors
+    are in a file, it is an `OpenedTensor` with values in memory."""
     # tensors of a file have no framework yet, so they are joined by NumPy
     first = tensors[0]
     if isinstance(first, FileTensor):
@@ -135,9 +132,9 @@ def _concatenated(tensors: Sequence[Any]) -> Any:
 
 
 def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
-    """Returns the state with Haiku's paths (`mlp/~/linear.w`), and the names in plain dicts and
-    tuples (`w1`, `(w, b)`, `g`), replaced by names that the dialects have. `done` gets a line
-    if names were changed. If two names would become equal, the state is returned unchanged."""
+    """Returns the state with Haiku's paths (`mlp/~/linear.w`), and the names in plain dicts and tuples (`w1`, `(w, b)`,
+    `g`), replaced by names of the dialects. A line is added to `done` if names were changed. If two names would become
+    equal, the state is returned unchanged."""
     new = {name: name for name in source}
     # paths of Haiku
     if any("/~" in name for name in source):
@@ -154,7 +151,7 @@ def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
         for last, other in _plain_leaves(shapes).items():
             new[leaves[last]] = layouts.join(owner, other)
     changed = {name: one for name, one in new.items() if name != one}
-    # two tensors with one name would become one
+    # of two tensors with the same name, one would be lost
     if not changed or len(set(new.values())) < len(new):
         return source
     first = next(iter(changed.items()))
@@ -163,11 +160,10 @@ def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
 
 
 def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """Returns Haiku's names for the tensors of one module, by the tensors' own names. Tensors
-    that need no other name are left out. `shapes` gives the shape of each tensor by its name in
-    the module."""
-    # three conditions: the names are those of a tuple's items; the first item has several axes,
-    # as a weight has; the second is a vector, as a bias is, or missing
+    """Returns Haiku's names for the tensors of one module, by the tensors' own names. Tensors that keep their names are
+    left out. `shapes` maps the name of each tensor in the module to its shape."""
+    # three conditions: the names are the indices of a tuple; the first item has several axes, like a weight; the second
+    # item is a vector, like a bias, or is missing
     if (
         shapes.keys() <= {"0", "1"}
         and len(shapes.get("0", ())) > 1
@@ -181,7 +177,7 @@ def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
     numbered = {last: match for last in shapes if (match := _NUMBERED.fullmatch(last))}
     # "b2" is the name of a bias only if there is a "w2"
     weights = {match["rest"] for match in numbered.values() if match["what"] in "wW"}
-    # a name without a number counts only in capitals: "w" and "b" are Haiku's names already
+    # a name without a number is changed only if it is a capital letter: "w" and "b" are already Haiku's names
     return {
         last: layouts.join(match["rest"], match["what"].lower())
         for last, match in numbered.items()
@@ -190,8 +186,8 @@ def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
 
 
 def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
-    """Returns the state without the names that PyTorch's wrappers put into paths; unchanged if there are none, or if
-    two names would become equal. `done` gets a line if names were changed."""
+    """Returns the state without the names that PyTorch's wrappers add to paths, and adds a line to `done`. Returns the
+    state unchanged if there are no such names, or if two names would become equal."""
     plain = {
         name: ".".join(part for part in name.split(".") if part not in _WRAPPERS)
         for name in source
@@ -208,17 +204,18 @@ def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
 def _renamed(
     source: Mapping[str, Any], paths: Collection[str], done: list[str]
 ) -> Mapping[str, Any]:
-    """Returns the state with one prefix removed from its names, or added to all of them, if that makes more of `paths`
-    match; otherwise returns it unchanged. `done` gets a line if names were changed. Examples are "module." of a
+    """Returns the state with one prefix removed from its names, or added to all names, and adds a line to `done`.
+    Returns the state unchanged if this does not make more of `paths` match. Examples of prefixes are "module." of a
     data-parallel model, "model." of a training program, and the name of a backbone."""
     best, most = ("", ""), _count_matching(source, paths)
-    # both are tried: a state may have a prefix that the target's paths lack, or lack one that they have
+    # both directions are tried: a state may have a prefix that the target's paths lack, or lack a prefix that these
+    # paths have
     candidates = [(start, "") for start in _starts(source)] + [
         ("", start) for start in _starts(paths)
     ]
     for removed, added in candidates:
         count = _count_matching(_with_prefix(source, removed, added), paths)
-        # if no more paths match, the names stay as they are
+        # if no more paths match, the names stay unchanged
         if count > most:
             best, most = (removed, added), count
     if best == ("", ""):
@@ -235,22 +232,21 @@ def _renamed(
 
 
 def _starts(names: Collection[str]) -> list[str]:
-    """Returns the prefixes, each up to a dot, that at least half of the names have."""
+    """Returns the prefixes that at least half of the names have. Each prefix ends with a dot."""
     counts = Counter(start + "." for name in names for start in paths_in(name) if start != name)
     # half is enough, because a head that was added later does not have the prefix
     return [start for start, count in counts.items() if 2 * count >= len(names)]
 
 
 def _with_prefix(names: Iterable[str], removed: str, added: str) -> list[str]:
-    """Returns the names with one prefix removed and another one added; [] if two names would be equal, so that no path
-    matches."""
+    """Returns the names with one prefix removed and another one added. Returns [] if two names would become equal, so
+    that no path matches."""
     new = [added + name.removeprefix(removed) for name in names]
     return new if len(set(new)) == len(new) else []
 
 
 def _count_matching(names: Iterable[str], paths: Collection[str]) -> int:
-    """Returns how many of `paths` are among `names`, or are paths of modules that contain one
-    of `names`."""
+    """Returns how many of `paths` are among `names`, or are paths of modules with one of `names` inside them."""
     every = {path for name in names for path in paths_in(name)}
     return sum(path in every for path in paths)
 
@@ -259,21 +255,20 @@ def _count_matching(names: Iterable[str], paths: Collection[str]) -> int:
 
 
 def read_state(source: Any, target: Twin | None, request: Request, state: State) -> Twin:
-    """Returns `source`, a dict of tensors or the contents of a file (a `Header`), as a `Twin`.
-    The kinds of its layers are those that `kinds=` gives, or that `target`, the model given as `like=`,
-    has at the same path. If there is a target, the kinds of all other layers are recognized by
-    names and shapes. Lists the steps and doubts in `state`.
+    """Returns `source`, a dict of tensors or the contents of a file (a `Header`), as a `Twin`. The kinds of its layers
+    come from `kinds=`, or from the layer of `target` (the model passed as `like=`) at the same path. If there is a
+    target, the kinds of all other layers are recognized by names and shapes. Records the steps taken, and what remains
+    uncertain, in `state`.
 
     Raises:
         NotATensorError: if `source` is neither a container of tensors of one framework nor a
             `Header`.
         ArgumentError: if `layout=` is not the name of a dialect.
-        StateError: if the kind or the layout of a tensor is unknown, or does not fit; if
-            `source` has several states, or no layer of `target`; if only one of the two has
-            parameters of LoRA.
+        StateError: if the kind or the layout of a tensor is unknown or does not fit; if `source` contains several
+            states, or no layer of `target`; or if only one of `source` and `target` has parameters of LoRA.
     """
     header = source if isinstance(source, Header) else None
-    # the paths in names= and kinds= are without a wrapper's prefix, so they show which prefix to remove
+    # the paths in names= and kinds= do not have a wrapper's prefix, so they show which prefix to remove
     paths = {*request.names, *request.kinds, *(target.by_path if target is not None else ())}
     tensors = _plain_state(header.by_name() if header else source, paths, state.done)
     if target is not None:
@@ -291,7 +286,7 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
         if target is None
         else {back.get(one.path, one.path): one.kind for one in target.layers}
     )
-    # kinds= outranks the target
+    # kinds= overrides the target
     kinds = {
         path: kind
         for path, kind in {**by_like, **stated}.items()
@@ -300,11 +295,12 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
     origin = header.origin if header else backend.name
     possible = recognition.possible_dialects(origin, request.layout)
     every = recognition.readings(possible, variables, kinds, target, back)
-    # a dict, and a file of NumPy or JAX arrays, is laid out as in PyTorch, unless its names show another dialect
+    # a dict, or a file of NumPy or JAX arrays, is assumed to be laid out as in PyTorch unless its names show another
+    # dialect
     is_torch_assumed = header is None or origin in ("numpy", "jax")
     reading = recognition.chosen_reading(every, is_torch_assumed)
     _require_stated(reading, stated, possible[reading.dialect], variables)
-    # raises if shapes do not fit, before the errors below, which would hide that
+    # raises if shapes do not fit; this comes first, because the errors below would hide the cause
     read_layers = [with_shape_settings(layer, variables) for layer in reading.layers]
     # without a target, only kinds= says what a layer is, and a recognized kind is only a guess
     layers = [
@@ -331,10 +327,10 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
         )
     if by_names := [layer.path for layer in layers if layer.path not in kinds]:
         state.differences.append(
-            f"not compared: the kinds of {some_of(by_names)}, and which of one kind and shape is which: they come only "
-            "from names, shapes and order"
+            f"not compared: the kinds of {some_of(by_names)}, and which of the layers of the same kind and shape "
+            "correspond: both are inferred only from names, shapes and order"
         )
-    # a user expects PyTorch's layout or that of the tensors' own framework; any other is reported
+    # a user expects the layout of PyTorch or of the tensors' own framework; any other layout is reported
     if reading.dialect not in ("torch", backend.name):
         state.done.append(f"read as {reading.dialect} lays out parameters")
     return Twin(
@@ -345,8 +341,8 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
 def _require_stated(
     reading: recognition.Reading, stated: Names, parts_of: PartsOf, variables: Mapping[str, Any]
 ) -> None:
-    """Raises `StateError` if the state lacks a layer whose kind `kinds=` gives. `stated` are these kinds by path, and
-    `parts_of` returns the parts of a layer in the dialect of `reading`."""
+    """Raises `StateError` if `kinds=` gives the kind of a layer that the state lacks. `stated` contains the kinds in
+    `kinds=`, by path. `parts_of` returns the parts of a layer in the dialect of `reading`."""
     for path in reading.lacking:
         if path in stated:
             names = [layouts.join(path, part.name) for part in parts_of(stated[path], {})]
@@ -357,7 +353,7 @@ def _require_stated(
 
 
 def _require_certain(reading: recognition.Reading, layers: Sequence[Layer]) -> None:
-    """Raises `StateError` if names and shapes fit several kinds for one of the layers."""
+    """Raises `StateError` if the names and shapes of a layer fit several kinds."""
     doubtful = [layer for layer in layers if layer.path in reading.doubts]
     if not doubtful:
         return
@@ -371,7 +367,7 @@ def _require_certain(reading: recognition.Reading, layers: Sequence[Layer]) -> N
 
 
 def _advice_on_kinds(line: str) -> str:
-    """Returns the advice for a state whose layers are unknown. `line` is a guess for `kinds=`."""
+    """Returns the advice for a state with layers of unknown kinds. `line` is a guess at the value for `kinds=`."""
     return (
         f"pass the model instead of its state, or a model of the target as like=. Or pass their kinds: names and "
         f"shapes suggest {line}. Or leave them out with skip="
@@ -381,10 +377,11 @@ def _advice_on_kinds(line: str) -> str:
 def _with_ties(
     source: Mapping[str, Any], target: Twin, remarks: Names, done: list[str]
 ) -> Mapping[str, Any]:
-    """Returns the state with names added for tied weights, of which a file keeps only one name. Each added name is
-    that of a variable of the model `target` which is tied to a variable in the state, or for which the file's
-    `remarks` give a name in the state. `done` gets a line if names were added."""
-    # the name of each variable of the target that the state has, by the variable's `id`
+    """Returns the state with added names for tied weights, because a file stores a tied weight under only one of its
+    names. A variable of the model `target` is added if it is tied to a variable that the state has, or if `remarks`,
+    which come from the file, give the name under which the state has it. A line is added to `done` if names were
+    added."""
+    # for each variable of the target that the state has, its name by its `id`
     firsts: dict[int, str] = {}
     for name, value in target.variables.items():
         if name in source:
@@ -405,8 +402,8 @@ def _with_ties(
 
 
 def _backend_of(state: Mapping[str, Any]) -> Backend:
-    """Returns the backend of the tensors in a state; NumPy's if the tensors are in a file, or
-    if the state is empty. Raises `NotATensorError` if the tensors are of several backends."""
+    """Returns the backend of the tensors in a state, or NumPy's backend if the tensors are in a file or the state is
+    empty. Raises `NotATensorError` if the tensors belong to several backends."""
     owners = filter(None, (registry.kind_of(type(value)) for value in state.values()))
     backends = {owner.backend.name: owner.backend for owner in owners}
     if len(backends) > 1:
@@ -417,9 +414,8 @@ def _backend_of(state: Mapping[str, Any]) -> Backend:
 
 
 def _tensor(backend: Backend, value: Any) -> Any:
-    """Returns the tensor in `value` if that is a variable outside any model: such a variable
-    counts as a model, and the backend lists its tensor under the name "". Returns any other
-    value unchanged."""
+    """Returns the tensor of a variable that is outside any model: the registry treats such a variable as a model, and
+    the backend lists its tensor under the name "". Returns any other value unchanged."""
     owner = registry.kind_of(type(value))
     return (
         dict(backend.variables(value))[""]

@@ -1,5 +1,5 @@
-"""Scores how alike the names of two layers are. Programs name layers freely: q_proj in one
-model may be query in another, and enc.fc1 may be encoder.dense_1."""
+"""Scores how similar the names of two layers are. Programs name layers freely: q_proj in one model may be query in
+another, and enc.fc1 may be encoder.dense_1."""
 
 from __future__ import annotations
 
@@ -45,28 +45,28 @@ _ALIKE: Final = (
     ("img", "image", "visual", "vision"),
     ("txt", "text", "language"),
 )  # fmt: skip
-"""Groups of words that mean the same in the names of layers."""
+"""Groups of words that have the same meaning in the names of layers."""
 _OF_ANY: Final = frozenset(
     {
         *_ALIKE[0], *_ALIKE[1], *_ALIKE[2], "layer", "layers", "block", "blocks", "blk", "stage", "stages", "features",
         "module", "modules", "net", "model", "body", "unit", "cell", "func", "sequential", "seq", "proj", "weight",
     }
 )  # fmt: skip
-"""Words that name the kind of a layer, but do not distinguish it from other layers of the model. Names are compared
-without these words."""
-# the indices of the groups that each word is in
+"""Words that name the kind of a layer, but do not distinguish it from other layers of the model. They are ignored when
+names are compared."""
+# the indices of the groups that contain each word
 _GROUPS: Final = {
     word: {number for number, words in enumerate(_ALIKE) if word in words}
     for word in chain.from_iterable(_ALIKE)
 }
-# a run of capitals, or letters of which only the first may be a capital: "QKVProj" is QKV and Proj
+# a run of capitals, or a run of letters of which only the first may be a capital: "QKVProj" is QKV and Proj
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 @cache
 def _words(path: str) -> frozenset[str]:
-    """Returns the words in a path, in lowercase: each name in the path as a whole, and its pieces, cut at digits,
-    underscores and capitals ("block1_q" contains "q"). Names that are numbers are left out."""
+    """Returns the words in a path, in lowercase: each name in the path as a whole, and the pieces of the name between
+    digits, underscores and capitals ("block1_q" contains "q"). Names that are numbers are left out."""
     names = path.split(".")
     parts = [part.lower() for name in names for part in _WORD.findall(name)]
     return frozenset({*parts, *(name.lower() for name in names if not name.isdigit())})
@@ -74,8 +74,8 @@ def _words(path: str) -> frozenset[str]:
 
 @cache
 def likeness(one: str, other: str) -> int:
-    """Returns a score, 0 or more, for the words that two paths share, synonyms and abbreviations included. The last
-    name counts twice, because it distinguishes two layers of one block."""
+    """Returns a non-negative score for the words that two paths share, including synonyms and abbreviations. The last
+    name counts twice, because it distinguishes the layers of a block."""
     ours, theirs = last_name(one), last_name(other)
     return _likeness_of_names(_words(one), _words(other)) + _likeness_of_names(
         _words(ours), _words(theirs)
@@ -84,7 +84,7 @@ def likeness(one: str, other: str) -> int:
 
 def _likeness_of_names(ours: Iterable[str], theirs: Iterable[str]) -> int:
     """Returns the sum, over the words in `ours`, of the best score (0 to 2) that a word has with any word in `theirs`.
-    Words in `_OF_ANY` do not count."""
+    Words in `_OF_ANY` are ignored."""
     telling = [word for word in ours if word not in _OF_ANY]
     return sum(
         max(
@@ -101,13 +101,14 @@ def _likeness_of_words(one: str, other: str) -> int:
     if one == other:
         return 2
     if one in _GROUPS or other in _GROUPS:
-        # d is a decoder and a discriminator: one group in common is enough
+        # d may mean decoder or discriminator, so one group in common is enough
         if _GROUPS.get(one, set()) & _GROUPS.get(other, set()):
             return 2
-        # words of different groups mean different things, even if one has the letters of the other, as `in` and `main`
+        # words of different groups have different meanings, even if one contains the letters of the other, as `main`
+        # contains `in`
         if one in _GROUPS and other in _GROUPS:
             return 0
-    # an abbreviation counts half as much as a synonym, because it is ambiguous: ctx may be context or contextual
+    # an abbreviation scores half as much as a synonym, because it is ambiguous: ctx may be context or contextual
     short, long = sorted((one, other), key=len)
     # a single letter would abbreviate half of all words
     return int(
@@ -117,24 +118,23 @@ def _likeness_of_words(one: str, other: str) -> int:
 
 def _is_subsequence(short: str, long: str) -> bool:
     """Whether `long` contains the letters of `short` in the same order, as target contains those of tgt."""
-    # one iterator for all letters: `in` advances it, so each search begins after the letter
-    # that was found last
+    # all letters share one iterator: `in` advances it, so each search starts after the letter that was found last
     letters = iter(long)
     return all(letter in letters for letter in short)
 
 
 @cache
 def _stem(path: str) -> tuple[str, tuple[int, ...]]:
-    """Returns a path without its numbers, and the numbers. The paths fc1 and fc2 have the same stem, and so do dense
-    and dense_1."""
+    """Returns the stem of a path, which is the path without its numbers, and the numbers. The paths fc1 and fc2 have
+    the same stem, and so do dense and dense_1."""
     numbers = tuple(map(int, re.findall(r"\d+", path)))
     return re.sub(r"_?\d+", "", path), numbers
 
 
 def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
-    """Returns the pairs of indices at which two layers would fit better by their names if their
-    counterparts were exchanged. `ours[i]` is the counterpart of `theirs[i]`. For example, the result is [(0, 1)] if q,
-    k, o correspond to k, q, out, or if fc1, fc2 correspond to dense_2, dense_1."""
+    """Returns the pairs of indices (i, j) for which the names would fit better if `theirs[i]` and `theirs[j]` were
+    exchanged. `ours[i]` is currently the counterpart of `theirs[i]`. For example, the result is [(0, 1)] if q, k, o
+    correspond to k, q, out, or if fc1, fc2 correspond to dense_2, dense_1."""
     return [
         (one, two)
         for one, two in combinations(range(len(ours)), 2)
@@ -143,12 +143,12 @@ def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int
 
 
 def _would_fit_better_exchanged(one: str, two: str, first: str, second: str) -> bool:
-    """Whether the paths `one` and `two` of the source would fit better by their names if their
-    counterparts `first` and `second` in the target were exchanged."""
+    """Whether the names would fit better if the counterparts `first` and `second` (paths of the target) of `one` and
+    `two` (paths of the source) were exchanged."""
     (stem, low), (other_stem, high) = _stem(one), _stem(two)
     (target_stem, least), (other_target_stem, most) = _stem(first), _stem(second)
-    # three conditions: the two names of the source differ only in their numbers, so do those of the target, and no name
-    # is in both models. Layers are then numbered in their order
+    # three conditions: the two names of the source differ only in their numbers, so do the two names of the target, and
+    # the two models have no name in common. In that case the numbers show the order of the layers
     if (
         stem == other_stem
         and target_stem == other_target_stem
@@ -161,13 +161,13 @@ def _would_fit_better_exchanged(one: str, two: str, first: str, second: str) -> 
 
 
 def _last_names(*paths: str) -> set[str]:
-    """The last name of each path, except names that are numbers."""
+    """Returns the last name of each path, except for names that are numbers."""
     return {last_name(path) for path in paths if not last_name(path).isdigit()}
 
 
 def guess(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
     """Returns the likely counterparts by names, as a dict from paths in `ours` to paths in `theirs`. Among paths that
-    fit equally well, the one nearest in order is taken. If one list is longer, its remaining paths are left out."""
+    fit equally well, the nearest one in order is chosen. If one list is longer, its remaining paths are left out."""
     ranked = sorted(
         (-likeness(one, other), abs(place - other_place), one, other)
         for place, one in enumerate(ours)
@@ -175,7 +175,8 @@ def guess(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
     )
     pairs: dict[str, str] = {}
     taken: set[str] = set()
-    # greedy, the most similar first: not always the best sum, but this is a guess that a user confirms with names=
+    # greedy, with the most similar pair first: the sum of all scores may not be the best, but this is only a guess that
+    # a user confirms with names=
     for _, _, one, other in ranked:
         if one not in pairs and other not in taken:
             pairs[one] = other

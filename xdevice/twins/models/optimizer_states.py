@@ -1,7 +1,8 @@
-"""`compare_optimizers` lists how two optimizers differ; `convert_optimizer` converts the state of one to the other.
+"""Defines `compare_optimizers`, which lists how two optimizers differ, and `convert_optimizer`, which converts the
+state of one optimizer to another.
 
-An adapter reads an optimizer in PyTorch's terms (`contract.optimizers`). This module decides, for all frameworks, which
-settings matter, what to write to make them equal, and what an optimizer's state means.
+Each adapter describes its optimizers in PyTorch's terms (`contract.optimizers`). This module decides, for all
+frameworks, which settings matter, how the user can make them equal, and what the numbers in an optimizer's state mean.
 """
 
 from __future__ import annotations
@@ -36,17 +37,18 @@ if TYPE_CHECKING:
 
 
 def compare_optimizers(source: Any, target: Any) -> list[str]:
-    """Lists the differences between two optimizers of any frameworks, each with the setting that removes it, if any.
+    """Lists the differences between two optimizers of any frameworks, each with the setting that removes it, if there
+    is one.
 
     Experimental: it may change in a minor version.
 
-    The list is empty if equal gradients make equal steps. Settings, formulas, clipping,
-    schedules and groups of parameters are compared, the groups in their order. A training
-    loop's own steps are not covered, such as a learning rate that it sets later, or gradients
-    that it clips. docs/reference/optimizers.md has the formulas.
+    The list is empty if equal gradients lead to equal steps. The comparison covers settings, formulas, clipping,
+    schedules and groups of parameters, which are compared in their order. It does not cover the actions of a training
+    loop, such as setting a learning rate later or clipping gradients. docs/reference/optimizers.md lists the formulas.
 
     Args:
-        source, target: an optimizer of PyTorch, Paddle, Keras or optax, a Gluon `Trainer` or `mx.optimizer.Optimizer`.
+        source, target: optimizers of PyTorch, Paddle, Keras or optax, or a Gluon `Trainer`, or an
+            `mx.optimizer.Optimizer`.
 
     | backend | known |
     |---|---|
@@ -57,11 +59,10 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
     | jax | optax's sgd, adam, adamw, rmsprop, adagrad, and chains of their steps |
 
     Raises:
-        UnsupportedError: a class that is not in the table, even if it is a subclass of one that
-            is.
+        UnsupportedError: if the class of an optimizer is not in the table, even if it is a subclass of a class that is.
         NotATensorError: if `source` or `target` is not an optimizer.
 
-    Costs microseconds for each parameter; nothing is read from a device except Keras's learning rate.
+    Takes microseconds for each parameter; nothing is read from a device except Keras's learning rate.
 
     Example:
         >>> xdevice.models.compare_optimizers("sgd", "sgd")
@@ -69,22 +70,23 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
         xdevice.errors.NotATensorError: expected an optimizer of a framework, not 'sgd' of type str
     """
     ours, theirs = _read(source), _read(target)
-    # one optimizer agrees with itself, even in a schedule, which is code
+    # an optimizer agrees with itself, even in its schedule, which is code and cannot be compared
     if source is target:
         return []
     our_groups, their_groups = _groups(ours.optimizer), _groups(theirs.optimizer)
-    # with one group on each side, the lines need no number
+    # if each optimizer has one group, the lines need no number
     if len(our_groups) == len(their_groups) == 1:
         return list(_differences(ours, our_groups[0], theirs, their_groups[0]).values())
     lines = []
     pairs = list(zip(our_groups, their_groups, strict=False))
     if len(our_groups) != len(their_groups):
-        # `zip` has ignored the groups that only one of the two has
+        # `zip` has dropped the surplus groups of one optimizer
         how = "the surplus groups are not compared"
         if 1 in (len(our_groups), len(their_groups)):
-            # one of the two has the same settings for all parameters, so they can be compared with those of each group
+            # one optimizer has the same settings for all parameters, so these can be compared with the settings of each
+            # group
             pairs = list(product(our_groups, their_groups))
-            how = "each is compared with that one"
+            how = "each group is compared with the single one"
         groups = "1 group" if len(our_groups) == 1 else f"{len(our_groups)} groups"
         lines.append(
             f"groups: {ours} has {groups} of settings, but {theirs} has {len(their_groups)}; {how}"
@@ -105,25 +107,25 @@ def convert_optimizer(
     kinds: Mapping[str, str] | None = None,
     strict: bool = True,
 ) -> list[str]:
-    """Writes the state of an optimizer (moments, momenta, counts of steps) into one of another framework.
+    """Writes the state of an optimizer (moments, momenta, counts of steps) into an optimizer of another framework.
 
     Experimental: it may change in a minor version. Training continues with `target` as it would have with `source`
-    (docs/reference/optimizers.md). Costs a copy of the state through the host.
+    (docs/reference/optimizers.md). Copies the state through the host.
 
     Args:
-        source, target: optimizers that `compare_optimizers` knows. A target of Keras must be built:
-            `optimizer.build(model.trainable_variables)`; any other may be new.
-        state: the result of `convert_state(model, ..., like=other)`: it says which parameter was made from which.
-        models: the two models, first that of `source`.
+        source, target: optimizers that `compare_optimizers` accepts. A Keras target must be built with
+            `optimizer.build(model.trainable_variables)`; any other target may be new.
+        state: the result of `convert_state(model, ..., like=other)`, which records the origin of each parameter.
+        models: the two models, the source's first.
         kinds: the same as for `convert_state`.
-        strict: whether the two must agree in all settings that affect the state, such as betas, and update the same
-            parameters. With False, as much of the state as possible is converted; judge whether that makes sense.
+        strict: whether both must agree in all settings that affect the state, such as betas, and must update the same
+            parameters. With False, as much of the state as possible is converted, whether it makes sense or not.
 
-    Returns the differences between the optimizers, parameter by parameter, as lines like those of `compare_optimizers`.
+    Returns the differences between the optimizers, by parameter, as lines in the form of `compare_optimizers`.
 
     Raises:
-        StateError: if the optimizers differ, or `source` has no state; nothing is written then.
-        UnsupportedError, NotATensorError: as with `compare_optimizers`. NotBuiltError: Keras's optimizer is not built.
+        StateError: if the optimizers differ, or `source` has no state; in that case nothing is written.
+        UnsupportedError, NotATensorError: as with `compare_optimizers`. NotBuiltError: if a Keras target is not built.
 
     Example:
         >>> state = xdevice.models.convert_state({}, "numpy", kinds={})
@@ -138,7 +140,7 @@ def convert_optimizer(
     )
     pairs, unpaired = _pair_up(ours, theirs, state, source_model, target_model)
     lines, blocking = _sorted_differences(ours, theirs, pairs)
-    # not possible even with strict=False: the arrays of the two states mean different things
+    # not possible even with strict=False, because the arrays of the two states have different meanings
     if ours.optimizer.kind != theirs.optimizer.kind:
         raise _refusal(ours, theirs, blocking, "use an optimizer of the same kind")
     if strict and blocking:
@@ -152,14 +154,14 @@ def convert_optimizer(
         dict(ours.backend.variables(source)),
         dict(theirs.backend.variables(target)),
     )
-    # a new optimizer creates its state only in its first step
+    # a new optimizer does not create its state before its first step
     to_come = [
         name for pair in pairs for name in pair.parameter.state.values() if name not in targets
     ]
     targets.update(theirs.backend.state_to_come(target, to_come))
-    # all values first: an error must leave the target unchanged
+    # all values are computed before the first is written, because an error must leave the target unchanged
     values, unfilled = _values(ours, theirs, pairs, sources, targets)
-    # if nothing was filled, all reasons have one cause, and one message about it helps more than a list
+    # if no slot was filled, all reasons have the same cause, and a single message about it helps more than a list
     if unfilled and not values:
         raise StateError(
             f"{ours} has no state yet, so there is nothing to convert; take a step first"
@@ -171,8 +173,7 @@ def convert_optimizer(
     for name, array in values.items():
         device = theirs.backend.device_of(targets[name])
         theirs.backend.write(targets[name], theirs.backend.from_numpy(array, device))
-    # this gives a new optimizer its state; some backends also have counters that are in no
-    # tensor
+    # this gives a new optimizer its state; some backends also have counters that are not tensors
     theirs.backend.take_state(target, targets)
     return lines
 
@@ -181,13 +182,13 @@ def convert_optimizer(
 
 
 class _ReadOptimizer(NamedTuple):
-    """The description of an optimizer, and its backend, which has read it."""
+    """The description of an optimizer, and the backend that has read it."""
 
     backend: Backend
     optimizer: Optimizer
 
     def __str__(self) -> str:
-        """The name of the optimizer for messages, such as "torch's Adam"."""
+        """Returns the name of the optimizer for messages, such as "torch's Adam"."""
         return f"{self.backend.name}'s {self.optimizer.name}"
 
 
@@ -207,8 +208,8 @@ def _read(x: Any) -> _ReadOptimizer:
 
 
 def _groups(optimizer: Optimizer) -> list[_Settings]:
-    """Returns the different settings with which an optimizer updates its parameters, in the order of the parameters;
-    its common settings if it has no parameters yet."""
+    """Returns the distinct settings with which an optimizer updates its parameters, in the order of the parameters. If
+    it has no parameters yet, returns its common settings."""
     groups: list[_Settings] = []
     for parameter in optimizer.parameters:
         if parameter.settings not in groups:
@@ -223,7 +224,7 @@ def _twin(read: _ReadOptimizer, model: Any, kinds: Names | None) -> Twin:
     owner = registry.kind_of(type(model))
     if owner is None or owner.kind != "model" or owner.backend is not read.backend:
         raise NotATensorError(
-            f"models= takes the two models, the source's first: expected a model of {read.backend.name}, not "
+            f"models= must contain the two models, the source's first: expected a model of {read.backend.name}, not "
             f"{shown(model, 60)} of type {type(model).__qualname__}"
         )
     return read_model(read.backend, model, kinds)
@@ -240,7 +241,7 @@ def _differences(
 ) -> dict[str, str]:
     """Returns a line for each difference between the settings of two optimizers, by the name of the setting."""
     kind = ours.optimizer.kind
-    # the settings of two formulas have no common meaning
+    # the settings of two different formulas have no common meaning
     if kind != theirs.optimizer.kind:
         kinds = f"{ours} is of the kind {kind}, {theirs} of the kind {theirs.optimizer.kind}"
         return {
@@ -248,7 +249,7 @@ def _differences(
         }
     lines = {}
     for name in our_settings:
-        # two schedules with one name may still do different things
+        # two schedules with the same name may still do different things
         is_code = name in _CODE and our_settings[name] is not None
         if layouts.same_setting(our_settings[name], their_settings[name]) and not is_code:
             continue
@@ -260,7 +261,7 @@ def _differences(
 
 
 def _matters(name: str, kind: str, our_settings: _Settings, their_settings: _Settings) -> bool:
-    """Whether two optimizers of this kind that differ in the setting `name` make different steps, given their other
+    """Whether two optimizers of this kind that differ in the setting `name` take different steps, given their other
     settings."""
 
     def both(setting: str, value: object) -> bool:
@@ -271,14 +272,16 @@ def _matters(name: str, kind: str, our_settings: _Settings, their_settings: _Set
     if name in ("nesterov", "dampening", "momentum_holds") and both("momentum", 0):
         return False
     if name == "momentum_holds":
-        # sums of gradients and sums of steps differ by the learning rate, which cancels while the rate is constant
+        # a momentum that sums gradients and one that sums steps differ by the learning rate, which cancels out while
+        # the rate is constant
         return not both("schedule", None)
-    if name == "eps":  # if eps enters in two ways, the line about eps_enters has both values
+    if name == "eps":  # otherwise the line about eps_enters has both values
         return bool(our_settings["eps_enters"] == their_settings["eps_enters"])
     if name == "eps_enters":
         return not both("eps", 0)
     if name == "decay":
-        # added to a plain gradient or taken off the weight, the decay is lr weight_decay w in both
+        # whether added to a plain gradient or subtracted from the weight, the decay changes the weight w by lr *
+        # weight_decay * w
         is_plain = (
             kind == "sgd"
             and both("momentum", 0)
@@ -289,7 +292,7 @@ def _matters(name: str, kind: str, our_settings: _Settings, their_settings: _Set
 
 
 def _text(name: str, settings: _Settings) -> str:
-    """The setting `name` as a text for a message; `eps_enters` together with the value of eps."""
+    """Returns the setting `name` as a string for a message; `eps_enters` is returned together with the value of eps."""
     value = settings[name]
     if name == "eps_enters":
         return f"{_number(settings['eps'])} {value}"
@@ -297,13 +300,13 @@ def _text(name: str, settings: _Settings) -> str:
 
 
 def _number(value: float) -> str:
-    """A number as a text for a message."""
-    # six digits, because some frameworks keep settings in float32
+    """Returns a number as a string for a message."""
+    # six digits, because some frameworks store settings in float32
     return f"{value:.6g}"
 
 
 _CODE: Final = ("schedule", "hooks")
-"""Settings whose values are code: xdevice cannot tell whether two such values do the same."""
+"""Settings whose values are code: xdevice cannot determine whether two such values do the same."""
 _NONE: Final = "no setting makes them equal"
 # the advice for settings that no argument can make equal
 _REMEDIES: Final = {
@@ -321,8 +324,8 @@ def _remedy(
     theirs: _ReadOptimizer,
     their_settings: _Settings,
 ) -> str:
-    """Returns how to make the setting `name` equal, with an argument of one of the two optimizers, or why that is
-    impossible. The target's argument comes first."""
+    """Returns advice on how to make the setting `name` equal with an argument of one of the two optimizers, or the
+    reason why that is impossible. An argument of the target is preferred."""
     remedy = _REMEDIES.get(name)
     if name == "eps_enters" and name not in theirs.optimizer.arguments:
         remedy = _remedy_of_eps(theirs, our_settings, their_settings)
@@ -335,7 +338,7 @@ def _remedy(
         if argument is not None:
             value = settings[name]
             text = _number(value) if isinstance(value, float) else repr(value)
-            # if no argument makes the setting, an adapter gives a sentence in place of the argument's name
+            # if no argument controls the setting, the adapter has a sentence in place of the argument's name
             return (
                 argument if " " in argument else f"{argument}={text} in {side} makes them equal"
             )
@@ -345,11 +348,11 @@ def _remedy(
 def _remedy_of_eps(
     theirs: _ReadOptimizer, our_settings: _Settings, their_settings: _Settings
 ) -> str:
-    """Returns advice for two optimizers that add eps in different places of the formula: the nearest setting of the
+    """Returns advice for two optimizers that add eps at different places of the formula: the closest setting of the
     target, if there is one."""
     if terms.UNCORRECTED not in (our_settings["eps_enters"], their_settings["eps_enters"]):
         return f"{_NONE}: they agree only as eps goes to 0"
-    # at the first step the corrected root of the second moment is 1 / sqrt(1 - beta2) times the uncorrected one
+    # at the first step, the root of the corrected second moment is 1 / sqrt(1 - beta2) times the uncorrected root
     root = math.sqrt(1 - our_settings["beta2"])
     eps = (
         our_settings["eps"] * root
@@ -366,9 +369,9 @@ def _remedy_of_eps(
 def _remedy_of_decay(
     theirs: _ReadOptimizer, our_settings: _Settings, their_settings: _Settings
 ) -> str | None:
-    """Returns how to make the target decay weights as the source does; None if an argument of
-    the target sets that."""
-    # the gradient of this sum is what a coupled decay adds to the gradient
+    """Returns advice on how to make the target decay weights as the source does; None if an argument of the target
+    controls that."""
+    # a coupled decay adds the gradient of this sum to the gradient
     if our_settings["decay"] == terms.COUPLED != their_settings["decay"]:
         instead = f"set weight_decay=0 in {theirs}, and add weight_decay / 2 times the sum of squares to the loss"
     elif "decay" in theirs.optimizer.arguments:
@@ -384,25 +387,26 @@ def _remedy_of_decay(
 
 
 class _ParameterPair(NamedTuple):
-    """A parameter of the target's optimizer, and the parameters of the source's optimizer from which it was made."""
+    """A parameter of the target's optimizer, and the parameters of the source's optimizer from which it was
+    converted."""
 
     name: str
     parameter: Parameter
     sources: list[Parameter]
     places: Array
-    """For each element of the parameter, its index among the elements of all sources, one source after the other. The
-    array has the shape of the parameter."""
+    """For each element of the parameter, its index among the elements of all sources, which are numbered one source
+    after the other. The array has the shape of the parameter."""
 
 
 def _pair_up(
     ours: _ReadOptimizer, theirs: _ReadOptimizer, state: State, source: Twin, target: Twin
 ) -> tuple[list[_ParameterPair], list[str]]:
-    """Returns the pairs of parameters of the two optimizers, and a line with the reason for each parameter without a
-    counterpart. `state` says from which variables of the model `source` each variable of the model `target` was
-    made."""
+    """Returns the pairs of parameters of the two optimizers, and for each parameter without a counterpart a line with
+    the reason. `state` records from which variables of the model `source` each variable of the model `target` was
+    converted."""
     # the parameters of the source's optimizer, by the `id` of the model's variable
     updated = {id(parameter.variable): parameter for parameter in ours.optimizer.parameters}
-    # reversed, so that a tied weight keeps the first of its names
+    # reversed, so that the first name of a tied weight overwrites the others
     names = {
         id(x): name
         for name, x in reversed(list(target.variables.items()))
@@ -434,9 +438,10 @@ def _pair_up(
     if unused:
         unpaired.append(f"{theirs} updates no parameter made from {some_of(unused)}")
     taken = _elements_taken(pairs)
-    # two kinds of sources are left out: one whose numbers are copied into several parameters, because its moments are
-    # those of the sum of their gradients; and one that is used only in part, because the rest of its moments would be
-    # lost. A source that is divided among parameters is converted, because each of its numbers is used once
+    # two kinds of sources are left out: a source whose elements are copied into several parameters, because its moments
+    # are those of the sum of the parameters' gradients; and a source that is used only in part, because the rest of its
+    # moments would be lost. A source that is divided among parameters is converted, because each of its elements is
+    # used exactly once
     complete = []
     for pair in pairs:
         if all(taken[id(one)] == _size(one) for one in pair.sources):
@@ -450,9 +455,9 @@ def _pair_up(
 
 
 def _places(name: str, origins: Sequence[str], source: Twin, target: Twin) -> Array | str:
-    """Returns, for each element of the target's parameter `name`, its index among the elements
-    of the source's parameters `origins`, one after the other. If there is no such index,
-    returns the reason as a text."""
+    """Returns, for each element of the target's parameter `name`, its index among the elements of the source's
+    parameters `origins`, which are numbered one parameter after the other. If there are no such indices, returns the
+    reason as a string."""
     layer = next(
         (one for one in source.layers if set(origins) <= {part.name for part in one.parts}),
         None,
@@ -466,7 +471,8 @@ def _places(name: str, origins: Sequence[str], source: Twin, target: Twin) -> Ar
     places, shifted = (
         _number_elements(layer, part, origins, source, start) for start in (0, count)
     )
-    # if numbers are only moved, and not computed with, adding `count` to all of them adds `count` to the result
+    # if the conversion only moves elements and does not compute with them, adding `count` to all elements adds `count`
+    # to the result
     if (shifted - places != count).any() or len(np.unique(places)) < places.size:
         return f"it is computed from {' and '.join(origins)}, so its moments do not follow from theirs"
     return places
@@ -475,11 +481,11 @@ def _places(name: str, origins: Sequence[str], source: Twin, target: Twin) -> Ar
 def _number_elements(
     layer: Layer, part: Part, origins: Sequence[str], source: Twin, start: int
 ) -> Array:
-    """Numbers the elements of a source layer's parameters `origins` from `start`, and returns these numbers laid out as
-    the target's parameter `part` is."""
+    """Numbers the elements of a source layer's parameters `origins` from `start`, and returns these numbers in the
+    layout of the target's parameter `part`."""
     numbers: dict[str, Array] = {}
     parts = {one.name: one for one in layer.parts}
-    # the conversion of the weights is applied to the numbers
+    # the numbers are converted in the same way as the weights
     for own in (parts[origin] for origin in origins):
         shape = tuple(source.variables[own.name].shape)
         end = start + math.prod(shape)
@@ -490,12 +496,13 @@ def _number_elements(
 
 
 def _elements_taken(pairs: list[_ParameterPair]) -> Counter[int]:
-    """Returns, by the `id` of each parameter that the source's optimizer updates, how many elements the target's
-    parameters take from it. A pair is converted only if every element of its sources is used exactly once."""
+    """Returns how often elements of each parameter of the source's optimizer are used by the target's parameters, by
+    the `id` of the source's parameter. A pair is converted only if every element of its sources is used exactly
+    once."""
     taken: Counter[int] = Counter()
     for pair in pairs:
-        # `places` are indices among the elements of all sources of a pair: an index belongs to
-        # the first source that ends after it
+        # `places` contains indices among the elements of all sources of a pair: an index belongs to the first source
+        # that ends after it
         ends = np.cumsum(list(map(_size, pair.sources)))
         counts = np.bincount(
             np.searchsorted(ends, pair.places.reshape(-1), side="right"), minlength=len(ends)
@@ -510,7 +517,7 @@ def _elements_taken(pairs: list[_ParameterPair]) -> Counter[int]:
 
 
 def _size(parameter: Parameter) -> int:
-    """How many elements a parameter has."""
+    """Returns the number of elements of a parameter."""
     return math.prod(parameter.variable.shape)
 
 
@@ -521,16 +528,16 @@ _PART_OF_STATE: Final = (
     "kind", "momentum", "dampening", "beta1", "beta2", "alpha", "centered", "amsgrad", "initial_accumulator_value",
     "maximize", "gradient_scale", "accumulation", "moving_average",
 )  # fmt: skip
-"""Settings that change what the numbers in an optimizer's state mean. The settings of weight
-decay do so too, unless the decay is decoupled from the gradients."""
+"""Settings that change the meaning of the numbers in an optimizer's state. The settings of weight decay also change it,
+unless the decay is decoupled from the gradients."""
 
 
 def _sorted_differences(
     ours: _ReadOptimizer, theirs: _ReadOptimizer, pairs: list[_ParameterPair]
 ) -> tuple[list[str], list[str]]:
-    """Returns two lists: the lines about all differences between the two optimizers, and those about settings that
-    change what the numbers in a state mean."""
-    # the parameters that each line is about, in a dict because it keeps their order
+    """Returns two lists: the lines about all differences between the two optimizers, and the lines about settings that
+    change the meaning of the numbers in a state."""
+    # the parameters that each line is about, as a dict, which preserves their order
     names_of: dict[str, dict[str, None]] = {}
     blocking = []
     # without pairs, the common settings are compared
@@ -546,7 +553,7 @@ def _sorted_differences(
             if _is_part_of_state(setting, our_settings, their_settings):
                 blocking.append(line)
     lines = {
-        # a line that is true of all parameters needs no names
+        # a line that applies to all parameters needs no names
         line: line if len(of) >= len(pairs) else f"{some_of(of)}: {line}"
         for line, of in names_of.items()
     }
@@ -554,8 +561,8 @@ def _sorted_differences(
 
 
 def _is_part_of_state(setting: str, our_settings: _Settings, their_settings: _Settings) -> bool:
-    """Whether a difference in this setting changes what the numbers in an optimizer's state mean."""
-    # unless both decays are decoupled, at least one of them goes into the moments
+    """Whether a difference in this setting changes the meaning of the numbers in an optimizer's state."""
+    # unless both decays are decoupled, at least one of them is part of the moments
     is_coupled = not our_settings["decay"] == their_settings["decay"] == terms.DECOUPLED
     return setting in _PART_OF_STATE or (setting in ("decay", "weight_decay") and is_coupled)
 
@@ -563,7 +570,8 @@ def _is_part_of_state(setting: str, our_settings: _Settings, their_settings: _Se
 def _refusal(
     ours: _ReadOptimizer, theirs: _ReadOptimizer, reasons: Sequence[str], instead: str
 ) -> StateError:
-    """Returns the error that says why a state cannot be converted (`reasons`), and what to do (`instead`)."""
+    """Returns an error with the reasons why a state cannot be converted (`reasons`), and with advice on what to do
+    (`instead`)."""
     lines = "\n  ".join(reasons)
     return StateError(
         f"the state of {ours} does not fit {theirs}, so nothing was written; {instead}:\n  {lines}"
@@ -580,9 +588,9 @@ def _values(
     sources: Mapping[str, Any],
     slots: Mapping[str, Any],
 ) -> tuple[dict[str, Array], list[str]]:
-    """Returns the values for the slots (named tensors of the state) of the target, by name, and
-    lines with the reasons why some slots get no value. `sources` are the tensors of the
-    source's state, and `slots` those of the target's, by name."""
+    """Returns the values for the slots (named tensors of the state) of the target, by name, and lines that say why some
+    slots get no value. `sources` contains the tensors of the source's state, and `slots` those of the target's state,
+    by name."""
     values: dict[str, Array] = {}
     unfilled = []
     for pair in pairs:
@@ -590,9 +598,9 @@ def _values(
         for slot, name in pair.parameter.state.items():
             array = _native(slot, pair, states)
             if array is None:
-                # a formula that needs no count of steps in the source does not need one in the target either
+                # if the formula of the source needs no count of steps, the formula of the target needs none either
                 if slot != terms.STEP:
-                    unfilled.append(f"{pair.name}: {ours} keeps no {_torch_name(slot)} for it")
+                    unfilled.append(f"{pair.name}: {ours} stores no {_torch_name(slot)} for it")
                 continue
             wanted = dtype_name(slots[name].dtype)
             if slot == terms.STEP or slot in terms.POWERS:
@@ -616,9 +624,9 @@ def _values(
 def _canonical(
     ours: _ReadOptimizer, parameter: Parameter, sources: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the state of a parameter in PyTorch's terms, by PyTorch's names; empty if the parameter has no state
-    yet. A momentum that is stored multiplied by a learning rate of 0 is left out, because it cannot be recovered.
-    `sources` are the tensors of the whole state, by name."""
+    """Returns the state of a parameter in PyTorch's terms, by PyTorch's names; an empty dict if the parameter has no
+    state yet. A momentum that was stored after multiplication by a learning rate of 0 is left out, because it cannot be
+    recovered. `sources` contains the tensors of the whole state, by name."""
     state: dict[str, Any] = {}
     settings: _Settings = parameter.settings
     for slot, name in parameter.state.items():
@@ -626,12 +634,12 @@ def _canonical(
             continue
         array = ours.backend.to_numpy(sources[name])
         if slot in terms.FORMS:
-            # the momentum is stored multiplied by this factor, and cannot be recovered if the factor is 0
+            # the stored momentum was multiplied by this factor, and cannot be recovered if the factor is 0
             if factor := terms.FORMS[slot] * float(settings["lr"]):
                 state[_torch_name(slot)] = array / np.asarray(factor, array.dtype)
         elif slot == terms.STEP:
             state[slot] = int(array.reshape(-1)[0])
-        # of the two powers only that of beta2 is read: beta2 is nearer to 1, so its power takes more steps to become 0
+        # only the power of beta2 is read: beta2 is closer to 1 than beta1, so its power takes more steps to become 0
         elif slot == terms.POWERS[1]:
             state[terms.STEP] = _steps(float(array.reshape(-1)[0]), float(settings["beta2"]))
         elif slot not in terms.POWERS:
@@ -640,9 +648,9 @@ def _canonical(
 
 
 def _steps(power: float, beta: float) -> int:
-    """Returns the number of steps t that were taken, from `power`, which is beta^(t + 1). If the power has become 0, t
-    is only a lower bound: any large t is right, because Adam's correction is then 1. Returns 0 for a beta that is not
-    between 0 and 1, whose powers do not reveal t."""
+    """Computes the number of steps t that were taken from `power`, which is beta^(t + 1), and returns it. If the power
+    has become 0, the result is only a lower bound; any large t is right, because Adam's correction is then 1. Returns 0
+    for a beta that is not between 0 and 1, because the powers of such a beta do not reveal t."""
     if not 0 < beta < 1:
         return 0
     # in place of a power that has become 0, which has no logarithm
@@ -651,14 +659,13 @@ def _steps(power: float, beta: float) -> int:
 
 
 def _torch_name(slot: str) -> str:
-    """PyTorch's name of a slot: "momentum_buffer" for both forms in `terms.FORMS`."""
+    """Returns PyTorch's name of a slot, which is "momentum_buffer" for both forms in `terms.FORMS`."""
     return "momentum_buffer" if slot in terms.FORMS else slot
 
 
 def _native(slot: str, pair: _ParameterPair, states: list[dict[str, Any]]) -> Any:
-    """Returns the value of the target's slot, computed from `states`, the states of the source
-    parameters in PyTorch's terms: an array, or a number for a count or a power. None if one of
-    `states` lacks the value."""
+    """Returns the value of the target's slot, computed from `states`, the states of the source parameters in PyTorch's
+    terms: an array, or a number for a count or a power. Returns None if one of `states` lacks the value."""
     wanted = terms.STEP if slot in terms.POWERS else _torch_name(slot)
     if any(wanted not in state for state in states):
         return None
@@ -668,8 +675,7 @@ def _native(slot: str, pair: _ParameterPair, states: list[dict[str, Any]]) -> An
         return steps
     if slot in terms.POWERS:
         return settings["beta1" if slot == terms.POWERS[0] else "beta2"] ** (steps + 1)
-    # a parameter of the target may be made from several of the source, or be laid out
-    # differently
+    # a parameter of the target may be made from several parameters of the source, or have another layout
     array = np.concatenate([state[wanted].reshape(-1) for state in states])[pair.places]
     return (
         array * np.asarray(terms.FORMS[slot] * settings["lr"], array.dtype)

@@ -1,4 +1,4 @@
-"""Pairs the layers of two models without running them: by their paths, their order, or their kinds and shapes."""
+"""Pairs the layers of two models without running the models: by paths, order, or kinds and shapes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ if TYPE_CHECKING:
 
 
 def pair_layers(source: Twin, target: Twin, names: Names) -> Pairs:
-    """Returns the pairs of layers: those that `names=` gives, then the others. Layers without a
+    """Returns the pairs of layers: first the pairs that `names=` contains, then the others. Layers without a
     counterpart are left out.
 
     Raises:
-        StateError: if a path in `names` has no layer, if it is not clear which layers
-            correspond, or if two paired layers differ in kind or shape. If it is not clear, the
-            error's attribute `pairs` has the likely pairs: paths of the target by paths of the
-            source.
+        StateError: if there is no layer at a path in `names`, if it is not clear which layers correspond, or if two
+            paired layers differ in kind or shape. If it is not clear which layers correspond, the attribute `pairs` of
+            the error contains the likely pairs, as paths of the target by paths of the source.
     """
     pairs = by_name(source, target, names) if names else []
     ours, theirs = _not_in_names(source, target, names)
@@ -43,7 +42,7 @@ def pair_layers(source: Twin, target: Twin, names: Names) -> Pairs:
                 _with_signatures(source, ours), _with_signatures(target, theirs)
             )
         except StateError as error:
-            # with the user's own pairs, so that the whole guess can be passed as names= again
+            # includes the user's own pairs, so that the complete guess can be passed as names= in the next call
             error.pairs = {**names, **error.pairs}
             raise
     for one, other in pairs:
@@ -58,7 +57,7 @@ def _not_in_names(source: Twin, target: Twin, names: Names) -> tuple[list[Layer]
 
 
 def _with_signatures(twin: Twin, layers: list[Layer]) -> Unpaired:
-    """Returns some layers of a model with their signatures, for the functions that pair them."""
+    """Returns the given layers of a model together with their signatures, for the functions that pair layers."""
     return Unpaired(twin.name, [(layer, twin.signature(layer)) for layer in layers])
 
 
@@ -66,9 +65,9 @@ def _with_signatures(twin: Twin, layers: list[Layer]) -> Unpaired:
 
 
 def by_name(source: Twin, target: Twin, names: Names) -> list[tuple[Layer, Layer]]:
-    """Returns the pairs of layers that the user gave as `names=`. Pairs of two single tensors
-    are left out. Raises `StateError` if no layer is at a path, even if a single tensor is, or
-    if a layer of the target is given twice."""
+    """Returns the pairs of layers that the user passed as `names=`. Pairs of two single tensors are left out. Raises
+    `StateError` if there is no layer at a path (a single tensor is not a layer), or if a layer of the target appears
+    twice."""
     ours, theirs = source.by_path, target.by_path
     singles, others = ({layer.path for layer in twin.singles} for twin in (source, target))
     pairs = [
@@ -80,14 +79,14 @@ def by_name(source: Twin, target: Twin, names: Names) -> list[tuple[Layer, Layer
     # the second pair would overwrite the values of the first
     if len({other.path for _, other in pairs}) < len(pairs):
         raise StateError(
-            f"names= pairs two layers of the source with one layer of like=: {dict(names)}"
+            f"names= pairs two layers of the source with the same layer of like=: {dict(names)}"
         )
     return pairs
 
 
 def _layer_at(layers: Mapping[str, Layer], path: str, twin: Twin) -> Layer:
-    """Returns the layer at a path that `names=` gives. `layers` has all layers of the model
-    `twin`, by path. Raises `StateError` if none of them is at this path."""
+    """Returns the layer at `path`, which comes from `names=`. `layers` contains all layers of the model `twin`, by
+    path. Raises `StateError` if there is no layer at this path."""
     if path not in layers:
         raise StateError(
             f"names= has {shown(path)}, but {twin.name} has no layer there; it has {some_of(layers)}"
@@ -96,20 +95,20 @@ def _layer_at(layers: Mapping[str, Layer], path: str, twin: Twin) -> Layer:
 
 
 def spelled_out(names: Names, source: Twin) -> dict[str, str]:
-    """Returns `names` with each pattern replaced by the layers of the source that it matches.
-    The text that each `*` matches in a path of the source replaces the corresponding `*` in the
-    path of the target. Raises `StateError` if a pattern matches no layer, or if the target's
-    path has more `*` than the source's."""
+    """Returns `names` with each pattern replaced by one entry for each layer of the source that it matches. The string
+    that each `*` matches in the path of the source replaces the corresponding `*` in the path of the target. Raises
+    `StateError` if a pattern matches no layer, or if the target's path contains more `*` than the source's."""
     every: dict[str, str] = {}
     paths = [layer.path for layer in (*source.layers, *source.singles)]
-    # a path of the source and one of the target
+    # `here` is a path of the source, and `there` is a path of the target
     for here, there in names.items():
         if "*" not in here:
             every[here] = there
             continue
         pattern = re.compile("(.*)".join(map(re.escape, here.split("*"))))
         fitting = {path: match.groups() for path in paths if (match := pattern.fullmatch(path))}
-        # each `*` of the target is replaced by the text of one in the source, so the target must not have more of them
+        # each `*` of the target is replaced by the match of a `*` in the source, so the target must not have more `*`
+        # than the source
         if not fitting or there.count("*") > here.count("*"):
             raise StateError(
                 f"names= has {shown(here)}: {shown(there)}, but the first must match a layer, and have at least as "
@@ -117,7 +116,7 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
                 f"{here.count('*')}, the second has {there.count('*')}; the layers are {some_of(paths)}"
             )
         first, *pieces = there.split("*")
-        # the texts beyond the last `*` of the target are dropped
+        # matches beyond the last `*` of the target are dropped
         for path, groups in fitting.items():
             every[path] = first + "".join(
                 group + piece for group, piece in zip(groups, pieces, strict=False)
@@ -129,10 +128,12 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
 
 
 def _pair_by_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
-    """Pairs layers of two models that do not have the same paths: by their order, the first with the first and so on;
-    by equal paths, if one model is a part of the other; or each with the only one of its kind and shape. Layers
-    without a counterpart are left out. Raises `StateError` if it is not clear which layers correspond."""
-    # both models have the same kinds and shapes in the same order: names need not agree, but must not contradict it
+    """Pairs the layers of two models that do not have the same paths. The layers are paired by order, if their kinds
+    and shapes are in the same order in both models; by equal paths, if one model is a part of the other; or otherwise
+    by kind and shape, if these are unique. Layers without a counterpart are left out. Raises `StateError` if it is not
+    clear which layers correspond."""
+    # both models have the same kinds and shapes in the same order: the names need not agree, but must not contradict
+    # that order
     if ours.signatures == theirs.signatures:
         return _pair_in_order(ours, theirs)
     # one model is a part of the other, such as a backbone without its head
@@ -143,7 +144,7 @@ def _pair_by_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
             for layer in ours.layers
             if layer.path in target_by_path
         ]
-    # the same order within each kind is enough: some models define all of their norms after the other layers
+    # the same order within each kind is enough, because some models define all of their norms after the other layers
     by_kind, others = _by_kind(ours), _by_kind(theirs)
     if by_kind.signatures == others.signatures:
         return _pair_in_order(by_kind, others)
@@ -157,7 +158,7 @@ def _by_kind(twin: Unpaired) -> Unpaired:
 
 
 def _is_part(few: Unpaired, many: Unpaired) -> bool:
-    """Whether `many` has all the layers in `few`, with the same paths and signatures. False if a path in `few` ends in
+    """Whether `many` contains all layers in `few`, with the same paths and signatures. False if a path in `few` ends in
     a number, because a path such as 0.1 does not identify a layer."""
     signature_of = {layer.path: signature for layer, signature in many.signed}
     return all(
@@ -168,11 +169,12 @@ def _is_part(few: Unpaired, many: Unpaired) -> bool:
 
 def _pair_in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
     """Pairs the first layer of the source with the first of the target, the second with the second, and so on. Raises
-    `StateError` if the names of two layers of one kind and shape would fit better with their counterparts
+    `StateError` if the names of two layers of the same kind and shape would fit better with their counterparts
     exchanged."""
     # the paths of the layers, in order
     sources, targets = ours.paths, theirs.paths
-    # the indices of the layers of each kind and shape: only these can be mistaken for one another
+    # the indices of the layers of each kind and shape: only layers of the same kind and shape can be mistaken for one
+    # another
     groups: dict[Signature, list[int]] = {}
     for place, signature in enumerate(ours.signatures):
         groups.setdefault(signature, []).append(place)
@@ -191,14 +193,14 @@ def _pair_in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
 
 
 def _pair_unique(ours: Unpaired, theirs: Unpaired) -> Pairs:
-    """Returns the pairs of layers that are the only ones of their kind and shape in both models. Layers without any
-    counterpart are left out. Raises `StateError` if both models have layers of a kind and shape, and one model has
-    several of them."""
+    """Returns the pairs of layers that are the only ones of their kind and shape in each model. Layers without any
+    counterpart are left out. Raises `StateError` if both models have layers of some kind and shape, and one of the
+    models has several of these."""
     counts, others = Counter(ours.signatures), Counter(theirs.signatures)
     several = [
         signature
         for signature in counts
-        # each model has at least one, and one of them has several
+        # each model has at least one such layer, and one of the models has several
         if signature in others and counts[signature] + others[signature] > 2
     ]
     if several:
@@ -211,14 +213,15 @@ def _pair_unique(ours: Unpaired, theirs: Unpaired) -> Pairs:
     ]
 
 
-# guesses, and what stays in doubt
+# guesses, and pairs that remain in doubt
 
 
 def likely_pairs(ours: Unpaired, theirs: Unpaired, by_names: bool = True) -> dict[str, str]:
-    """Returns a guess at which layers correspond: paths of the target by paths of the source.
-    Layers of one kind and shape are paired in their order, or by names if the models have
-    different numbers of them, or if `by_names` is true and the names contradict the order."""
-    # strides distinguish more layers, but only if both models have the same: a framework may not state them
+    """Returns a guess at which layers correspond, as paths of the target by paths of the source. Layers of the same
+    kind and shape are paired in their order. They are paired by names if the models have different numbers of such
+    layers, or if `by_names` is true and the names contradict the order."""
+    # strides distinguish more layers, but are used only if the same strides occur in both models, because a framework
+    # may not state them
     strided = _with_strides(ours), _with_strides(theirs)
     if Counter(strided[0].signatures) == Counter(strided[1].signatures):
         ours, theirs = strided
@@ -231,8 +234,8 @@ def likely_pairs(ours: Unpaired, theirs: Unpaired, by_names: bool = True) -> dic
 
 
 def _with_strides(twin: Unpaired) -> Unpaired:
-    """Returns the same layers with their strides in their signatures. A shortcut may have the kind and shape of the
-    layer that it bypasses, but not its stride."""
+    """Returns the same layers with their strides added to their signatures. A shortcut may have the same kind and shape
+    as the layer that it bypasses, but another stride."""
     return twin._replace(
         signed=[
             (layer, (*own, str(layer.settings.get("stride")))) for layer, own in twin.signed
@@ -241,9 +244,9 @@ def _with_strides(twin: Unpaired) -> Unpaired:
 
 
 def pairs_in_order(source: Twin, target: Twin, names: Names) -> dict[str, str]:
-    """Returns a guess at which layers correspond, paths of the target by paths of the source:
-    the pairs of `names=`, then the other layers. Those of one kind and shape are paired in
-    their order, or by names if the models have different numbers of them."""
+    """Returns a guess at which layers correspond, as paths of the target by paths of the source: first the pairs in
+    `names=`, then the other layers. Layers of the same kind and shape are paired in their order, or by names if the
+    models have different numbers of such layers."""
     ours, theirs = _not_in_names(source, target, names)
     return {
         **names,
@@ -254,8 +257,8 @@ def pairs_in_order(source: Twin, target: Twin, names: Names) -> dict[str, str]:
 
 
 def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
-    """Yields a line about layers that `pair_layers` has paired only by their order among their kind; nothing if the
-    layers of all kinds come in the same order."""
+    """Yields a line about layers that `pair_layers` has paired only by their order among the layers of the same kind.
+    Yields nothing if all layers, regardless of their kinds, are in the same order in both models."""
     places = {layer.path: place for place, layer in enumerate(target.layers)}
     counterparts = {one.path: other.path for one, other in pairs if other.path in places}
     order = [
@@ -263,7 +266,7 @@ def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
         for layer in source.layers
         if layer.path in counterparts
     ]
-    # all pairs are in the order of both models, so more than the order within a kind supports them
+    # all pairs are in the order of both models, which supports the pairing more than the order within a kind alone
     if order == sorted(order):
         return
     counts = Counter(target.signatures())
@@ -276,21 +279,22 @@ def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
     ]
     if paths:
         yield (
-            f"not compared: which layer is which of {some_of(paths)}, whose kinds come in different orders; they are "
-            "paired in their order among their kind, and inputs= runs both models and compares their outputs"
+            f"not compared: which layer is which among {some_of(paths)}; their kinds are in different orders in the "
+            "two models, so layers of the same kind are paired in their order; inputs= runs both models and compares "
+            "their outputs"
         )
 
 
 def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
-    """Raises `StateError` if the source's layer `one` cannot become the target's layer `other`, because they differ in
-    kind or in the shapes of their parameters. Different shapes are allowed if a setting in `SHAPING` differs too,
-    because the result lists that."""
+    """Raises `StateError` if the source's layer `one` cannot become the target's layer `other`, because the two layers
+    differ in kind or in the shapes of their parameters. Different shapes are allowed if a setting in `SHAPING` differs
+    too, because the result then lists that setting."""
     ours, theirs = source.shapes(one), target.shapes(other)
     same_kind = one.kind == other.kind
     if same_kind and any(
         one.settings.get(name) != other.settings.get(name) for name in SHAPING
     ):
-        return  # a setting that shapes the weights differs: the result lists that, and the pairing may be right
+        return  # a setting that determines shapes differs: the result lists that setting, and the pairing may be right
     off = [
         f"{name or 'the tensor'} {shape} and {theirs[name]}"
         for name, shape in ours.items()
@@ -319,5 +323,5 @@ def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
 
 
 def _part_names(layer: Layer) -> str:
-    """The names of a layer's parameters, for a message."""
+    """Returns the names of a layer's parameters as a string for a message."""
     return ", ".join(part.name for part in layer.parts)

@@ -1,9 +1,9 @@
-"""Recognizes tensors in a file or a dict without a module: their names and shapes show which framework or library wrote
-them, and which kinds the layers have.
+"""Recognizes the tensors of a file or dict that has no module: names and shapes show which framework or library wrote
+the tensors, and which kinds the layers have.
 
-One program wrote all tensors of a state, so one layer whose weight is not square shows how all
-layers are laid out. If several dialects or kinds fit equally well, the error asks for the right
-one, in a line that can be pasted.
+All tensors of a state were written by the same program, so a single layer whose weight is not square shows how all
+layers are laid out. If several dialects or kinds fit equally well, the error asks the user for the right one, and
+includes a line that can be pasted.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ if TYPE_CHECKING:
     from .reading import Names, Signature, Twin, Variables
 
 _OF_BACKENDS: Final = {"jax": ("torch", "flax", "haiku"), "numpy": tuple(DIALECTS)}
-"""The dialects that tensors of a backend may be in; any other backend has the dialect of its own name."""
+"""The dialects in which tensors of a backend may be named and laid out. For any other backend, that is the dialect with
+its own name."""
 _ALONE: Final = (
     "linear", "conv", "conv_transpose", "batch_norm", "embedding", "layer_norm", "rms_norm", "group_norm",
     "instance_norm", "prelu", *layouts.RECURRENT,
 )  # fmt: skip
-"""The kinds of layers that are one module, in the order in which they are guessed if several fit."""
+"""The kinds of layers that consist of one module. If several kinds fit, the first one in this order is the guess."""
 _HINTS: Final = (
     ("conv_transpose", r"deconv|transpose|upconv"),
     ("embedding", r"emb|wte|wpe|token|vocab|lookup"),
@@ -51,15 +52,15 @@ _HINTS: Final = (
     ("prelu", r"prelu|act"),
     ("layer_norm", r"layer_?norm|ln"),
 )
-"""Patterns of words in the name of a layer that make a kind the better guess."""
+"""For some kinds, a pattern that matches the names of layers for which the kind is the better guess."""
 # kinds whose parameters have one axis
 _VECTORS: Final = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "prelu")
 
 
 def possible_dialects(origin: str, layout: str | None) -> dict[str, PartsOf]:
-    """Returns the dialects (ways to name and lay out parameters), by name, that tensors of the backend `origin` may be
-    in: only `layout` if the user gives it, and all dialects if `origin` is not a known backend. Raises `ArgumentError`
-    if `layout` is not a dialect."""
+    """Returns the possible dialects (ways to name and lay out parameters) for tensors of the backend `origin`, by name.
+    If the user has passed `layout`, only that dialect is possible. If `origin` is not a known backend, all dialects are
+    possible. Raises `ArgumentError` if `layout` is not a dialect."""
     if layout is not None:
         if layout not in DIALECTS:
             raise ArgumentError(
@@ -76,21 +77,22 @@ class Reading(NamedTuple):
     dialect: str
     """The name of the dialect."""
     layers: list[Layer]
-    """The layers whose kinds are given, in the order of `kinds`, then those that names and shapes reveal."""
+    """The layers whose kinds are given, in the order of `kinds`, followed by the layers that names and shapes
+    reveal."""
     lacking: list[str]
     """Paths for which a kind was given, but at which the state has no parameters of that kind."""
     doubts: dict[str, list[str]]
-    """The possible kinds of a layer, by its path, if there are several."""
+    """For each layer with several possible kinds, these kinds by the layer's path."""
     misfits: int
-    """How many of the layers whose kinds are given have shapes that contradict the dialect."""
+    """The number of layers with given kinds whose shapes contradict the dialect."""
     in_target: int
-    """How many of the layers are of a kind and shape that the target has."""
+    """The number of layers whose kind and shape occur in the target."""
     explained: int
-    """How many of the tensors belong to a layer."""
+    """The number of tensors that belong to a layer."""
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """A value to compare readings with: larger is better."""
+        """A value by which readings are compared; larger is better."""
         return -self.misfits, self.in_target, self.explained
 
 
@@ -101,11 +103,10 @@ def readings(
     target: Twin | None,
     names: Names,
 ) -> list[Reading]:
-    """Reads the state, whose tensors are `variables`, in each dialect. Returns the best
-    readings, which are all equally good: those with the fewest layers whose shapes contradict
-    the dialect, then the most layers that the target has, then the most tensors in layers.
-    `kinds` gives a kind by path, `target` is the model given as `like=` or None, and `names` gives
-    paths of the state by paths of the target."""
+    """Reads the state, whose tensors are `variables`, in each dialect, and returns the best readings, which are all
+    equally good. The best readings have the fewest layers whose shapes contradict the dialect; among these, the most
+    layers that the target also has; and among these, the most tensors in layers. `kinds` maps paths to kinds. `target`
+    is the model passed as `like=`, or None. `names` maps paths of the target to paths of the state."""
     every = [
         _read(name, parts_of, variables, kinds, target, names)
         for name, parts_of in dialects.items()
@@ -116,14 +117,14 @@ def readings(
 
 
 def chosen_reading(every: list[Reading], is_torch_assumed: bool) -> Reading:
-    """Returns one of the readings, which are equally good: the first. With `is_torch_assumed`, PyTorch's layout is
-    taken without a question if it is the first one that fits.
+    """Returns the first of several equally good readings. With `is_torch_assumed`, a first reading in PyTorch's layout
+    is returned even if other readings differ from it.
 
     Raises:
-        StateError: if two readings lay out a parameter differently, so the choice would matter.
+        StateError: if two readings lay out a parameter differently, so that the choice matters.
     """
     first = every[0]
-    # without a question, because most dicts of arrays are laid out as in PyTorch
+    # the user is not asked, because most dicts of arrays are laid out as in PyTorch
     if is_torch_assumed and first.dialect == "torch":
         return first
     for other in every[1:]:
@@ -137,7 +138,7 @@ def chosen_reading(every: list[Reading], is_torch_assumed: bool) -> Reading:
 
 
 def _rules(layer: Layer) -> list[object]:
-    """The rules of a layer's parts, in order: two layers with the same rules are laid out in the same way."""
+    """Returns the rules of a layer's parts, in order. Two layers with the same rules are laid out in the same way."""
     return [part.rule for part in layer.parts]
 
 
@@ -149,11 +150,11 @@ def _read(
     target: Twin | None,
     names: Names,
 ) -> Reading:
-    """Returns the layers of a state, whose tensors are `variables`, read in one dialect, in which `parts_of` returns
-    the parts of a layer. `kinds` gives a kind by path, `target` is the model given as `like=` or None, and `names`
-    gives paths of the state by paths of the target."""
+    """Returns the reading of a state in one dialect. `variables` contains the tensors of the state, and `parts_of`
+    returns the parts of a layer in this dialect. `kinds` maps paths to kinds. `target` is the model passed as `like=`,
+    or None. `names` maps paths of the target to paths of the state."""
     layers, lacking, misfits = [], [], 0
-    # the target's layers, by the path at which the state has their counterparts
+    # the target's layers, by the paths of their counterparts in the state
     target_at = (
         {}
         if target is None
@@ -172,14 +173,14 @@ def _read(
         expected = (
             target.shapes(counterpart) if target is not None and counterpart is not None else {}
         )
-        # a layer counts once, whether it contradicts its own kind or its counterpart
+        # a layer is counted once, whether its shapes contradict its own kind, its counterpart or both
         misfits += not _fits(layer, variables) or _shapes_differ(layer, variables, expected)
     used = {part.name for layer in layers for part in layer.parts}
     by_names, doubts = _layers_by_names(
         parts_of, {name: x for name, x in variables.items() if name not in used}, target
     )
     places = {name: place for place, name in enumerate(variables)}
-    # in the order of the state, because layers may later be paired by their order
+    # sorted in the order of the state, because layers may later be paired by their order
     layers += sorted(by_names, key=lambda layer: places[layer.parts[0].name])
     explained = sum(len(layer.parts) for layer in layers)
     signatures = () if target is None else target.signatures()
@@ -193,17 +194,18 @@ def _read(
 def _signatures(
     layers: Iterable[Layer], variables: Variables, target: Twin | None
 ) -> list[Signature]:
-    """Returns the signatures of layers of a state, to compare with those of the target; empty without a target."""
-    # a method of `Twin` computes them, given the variables of the state in place of the target's
+    """Returns the signatures of a state's layers, for comparison with the signatures of the target; [] without a
+    target."""
+    # a method of `Twin` computes signatures, so the variables of the state replace those of the target
     return [] if target is None else target._replace(variables=variables).signatures(layers)
 
 
 def _as_in_target(
     dialect: str, counterpart: Layer | None, variables: Variables, target: Twin | None
 ) -> Layer | None:
-    """Returns `counterpart`, a layer of the target, with only those of its settings that shape its parameters, if
-    `dialect` is one of the target's framework and the tensors of the state (`variables`) include all parameters of
-    that layer, with the same names and shapes; otherwise None."""
+    """Returns `counterpart`, a layer of the target, with only the settings that determine the shapes of its parameters.
+    Returns None unless `dialect` is a dialect of the target's framework and the tensors of the state (`variables`)
+    include all parameters of that layer, with the same names and shapes."""
     if (
         counterpart is None
         or target is None
@@ -214,7 +216,7 @@ def _as_in_target(
         value = variables.get(part.name)
         if value is None or tuple(value.shape) != tuple(target.variables[part.name].shape):
             return None
-    # only settings that show in the shapes of weights: a state says nothing about the others
+    # only settings that the shapes of weights reveal, because a state says nothing about other settings
     return counterpart._replace(
         settings={
             name: counterpart.settings[name] for name in SHAPING if name in counterpart.settings
@@ -225,14 +227,14 @@ def _as_in_target(
 def _shapes_differ(
     layer: Layer, variables: Variables, expected: Mapping[str, tuple[int, ...]]
 ) -> bool:
-    """Whether a parameter of the layer has a different shape than in `expected`, which need not have all parameters."""
+    """Whether a parameter of the layer has a different shape than in `expected`, which may lack some parameters."""
     shapes = shapes_of(variables, layer)
     return any(expected.get(name, shape) != shape for name, shape in shapes.items())
 
 
 def _fits(layer: Layer, variables: Variables) -> bool:
-    """Whether the shapes of a layer fit its kind, and a bias has a number for each output. False, too, if the layout's
-    rule cannot be applied to these shapes."""
+    """Whether the shapes of a layer fit its kind, and the bias, if there is one, has one element for each output. False
+    if a rule of the layout cannot be applied to these shapes."""
     try:
         check_shapes(layer, variables)
         shapes = shapes_of(variables, layer)
@@ -244,7 +246,7 @@ def _fits(layer: Layer, variables: Variables) -> bool:
     weight, bias = shapes.get("weight"), shapes.get("bias")
     if weight is None or bias is None:
         return True
-    # a transposed convolution with an unknown number of groups: only the bias has the outputs of all groups
+    # the number of groups of a transposed convolution is unknown here, and only the bias has the outputs of all groups
     is_transposed = layer.kind == "conv_transpose"
     return bias[0] % weight[1] == 0 if is_transposed else bias[:1] == weight[:1]
 
@@ -255,8 +257,9 @@ def _fits(layer: Layer, variables: Variables) -> bool:
 def _layers_by_names(
     parts_of: PartsOf, variables: Variables, target: Twin | None
 ) -> tuple[list[Layer], dict[str, list[str]]]:
-    """Returns two things: the layers that names and shapes of tensors reveal; and, by path, the possible kinds of each
-    layer that may be of several kinds. The first of these kinds is the guess, which the layer has."""
+    """Returns two things: the layers that names and shapes of tensors reveal; and, for each layer with several possible
+    kinds, these kinds by the layer's path. The first of these kinds is the guess, and is the kind of the returned
+    layer."""
     # the tensors of each module
     groups: dict[str, dict[str, object]] = {}
     for name, x in variables.items():
@@ -264,8 +267,8 @@ def _layers_by_names(
     layers: list[Layer] = []
     doubts: dict[str, list[str]] = {}
     used: set[str] = set()
-    # the path of each group and of the modules around it, the outermost first, because an attention or cell may contain
-    # others
+    # the path of each group and of the modules around it, the outermost first, because an attention or a cell may
+    # contain other groups
     around = [["", *reversed(list(paths_in(group)))] for group in groups]
     # first attentions and recurrent layers, which consist of several modules
     for path in dict.fromkeys(chain.from_iterable(around)):
@@ -274,7 +277,7 @@ def _layers_by_names(
             for name, x in variables.items()
             if is_skipped(module_of(name), [path]) and module_of(name) != path
         }
-        # a recurrent layer of Keras or Flax has its parameters in a module of its own, the cell
+        # a recurrent layer of Keras or Flax has its parameters in a separate module, the cell
         cells = [
             _complete_layer(parts_of, path, kind, below) for kind in layouts.RECURRENT if below
         ]
@@ -283,9 +286,9 @@ def _layers_by_names(
                 layers.append(layer)
                 used |= {part.name for part in layer.parts}
     signatures = () if target is None else target.signatures()
-    # then the layers that are one module
+    # then the layers that consist of one module
     for path, own in groups.items():
-        # the tensors are in a layer already, as those of the linear layers inside an attention
+        # some of these tensors already belong to a layer, for example those of a linear layer inside an attention
         if used & own.keys():
             continue
         possible = [
@@ -297,7 +300,7 @@ def _layers_by_names(
             continue
         possible = _likely_first(possible)
         if target is not None:
-            # a kind that the target does not have with this shape is not the right one
+            # a kind cannot be right if the target has no layer of this kind and shape
             own_signatures = _signatures(possible, variables, target)
             in_target = [
                 layer
@@ -312,20 +315,21 @@ def _layers_by_names(
 
 
 def _attention(parts_of: PartsOf, path: str, variables: Variables) -> Layer | None:
-    """Returns the attention at a path, if its packed weights or an axis of heads distinguish it from four linear
-    layers; otherwise None."""
+    """Returns the attention at a path if packed weights or an axis of heads distinguish it from four linear layers;
+    otherwise None."""
     layer = laid_out(parts_of, path, layouts.ATTENTION, variables)
     if layer is None:
         return None
     is_packed = any(len(part.of) > 1 for part in layer.parts)
-    # Flax and Keras give the heads an axis of their own, which no linear layer has
+    # Flax and Keras have a separate axis for the heads, which no linear layer has
     has_heads = any(len(variables[part.name].shape) == 3 for part in layer.parts)
-    # whether it really is packed is decided later by all shapes (`with_shape_settings`)
+    # `with_shape_settings` later decides from all shapes whether it really is packed
     return layer._replace(settings={"packed": True}) if is_packed or has_heads else None
 
 
 def _complete_layer(parts_of: PartsOf, path: str, kind: str, own: Variables) -> Layer | None:
-    """Returns the layer of a kind that has exactly the tensors `own`, including a weight; None if there is none."""
+    """Returns the layer of this kind that consists of exactly the tensors `own`, including a weight; None if these
+    tensors do not form such a layer."""
     layer = laid_out(parts_of, path, kind, own)
     # a tensor that layers of this kind do not have shows that the kind is wrong
     if layer is None or len(layer.parts) != len(own) or not _fits(layer, own):
@@ -343,7 +347,7 @@ def _complete_layer(parts_of: PartsOf, path: str, kind: str, own: Variables) -> 
 
 
 def _likely_first(possible: list[Layer]) -> list[Layer]:
-    """Returns the possible layers of one path, with those first whose kind the last name in the path suggests."""
+    """Returns the possible layers of one path, starting with those whose kind the last name in the path suggests."""
     word = with_dots(possible[0].path).rpartition(".")[2].lower()
     meant = [kind for kind, pattern in _HINTS if re.search(pattern, word)]
     return sorted(possible, key=lambda layer: layer.kind not in meant)
@@ -353,8 +357,8 @@ def _likely_first(possible: list[Layer]) -> list[Layer]:
 
 
 def question(unknown: Iterable[str], reading: Reading) -> str:
-    """Returns a guess for `kinds=`, as a text, for the tensors named `unknown`: the kinds that the reading has for
-    them, and "same" for the rest. A long guess is cut."""
+    """Returns a guess at the argument `kinds=` for the tensors named `unknown`, as a string: the kinds that the reading
+    has for these tensors, and "same" for those that are in none of its layers. A long guess is cut."""
     names = list(unknown)
     kinds = {
         layer.path: layer.kind
@@ -373,11 +377,12 @@ def question(unknown: Iterable[str], reading: Reading) -> str:
 
 
 def _with_patterns(kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields the items of `kinds`. Paths that differ only in numbers become one pattern if they have the same kind.
-    The pattern has `*` for each number."""
+    """Yields the items of `kinds`. Paths that differ only in their numbers and have the same kind are replaced by one
+    pattern, which has a `*` for each number."""
     groups: dict[str, dict[str, str]] = {}
     for path, kind in kinds.items():
-        # only a name that is nothing but a number, such as that of a block: fc1 and fc2 may have different kinds
+        # only a name that is a plain number, such as the index of a block, becomes `*`: fc1 and fc2 may have different
+        # kinds
         groups.setdefault(re.sub(r"(?<![^.])\d+(?![^.])", "*", path), {})[path] = kind
     for pattern, own in groups.items():
         same = set(own.values())

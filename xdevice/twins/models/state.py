@@ -1,5 +1,5 @@
-"""Three things: `State`, named tensors of one framework; `Writer`, which fills a `State` with the parameters of another
-framework's model; and `write_named`, which writes named tensors into a model.
+"""Defines `State`, which holds named tensors of one framework; `Writer`, which fills a `State` with the parameters of
+another framework's model; and `write_named`, which writes named tensors into a model.
 
 All parameters are converted through PyTorch's layout: each parameter of the source is converted into the parameters
 that a PyTorch layer would have, and these are converted into the parameters of the target.
@@ -39,25 +39,25 @@ if TYPE_CHECKING:
 LIKE: Final = "like"
 """The value of `dtype=` that means the dtypes of the target's variables."""
 _MOST: Final = 12
-"""How many reasons an error lists."""
+"""The maximum number of reasons that an error lists."""
 
 
 class State(dict[str, Any]):
-    """Named tensors of one framework, as `convert_state` returns them. A dict; `print` shows the source of each tensor.
+    """A dict of named tensors of one framework, the result of `convert_state`. `print` shows the source of each tensor.
 
     Experimental: it may change in a minor version.
 
     Attributes:
         backend: the name of the tensors' framework.
         origins: for each name, the names of the source's tensors from which the tensor was made.
-        unmapped: a dict from names to reasons, for the tensors of the source that were not converted and the variables
-            of `like` that got no value. `state[name] = x` gives a variable of `like` a value and removes its name;
-            `settle` removes any name.
-        differences: a line for each difference that is not in the values, but changes outputs or training: another eps,
-            momentum, padding, pool, activation or dropout mode; what was not compared; outputs that differ (`inputs=`).
-        settings: those lines of `differences` that explain why equal parameters may give different outputs: settings
-            of layers that differ or could not be compared.
-        pairs: which layer of the source became which of `like`, by path: a dict that `names=` accepts.
+        unmapped: the tensors of the source that were not converted and the variables of `like` that got no value, as a
+            dict from names to reasons. `state[name] = x` sets the value of a variable of `like`, and removes its name
+            from `unmapped`; `settle` removes any name.
+        differences: lines about differences that are not in the values but change outputs or training, such as another
+            eps or padding; about everything that was not compared; and, with `inputs=`, about outputs that differ.
+        settings: the lines of `differences` that may explain why equal parameters give different outputs: settings of
+            layers that differ or could not be compared.
+        pairs: the paths of the layers of `like` by the paths of the source's layers: a dict that `names=` accepts.
         done: a line for each step that adapted the source, such as removing a prefix or reordering pixels.
         skipped: the names of the variables of `like` that `skip=` leaves unchanged.
 
@@ -77,10 +77,10 @@ class State(dict[str, Any]):
         self.unmapped: dict[str, str] = {}
         self.differences: list[str] = []
         self.settings: list[str] = []
-        # the lines of `settings` about values that both models state
+        # the lines in `settings` about values that both models state
         self.stated_by_both: list[str] = []
         self.pairs: dict[str, str] = {}
-        # by name, the end of a tensor's line in `print`: how the shape of the tensor changed
+        # by the name of a tensor, the end of the tensor's line in `print`: how its shape changed
         self._shape_notes: dict[str, str] = {}
         self.done: list[str] = []
         self.skipped: list[str] = []
@@ -91,14 +91,14 @@ class State(dict[str, Any]):
         getattr(self, "unmapped", {}).pop(name, None)  # unpickling sets items before attributes
 
     def settle(self, *names: str) -> None:
-        """Removes names from `unmapped`, to say that you have dealt with these tensors or do not need them.
+        """Removes names from `unmapped` because you have dealt with these tensors or do not need them.
 
-        A tensor of the source that you split or merged by hand stays in `unmapped` until you call this, and until then
-        strict loading fails. For a variable of the model without a value, strict loading still fails:
-        `state[name] = x` gives it one.
+        A tensor of the source that you have split or merged by hand stays in `unmapped` until you call this method, and
+        strict loading fails until then. A call does not help for a variable of the model that has no value: strict
+        loading fails until you set it with `state[name] = x`.
 
         Raises:
-            StateError: if a name is not in `unmapped`; no name is removed then.
+            StateError: if a name is not in `unmapped`; in that case no name is removed.
 
         Costs nothing.
 
@@ -113,13 +113,13 @@ class State(dict[str, Any]):
                 raise StateError(
                     f"{shown(name)} is not in unmapped, which has {some_of(self.unmapped)}"
                 )
-        # a name that is given twice can be deleted only once
+        # a name that was passed twice can be deleted only once
         for name in dict.fromkeys(names):
             del self.unmapped[name]
 
     def __str__(self) -> str:
-        """Returns a text with a line for each tensor and its source, then for each step, each
-        unmapped name and each difference."""
+        """Returns a string with a line for each tensor and its source, followed by lines for the steps, the unmapped
+        names and the differences."""
         count = f"{len(self)} tensor{'' if len(self) == 1 else 's'} for {self.backend}"
         wide = max(map(len, self), default=0)
         lines = [f"{count}:" if self else count]
@@ -148,7 +148,7 @@ _name_of = cache(dtypes.dtype_name)  # called for each tensor, of few dtypes
 
 
 class _Value(NamedTuple):
-    """A parameter in PyTorch's layout, and the source's variable that it was made from."""
+    """A parameter in PyTorch's layout, and the variable of the source from which it was read."""
 
     array: Array
     origin: str
@@ -158,9 +158,8 @@ class _Value(NamedTuple):
 
 
 class Writer:
-    """Fills a `State`, layer by layer, and lists there the tensors that could not be mapped.
-    `source` is the model that is converted, `target` the backend to convert to, and `like` the
-    target's model, or None."""
+    """Fills a `State` layer by layer, and lists in it the tensors that could not be mapped. `source` is the model to
+    convert, `target` is the backend to convert to, and `like` is the target's model, or None."""
 
     def __init__(
         self,
@@ -173,17 +172,17 @@ class Writer:
         self._source, self._target, self._like, self._state = source, target, like, state
         self._dtype, device = request.dtype, request.device
         self._device = None if device is None else target.require(devices.parse(device))
-        # a run of `xdevice parity` that asks for float64, or for jitter
+        # true in a run of `xdevice parity` that requests float64 or jitter
         self._changes_floats = bool(floats.setting())
         self._supported: set[tuple[Device, str]] = set()
         """The pairs of a device and a dtype that the target is known to support."""
         self._casts: dict[tuple[str, str], list[str]] = {}
-        """The names of the tensors that have another dtype in the target, by the two dtypes."""
+        """The names of the tensors that have another dtype in the target, by the pair of dtypes."""
         self._first_names: dict[int, str] = {}
-        """The name under which each variable of the target got its value first, by the `id` of the variable."""
+        """The name under which each variable of the target first got a value, by the `id` of the variable."""
         self._uses: dict[int, list[tuple[int, str, str]]] = {}
-        """By the `id` of each variable of the source, an entry for each variable of the target that was made from it:
-        the target variable's `id` and name, and the path of the source's layer."""
+        """By the `id` of each variable of the source, an entry for each variable of the target that was made from this
+        variable. An entry has the `id` and the name of the target's variable, and the path of the source's layer."""
 
     def put_without_like(self, layer: Layer) -> None:
         """Writes a layer into the state under the source's names and in the target's layout, for a conversion without
@@ -192,7 +191,7 @@ class Writer:
             part._replace(name=layouts.join(layer.path, part.name))
             for part in self._target.parts(layer.kind, layer.settings)
         ]
-        # a layer after a flattened image may count its pixels in another order than the target
+        # a layer after a flattened image may count the pixels in another order than the target
         layer, lines = pixel_order.reordered(
             layer, None, partial(pixel_order.puts_channels_last, self._target)
         )
@@ -201,15 +200,14 @@ class Writer:
 
     def put(self, layer: Layer, other: Layer, like: Twin) -> None:
         """Writes a layer into the state, under the names and in the layout of its counterpart `other`, a layer of the
-        target's model `like`. Lists both as unmapped if their shapes cannot agree."""
+        target's model `like`. If the shapes of the two layers cannot agree, lists both layers as unmapped."""
         why = self._why_shapes_differ(layer, other) or self._why_norms_differ(
             layer, other, like
         )
         if why:
             self.list_unmapped([layer, other], why)
             return
-        # parameters that follow a flattened image: each model may count its pixels in its own
-        # order
+        # these parameters follow a flattened image, whose pixels each model may count in its own order
         if any(part.rule.order for part in (*layer.parts, *other.parts)):
             layer, lines = pixel_order.reordered(
                 layer, other, partial(pixel_order.has_channels_last, like)
@@ -221,16 +219,16 @@ class Writer:
         self._fill(layer, other.parts)
 
     def finish(self) -> None:
-        """Lists, as differences, the tensors whose dtype differs in the target. Called after
-        all layers have been written."""
+        """Lists the tensors whose dtype differs in the target as differences. Must be called after all layers have been
+        written."""
         for (came, wanted), names in self._casts.items():
             self._state.differences.append(
                 f"{_tensors_are(names)} {came}, but {wanted} in {self._target.name}; pass dtype='like' to cast first"
             )
 
     def _list_difference(self, difference: str) -> None:
-        """Adds a line about a difference from the target's model to `differences`; does nothing
-        if there is no such model."""
+        """Adds `difference`, a line about a difference from the target's model, to `differences`. Does nothing if there
+        is no such model."""
         if self._like is not None:
             self._state.differences.append(difference)
 
@@ -243,8 +241,8 @@ class Writer:
     # mismatches
 
     def _why_shapes_differ(self, layer: Layer, other: Layer) -> str:
-        """Returns why two layers cannot have the same shapes: a text with the settings that differ; "" if no setting
-        that shapes parameters differs."""
+        """Returns the reason why the shapes of two layers cannot agree: a message with the settings in `SHAPING` that
+        differ. Returns "" if there are no such settings."""
         ours, theirs = layer.settings, other.settings
         return "; ".join(
             f"{name} is {ours[name]} in {self._source.name}, {theirs[name]} in {self._target.name}"
@@ -253,8 +251,8 @@ class Writer:
         )
 
     def _why_norms_differ(self, layer: Layer, other: Layer, like: Twin) -> str:
-        """Returns why the weight norms of two layers cannot be converted: they are taken over different axes. "" if
-        they can, or if a layer has no weight norm."""
+        """Returns the reason why the weight norms of two layers cannot be converted: they are computed over different
+        axes. Returns "" if the axes are the same, or if a layer has no weight norm."""
         # the shape of g reveals the axes
         g = layouts.NORMED[0]
         if not (_has(g, layer.parts) and _has(g, other.parts)):
@@ -271,9 +269,9 @@ class Writer:
 
     def _fill(self, layer: Layer, parts: Sequence[Part]) -> None:
         """Writes the parameters of a layer into `parts`, the parts of its counterpart, and lists the parameters that
-        only one of the two has."""
+        only one of the two layers has."""
         values = self._read(layer)
-        # these three change `values`, so that they have the parameters that `parts` need
+        # these three calls change `values` so that it has the parameters that `parts` require
         self._fit_spectral(layer, values, parts)
         self._fit_norm(layer, values, parts)
         self._fit_biases(values, parts)
@@ -285,32 +283,33 @@ class Writer:
                 self._list_missing(part, missing)
             else:
                 self._write(layer, part, [values[name] for name in part.of])
-        # PyTorch's names of all parameters that some part of the target takes
+        # PyTorch's names of all parameters that some part of the target uses
         used = {name for part in parts for name in part.of}
         for name, value in values.items():
             if name not in used:
                 self._list_unused(layer, name, value)
 
     def _read(self, layer: Layer) -> dict[str, _Value]:
-        """Returns a layer's parameters in PyTorch's layout, by PyTorch's names. Lists those that cannot be converted as
-        unmapped, and leaves them out."""
+        """Returns a layer's parameters in PyTorch's layout, by PyTorch's names. Parameters that cannot be converted are
+        left out, and are listed as unmapped."""
         values = {}
         for part in layer.parts:
             if part.rule.refusal is not None:
                 self._state.unmapped[part.name] = part.rule.refusal
                 continue
             own, place = self._values_of(part.name)
-            # a shortcut: most parameters are laid out as in PyTorch
+            # a shortcut, because most parameters are laid out as in PyTorch
             arrays = (own,) if part.rule is layouts.SAME else part.rule.canonical(own)
             for name, array in zip(part.of, arrays, strict=True):
                 values[name] = _Value(array, part.name, place)
         return values
 
     def _values_of(self, name: str) -> tuple[Array, Device]:
-        """Returns the values of a variable of the source, and its device, the CPU for a tensor of a file. A variable on
-        meta has no values: its array is zeros of its shape and dtype, and takes almost no memory."""
+        """Returns the values of a variable of the source as an array, and the variable's device, which is the CPU for a
+        tensor of a file. A variable on meta has no values: the returned array then has zeros of the same shape and
+        dtype, and occupies almost no memory."""
         value, backend = self._source.variables[name], self._source.backend
-        # a tensor of a file is read when it is needed, so that only one is in memory
+        # a tensor of a file is not read before it is needed, so that only one tensor is in memory at a time
         if isinstance(value, FileTensor):
             return value.read(), devices.CPU
         place = backend.device_of(value)
@@ -321,13 +320,13 @@ class Writer:
         return backend.peek(value), place
 
     def _fit_norm(self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]) -> None:
-        """Changes `values` if only one of the two layers has a weight norm: merges the two
-        parameters of the norm into one weight, or splits one weight into two parameters. The
-        outputs are then equal, but training differs, and a line in `differences` says so."""
+        """Changes `values` if only one of the two layers has a weight norm: merges the two parameters of the norm into
+        one weight, or splits one weight into two parameters. This makes the outputs equal, but training differs, which
+        is reported in `differences`."""
         g, v = layouts.NORMED
-        # the target's layer has a weight norm, which it can have only if `like` is given
+        # whether the target's layer has a weight norm, which is possible only with `like`
         is_wanted = _has(g, parts)
-        # both layers have a weight norm, or neither
+        # either both layers have a weight norm, or neither has one
         if is_wanted == (g in values):
             return
         if g in values:
@@ -335,7 +334,7 @@ class Writer:
             values["weight"] = direction._replace(
                 array=layouts.weight_of_norm(norm.array, direction.array)
             )
-        # there is no weight if `_read` has left it out, because its values cannot be converted
+        # there is no weight if `_read` has left it out because its values cannot be converted
         elif self._like is not None and "weight" in values:
             weight = values.pop("weight")
             shape = self._like.shapes(layer._replace(parts=tuple(parts)))[g]
@@ -345,31 +344,31 @@ class Writer:
                 values[name] = weight._replace(array=array)
         name = self._source.name if is_wanted else self._target.name
         self._list_difference(
-            f"{layer.path}: {name} has no weight norm here; it affects training only"
+            f"{layer.path}: {name} has no weight norm here; the norm affects training only"
         )
 
     def _fit_spectral(
         self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]
     ) -> None:
-        """Replaces a spectral norm's parameters in `values` by one weight, if the target has no such norm. The reverse
-        is impossible, because u and v are learned together with the weight."""
+        """Replaces the parameters of a spectral norm in `values` by one weight if the target has no such norm. The
+        reverse is impossible, because u and v are learned together with the weight."""
         if layouts.SPECTRAL[0] not in values or _has(layouts.SPECTRAL[0], parts):
             return
         original, u, v = (values.pop(name) for name in layouts.SPECTRAL)
-        # a state of tensors does not have this setting; then `weight_of_spectral` finds the
-        # axis
+        # a state of tensors does not have this setting; in that case `weight_of_spectral` determines the axis
         axis = layer.settings.get(layouts.SPECTRAL_AXIS)
         array = layouts.weight_of_spectral(
             original.array, u.array, v.array, axis if isinstance(axis, int) else None
         )
         values["weight"] = original._replace(array=array)
         self._list_difference(
-            f"{layer.path}: {self._target.name} has no spectral norm here; it affects training only"
+            f"{layer.path}: {self._target.name} has no spectral norm here; the norm affects training only"
         )
 
     def _fit_biases(self, values: dict[str, _Value], parts: Sequence[Part]) -> None:
-        """Adds zeros to `values` for a bias that the source lacks, if the target has this bias in one array with others
-        that the source has. Some attentions have no bias for their keys, which would not change the softmax."""
+        """Adds zeros to `values` for a bias that the source lacks, if the target stores this bias in one array with
+        other biases that the source has. Some attentions have no bias for their keys, because such a bias would not
+        change the softmax."""
         for part in parts:
             lacking = [
                 name for name in part.of if name not in values and name.endswith(".bias")
@@ -377,7 +376,7 @@ class Writer:
             # a part without any bias in the source is listed as missing, and not filled with zeros
             if not lacking or len(lacking) == len(part.of):
                 continue
-            # another parameter of the same array, which has the origin and the device
+            # another parameter of the same array, which supplies the origin and the device
             sibling = next(values[name] for name in part.of if name in values)
             for name in lacking:
                 weight = values[name.replace(".bias", ".weight")].array
@@ -389,45 +388,43 @@ class Writer:
                 )
 
     def _list_missing(self, part: Part, missing: list[str]) -> None:
-        """Lists a part of the target for which the source lacks the parameters `missing`
-        (PyTorch's names): a count of batches as a difference, any other part as unmapped.
-        Without `like`, a part is not listed if the source has none of its parameters."""
+        """Lists a part of the target for which the source lacks the parameters `missing` (PyTorch's names). A count of
+        batches is listed as a difference, any other part as unmapped. Without `like`, a part is not listed if the
+        source has none of its parameters."""
         if part.of == (layouts.COUNTER,):
             self._list_difference(
                 f"{part.name}: {self._source.name} does not count batches, so it is unchanged"
             )
-        # without `like` the target's layer may be built without the part, such as a bias
+        # without `like`, the target's layer may be built without this part, such as a bias
         elif self._like is not None or len(missing) < len(part.of):
             self._state.unmapped[part.name] = (
                 f"{self._source.name} has no {' and no '.join(missing)} for it"
             )
 
     def _list_unused(self, layer: Layer, name: str, value: _Value) -> None:
-        """Lists a parameter of the source that no part of the target takes: as a difference if it is a count of
-        batches, otherwise as unmapped. `name` is the parameter's name in PyTorch. A parameter is not listed if its
-        values change nothing and another parameter from the same variable of the source was converted."""
+        """Lists a parameter of the source that no part of the target uses: as a difference if it is a count of batches,
+        otherwise as unmapped. `name` is the parameter's name in PyTorch. A parameter is not listed if its values have
+        no effect and another parameter from the same variable of the source was converted."""
         state, origin, lacks = self._state, value.origin, f"{self._target.name} has no {name}"
         if name == layouts.COUNTER:
             state.differences.append(
                 f"{origin}: left out, because {self._target.name} does not count batches"
             )
-        # only the biases of an attention's projections have names with a dot, such as
-        # "k_proj.bias". Three of them may be one variable, which the branch below does not list
-        # if another of the three was converted. So a bias that is not zeros is listed here in
-        # any case; on meta it is not known whether a bias is zeros
+        # only the biases of an attention's projections have names with a dot, such as "k_proj.bias". One variable may
+        # contain three such biases, and the branch below does not list it if another of the three was converted. So a
+        # bias that is not all zeros is always listed here; on meta it is not known whether a bias is all zeros
         elif name.endswith(".bias") and (value.array.any() or value.place.kind == "meta"):
             state.unmapped[origin] = f"{lacks}, but only zeros can be left out"
-        # any other parameter, also a bias of zeros: listed unless another parameter of the same
-        # variable was converted
+        # any other parameter, including a bias of zeros, is listed unless another parameter of the same variable was
+        # converted
         elif not any(origin in names for names in state.origins.values()):
             state.unmapped[origin] = f"{lacks} in this {layer.kind}"
 
     # one tensor
 
     def _write(self, layer: Layer, part: Part, values: list[_Value]) -> None:
-        """Writes one tensor of the target, made from `values`, the values of PyTorch's
-        parameters in `part.of`. Lists the tensor as unmapped if the values do not fit the
-        target's layout."""
+        """Writes one tensor of the target, which is made from `values`, the values of PyTorch's parameters in
+        `part.of`. If the values do not fit the target's layout, lists the tensor as unmapped."""
         arrays = [value.array for value in values]
         try:
             array = arrays[0] if part.rule is layouts.SAME else part.rule.native(*arrays)
@@ -436,7 +433,7 @@ class Writer:
             return
         if self._changes_floats:
             array = floats.take(array)
-        # one variable of the source may hold several of PyTorch's parameters, and is then named once
+        # one variable of the source may contain several of PyTorch's parameters; its name is then listed once
         names = tuple(dict.fromkeys([value.origin for value in values]))
         first = self._source.variables[names[0]]
         variable = None if self._like is None else self._like.variables[part.name]
@@ -452,7 +449,8 @@ class Writer:
         place = self._place(values[0].place, variable)
         # checked once for each device and dtype
         if (place, came) not in self._supported:
-            # the device of one of the target's variables exists, but meta comes from the source, and may not exist here
+            # the device of a variable of the target exists, but a meta device comes from the source, and the target may
+            # not have one
             if variable is None or place.kind == "meta":
                 self._target.require(place)
             require_dtype(self._target, came, part.name, "cast the model first", place=place)
@@ -466,7 +464,7 @@ class Writer:
     def _place(self, place: Device, variable: Any) -> Device:
         """Returns the device for a value that comes from a variable of the source on `place`. `variable` is the
         target's variable, or None. A variable that is on meta in the source stays on meta, because it has no values.
-        Other values go to meta only if `device=` says so."""
+        Other values are put on meta only if `device=` is meta."""
         if place.kind == "meta":
             return place
         if self._device is not None:
@@ -479,22 +477,23 @@ class Writer:
         """Returns the array as a tensor of the target's framework on the device `place`."""
         if place.kind == "meta":
             return self._target.full(array.shape, 0, place, array.dtype.name)
-        # an empty array has no memory that the tensor could take over
+        # an empty array has no memory that the tensor could use
         if place is not devices.CPU or not array.size:
             return self._target.from_numpy(array, place)
-        # the tensor takes over the memory, so no other array may share it
+        # the tensor uses the memory of the array, so no other array may share that memory
         return self._target.from_buffer(owned(array))
 
     def _check_ties(
         self, layer: Layer, name: str, variable: int, first: int, array: Array
     ) -> None:
-        """Checks a tied variable, which has several names. Raises `StateError` if one variable of the target would get
-        two values. Lists, as a difference, a variable of the source that becomes two variables of the target.
-        `variable` and `first` are the `id`s of the target's variable, named `name`, and of the source's."""
+        """Checks tied variables, which have several names. Raises `StateError` if one variable of the target would get
+        two different values. Lists a variable of the source that becomes two variables of the target as a difference.
+        `variable` is the `id` of the target's variable, whose name is `name`, and `first` is the `id` of the source's
+        variable."""
         before = self._first_names.setdefault(variable, name)
         if before != name:
             values = self._state[before]
-            # on meta two tied tensors have no values that could differ
+            # on meta, tied tensors have no values that could differ
             is_known = self._target.device_of(values).kind != "meta"
             # a NaN is unequal to itself, and a tied weight that has one is still tied
             if is_known and not np.array_equal(
@@ -507,7 +506,7 @@ class Writer:
         uses = self._uses.setdefault(first, [])
         if before == name:
             uses.append((variable, name, layer.path))
-        # a layer may itself split a parameter, as in_proj_weight; that is no tie
+        # a layer may split one of its own parameters, such as in_proj_weight, which is not a tie
         for other, other_name, path in uses:
             if other != variable and path != layer.path:
                 self._state.differences.append(
@@ -517,14 +516,14 @@ class Writer:
 
 
 def _has(name: str, parts: Iterable[Part]) -> bool:
-    """Whether one of the parts becomes PyTorch's parameter `name`."""
+    """Whether one of the parts corresponds to PyTorch's parameter `name`."""
     return any(name in part.of for part in parts)
 
 
 def _shape_note(shape: Sequence[int], new: Sequence[int]) -> str:
-    """Returns how a tensor of this shape was changed into one of the shape `new`, as a text to
-    append to the tensor's line. "" if only the order of its axes changed, if nothing changed,
-    or if the tensor became larger."""
+    """Returns a note on how a tensor of the shape `shape` was changed into a tensor of the shape `new`, to be appended
+    to the tensor's line. Returns "" if nothing changed, if only the order of the axes changed, or if the tensor became
+    larger."""
     size, new_size = math.prod(shape), math.prod(new)
     if size == new_size:
         return "" if sorted(shape) == sorted(new) else ", reshaped"
@@ -537,15 +536,14 @@ def _shape_note(shape: Sequence[int], new: Sequence[int]) -> str:
 def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
     """Writes named tensors into the variables of a model, in place, for `load(state, into=model)`.
 
-    For a variable with several names, `state` may have one of these names, or several with the same value. PyTorch's
-    `num_batches_tracked` may always be missing. The `differences` of a `State` are not errors.
+    For a variable with several names, `state` may contain any of these names; if it contains several, their values must
+    be equal. PyTorch's `num_batches_tracked` may always be missing. The `differences` of a `State` are not errors.
 
     Raises:
         StateError: if tensors do not fit; with `strict`, also if a variable is missing. In both cases nothing is
             written.
         NotATensorError: if `model` is not a model.
-        UnsupportedError: with `strict`, if the model holds layers or parameters that its
-            framework does not list.
+        UnsupportedError: with `strict`, if the model contains layers or parameters that its framework does not list.
     """
     backend = owners.backend_of_model(model)
     if backend is None:
@@ -553,7 +551,8 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
             f"expected a model to load into, not {shown(model, 60)} of type {type(model).__qualname__}"
         )
     if strict:
-        # layers in a plain list are not among the model's variables, and would keep their values without notice
+        # the parameters of layers in a plain list are not among the model's variables, and would silently keep their
+        # values
         unlisted.refuse(backend, model, "loading into")
     variables = dict(backend.variables(model))
     wrong = []
@@ -562,8 +561,8 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
         wrong.append(
             f"{some_of(unknown)}: the model has no such variable; it has {some_of(variables)}"
         )
-        # a state that was converted without like= has other names: one line says that, in place of one for each
-        # variable
+        # a state that was converted without like= has other names: a single line about that replaces the lines about
+        # the variables
         has_other_names = isinstance(state, State) and not state.pairs
     if has_other_names:
         wrong.append(
@@ -580,15 +579,15 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
             + "\n  ".join(wrong)
         )
     write_variables(backend, model, variables, state)
-    # modules of PyTorch with extra state take it over by a method of their own
+    # modules of PyTorch with extra state have their own method to restore it
     backend.take_state(model, variables)
 
 
 def write_variables(
     backend: Backend, model: Any, variables: Mapping[str, Any], values: Mapping[str, Any]
 ) -> None:
-    """Writes each of `values` into the variable of the same name among a model's `variables`. Each value has the dtype
-    and the shape of its variable, and may be on another device."""
+    """Writes each of `values` into the model's variable of the same name. `variables` contains the model's variables by
+    name. Each value must have the dtype and the shape of its variable, but may be on another device."""
 
     def on_its_device(name: str) -> Any:
         """Returns the value with this name on the device of its variable."""
@@ -606,9 +605,9 @@ def write_variables(
 def _misfits(
     backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yields a line for each tensor that cannot be written into the variable of its name, but one line for all tensors
-    whose dtypes differ in the same way."""
-    # the first name under which each variable is given, by the `id` of the variable
+    """Yields a line for each tensor that cannot be written into the variable of its name. All tensors whose dtypes
+    differ in the same way share one line."""
+    # the first name in `state` of each variable, by the `id` of the variable
     first_names: dict[int, str] = {}
     casts: dict[tuple[str, str], list[str]] = {}
     for name, value in state.items():
@@ -632,7 +631,7 @@ def _misfits(
         elif backend.device_of(value).kind == "meta":
             yield f"{name}: it is on the meta device, where it has no values"
         first = first_names.setdefault(id(variable), name)
-        # checkpoints have a tied weight under each of its names, with the same value
+        # checkpoints contain a tied weight under each of its names, with equal values
         if first != name and expected == actual and not _equal(backend, value, state[first]):
             yield f"{name} and {first} are one variable in the model, but two different values were given"
     for (came, wanted), names in casts.items():
@@ -642,11 +641,11 @@ def _misfits(
 def _missing(
     backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yields a line for each variable of the model for which `state` has no value. If `state` is a `State`, its
-    attributes count too: each name in `unmapped` without a value gets a line, and variables in `skipped` need no
-    value. Counts of batches never need one."""
+    """Yields a line for each variable of the model for which `state` has no value. Counts of batches never need a
+    value. If `state` is a `State`, there is also a line for each name in `unmapped` without a value, and variables in
+    `skipped` need no value."""
     present = {id(variables[name]) for name in state if name in variables}
-    # a plain dict has neither
+    # a plain dict has neither of these attributes
     unmapped, skipped = (
         (state.unmapped, state.skipped) if isinstance(state, State) else ({}, ())
     )
@@ -654,11 +653,11 @@ def _missing(
         name for name, variable in variables.items()
         if id(variable) not in present and name not in unmapped and name not in skipped
     ]  # fmt: skip
-    # the layers are read only if necessary, to find out which of the missing variables are counters
+    # the layers are read only if variables are missing, to determine which of these are counters
     parts = (part for layer in backend.layers(model) for part in layer.parts) if missing else ()
     counters = {part.name for part in parts if part.of == (layouts.COUNTER,)}
     yield from (
-        f"{name}: missing; pass strict=False to leave it as it is"
+        f"{name}: the state has no value for it; pass strict=False to leave it unchanged"
         for name in missing
         if name not in counters
     )
@@ -668,23 +667,22 @@ def _missing(
 
 
 def _tensors_are(names: list[str]) -> str:
-    """The beginning of a line about one tensor, with its name, or about several, with their number."""
+    """Returns the beginning of a line about tensors: the name of a single tensor, or the number of several tensors."""
     return f"{names[0]}: it is" if len(names) == 1 else f"{len(names)} tensors are"
 
 
 def _form(x: Any) -> str:
-    """The dtype and the shape of a tensor, as a text."""
+    """Returns the dtype and the shape of a tensor as a string."""
     return f"{_name_of(x.dtype)} {tuple(x.shape)}"
 
 
 def _is_writable(backend: Backend, variable: Any) -> bool:
-    """Whether values can be written into a variable. An object with a tensor inside, such as a tf.Variable, always can
-    be written."""
+    """Whether values can be written into a variable. An object that contains a tensor, such as a tf.Variable, is always
+    writable."""
     return backend.tensor_of(variable) is not None or backend.can_write(variable)
 
 
 def _equal(backend: Backend, one: Any, other: Any) -> bool:
-    """Whether two tensors have the same values, even if they are on different devices. NaN
-    counts as equal to NaN."""
+    """Whether two tensors, possibly on different devices, have the same values. NaN is treated as equal to NaN."""
     # a NaN is unequal to itself, and a tied weight that has one is still tied
     return np.array_equal(backend.to_numpy(one), backend.to_numpy(other), equal_nan=True)

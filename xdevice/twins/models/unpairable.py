@@ -1,5 +1,5 @@
-"""The messages of the errors about layers that cannot be paired. The messages say what to do,
-and name only a few layers if there are many."""
+"""Composes the messages of the errors about layers that cannot be paired. The messages say what the user can do, and
+name only a few layers if there are many."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from .reading import Names, Signature
 
 MOST: Final = 1500
-"""How many characters an error message may have."""
-# how many items a message lists at most: breaks in the order, layers of one model at a break,
-# layers whose parameters it names, and pairs in the guess for names=
+"""The maximum number of characters in an error message."""
+# the maximum numbers of items in a message: breaks in the order, layers of one model at a break, layers whose
+# parameters are named, and pairs in the guess for names=
 _BREAKS: Final = 6
 _A_SIDE: Final = 4
 _NAMED: Final = 3
@@ -29,7 +29,7 @@ _GUESSES: Final = 8
 
 
 class Unpaired(NamedTuple):
-    """The layers of one twin that are still to be paired, each with its signature."""
+    """The layers of one twin that have not been paired yet, each with its signature."""
 
     name: str
     """The name of the twin's backend."""
@@ -57,24 +57,24 @@ class Unpaired(NamedTuple):
 
 
 class _Break(NamedTuple):
-    """A place where the layers of two models stop coming in the same order."""
+    """A place where the order of the layers differs between two models."""
 
     before: str
     """The path, in the source, of the last layer before that place; "" at the beginning."""
     ours: list[str]
-    """The layers that the source has there, as texts."""
+    """The layers that the source has at that place, as strings."""
     theirs: list[str]
-    """The layers that the target has there, as texts."""
+    """The layers that the target has at that place, as strings."""
     paths: list[str]
-    """The paths of the layers that the source has there."""
+    """The paths of the layers in `ours`."""
 
 
 def crossing_message(
     ours: Unpaired, theirs: Unpaired, places: Sequence[int], likely: Names
 ) -> str:
-    """Returns the error message for layers of one kind and shape whose names contradict their
-    order. `ours` are the layers of the source, `theirs` those of the target. `places` are the
-    indices of the layers in question in both, and `likely` is a guess for `names=`."""
+    """Returns the error message for layers of the same kind and shape whose names contradict their order. `ours`
+    contains the layers of the source, and `theirs` those of the target. `places` contains the indices of the doubtful
+    layers, which are the same in both lists. `likely` is a guess for `names=`."""
     head = (
         f"these parameters of {ours.name} fit more than one of {theirs.name}, and the names contradict their order: "
         f"{_some_parameters(ours, places)} may be {_some_parameters(theirs, places)}"
@@ -83,9 +83,10 @@ def crossing_message(
 
 
 def unclear_message(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -> str:
-    """Returns the error message for models whose layers come in different orders, so it is not clear which layer is
-    which. Names the breaks, which are the places where the orders differ. `ours` are the layers of the source, `theirs`
-    those of the target, and `signatures` are the kinds and shapes of which there are several layers."""
+    """Returns the error message for models whose layers are in different orders, so that it is not clear which layers
+    correspond. The message names the breaks, which are the places where the orders differ. `ours` contains the layers
+    of the source, and `theirs` those of the target. `signatures` contains the kinds and shapes that several layers
+    share."""
     source_name, target_name = ours.name, theirs.name
     common, breaks = _breaks(ours, theirs)
     head = (
@@ -99,14 +100,14 @@ def unclear_message(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signa
         lines.append(f"and {len(breaks) - _BREAKS} more")
     # models with different numbers of layers of a kind cannot be paired completely, so no guess is given
     if lacking := _lacking(ours, theirs):
-        end = "names= cannot pair them all, and inputs= can only if the layers left over are never called"
+        end = "names= cannot pair all layers, and inputs= can only if the surplus layers are never called"
         end += "".join(f"; but {text}" for text in _rows_left(ours, theirs))
         return _cut(head, f"These are different architectures: {lacking}; {end}", lines)
-    # only layers of one kind and shape can correspond, so names are compared only among these
+    # only layers of the same kind and shape can correspond, so names are compared only among such layers
     likely: dict[str, str] = {}
     for signature in signatures:
         likely |= guess(ours.only([signature]).paths, theirs.only([signature]).paths)
-    # layers at a break come first in the guess, because names= must have them
+    # layers at a break come first in the guess, because names= must contain these layers
     at_breaks = {name for one in breaks for name in one.paths}
     return _cut(
         head,
@@ -118,8 +119,9 @@ def unclear_message(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signa
 
 
 def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
-    """Yields advice about embeddings that have no counterpart because one model has more rows: see `advice_on_rows`."""
-    # of each model, the embeddings whose shape the other does not have
+    """Yields advice about embeddings that have no counterpart because one model has more rows (see
+    `advice_on_rows`)."""
+    # for each model, the embeddings whose shape does not occur in the other model
     left, right = (
         {
             layer.path: (layer, signature[-1])
@@ -134,9 +136,9 @@ def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
 
 
 def advice_on_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
-    """Returns advice on how to pair two embeddings of equal width, one of which has more rows;
-    "" for any other two layers. `one` is a layer of the source, `other` of the target, and
-    `ours` and `theirs` are the shapes of their weights."""
+    """Returns advice on how to pair two embeddings of equal width if one of them has more rows; "" for any other two
+    layers. `one` is a layer of the source whose weight has the shape `ours`, and `other` is a layer of the target whose
+    weight has the shape `theirs`."""
     if (
         one.kind != "embedding"
         or other.kind != "embedding"
@@ -144,19 +146,19 @@ def advice_on_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
         or ours == theirs
     ):
         return ""
-    # the surplus rows are assumed to come first, as the two unused positions of BART and OPT do
+    # the surplus rows are assumed to come first, like the two unused positions of BART and OPT
     more = ours[0] - theirs[0]
     here, there = one.path, other.path
-    # the embedding with more rows gets a slice, such as "embed[2:]", by which names= leaves its
-    # first rows out
+    # a slice is added to the path of the embedding with more rows, such as "embed[2:]", so that names= leaves out its
+    # first rows
     here, there = (f"{here}[{more}:]", there) if more > 0 else (here, f"{there}[{-more}:]")
     return f"names={{{here!r}: {there!r}}} leaves out the first {abs(more)} rows"
 
 
 def _breaks(ours: Unpaired, theirs: Unpaired) -> tuple[int, list[_Break]]:
-    """Returns the number of layers that come in the same order in both models, and the places where the orders
+    """Returns the number of layers that are in the same order in both models, and the places where the orders
     differ."""
-    # a number for each signature, because `SequenceMatcher` compares hashable items quickly
+    # signatures are replaced by numbers, because `SequenceMatcher` compares hashable items quickly
     numbers: dict[Signature, int] = {}
     one, other = (
         [numbers.setdefault(form, len(numbers)) for form in twin.signatures]
@@ -183,7 +185,7 @@ def _breaks(ours: Unpaired, theirs: Unpaired) -> tuple[int, list[_Break]]:
 
 
 def _texts(layers: Iterable[tuple[Layer, Signature]]) -> list[str]:
-    """Returns a text for each layer, with its path, kind and shape, for a message."""
+    """Returns, for use in a message, a string for each layer with its path, kind and shape."""
     return [f"{layer.path} {' '.join(map(str, signature))}" for layer, signature in layers]
 
 
@@ -200,10 +202,10 @@ def _line(one: _Break, source_name: str, target_name: str) -> str:
 
 
 def _lacking(ours: Unpaired, theirs: Unpaired) -> str:
-    """Returns a text with the kinds of layers that each model lacks: "jax lacks 2 linear of torch"; "" if both have
-    the same number of layers of each kind and shape."""
+    """Returns a message about the kinds of layers that each model lacks, such as "jax lacks 2 linear of torch". Returns
+    "" if both models have the same number of layers of each kind and shape."""
     texts = []
-    # in both directions, because each model may have layers that the other lacks
+    # in both directions, because each model may have layers that the other model lacks
     for twin, other in ((ours, theirs), (theirs, ours)):
         extra = Counter(twin.signatures) - Counter(other.signatures)
         kinds = Counter(str(signature[0]) for signature in extra.elements())
@@ -214,8 +216,8 @@ def _lacking(ours: Unpaired, theirs: Unpaired) -> str:
 
 
 def _some_parameters(twin: Unpaired, places: Iterable[int] | None = None) -> str:
-    """Returns a text with the first two parameter names of each layer in `twin`; with `places`, only of the layers at
-    these indices. Only the first three layers are named."""
+    """Returns a string with the first two parameter names of each of the first three layers in `twin`. With `places`,
+    only the layers at these indices are considered."""
     layers = twin.layers if places is None else [twin.layers[place] for place in places]
     return listed(
         (", ".join(part.name for part in layer.parts[:2]) for layer in layers), _NAMED
@@ -223,7 +225,7 @@ def _some_parameters(twin: Unpaired, places: Iterable[int] | None = None) -> str
 
 
 def _advice_on_names(likely: Names) -> str:
-    """Returns the advice to give `names=`, with the beginning of the guess `likely`, or `inputs=`."""
+    """Returns the advice to pass `names=` or `inputs=`. It includes the first pairs of the guess `likely`."""
     guesses = ", ".join(f"{one!r}: {other!r}" for one, other in list(likely.items())[:_GUESSES])
     more = ", ..." if len(likely) > _GUESSES else ""
     return (
@@ -233,10 +235,9 @@ def _advice_on_names(likely: Names) -> str:
 
 
 def _cut(head: str, end: str, lines: Sequence[str] = ()) -> str:
-    """Returns a message that consists of `head`, `end` (advice on what to do) and as many of
-    the lines as fit into `MOST` characters. A `head` or `end` that is longer than half of
-    `MOST` is cut."""
-    # 2 less, for the full stop and the space between
+    """Returns a message that consists of `head`, `end` (advice on what to do) and as many of `lines` as fit into `MOST`
+    characters. If `head` or `end` is longer than half of `MOST`, it is cut."""
+    # 2 fewer, for the full stop and the space between `head` and `end`
     text = f"{_at_most(head, MOST // 2)}. {_at_most(end, MOST // 2 - 2)}"
     for line in lines:
         # the lines come last, because a message that lacks some of them still says what to do
@@ -248,5 +249,5 @@ def _cut(head: str, end: str, lines: Sequence[str] = ()) -> str:
 
 
 def _at_most(text: str, most: int) -> str:
-    """Returns the text, cut to `most` characters, the last of which are then dots."""
+    """Returns `text`; if it is longer than `most` characters, cuts it to that length and ends it with dots."""
     return text if len(text) <= most else f"{text[: most - 4]} ..."

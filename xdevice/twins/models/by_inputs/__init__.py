@@ -1,1 +1,1 @@
-"""Runs two models on one batch (`inputs=`): to tell which layer is which, and to compare what they return."""
+"""Runs two models on the same batch (`inputs=`) to find which layers correspond, and to compare the outputs."""

@@ -1,15 +1,16 @@
-"""Finds out which layer of the target corresponds to which layer of the source, by running the target with the outputs
-of the source's layers.
+"""Finds the counterpart in the source of each layer of the target by running the target with the outputs of the
+source's layers.
 
-The source runs once, and each layer's inputs and outputs are kept. The target then runs with these outputs in place of
-the outputs of its own layers. Every layer of the target thus gets the input that it should have, whatever its weights
-are, and a difference between two layers does not reach the layers after them. The counterpart of a layer of the target
-is the layer of the source with the same kind, shape and input.
+The source runs once, and the inputs and outputs of each of its layers are recorded. The target then runs with these
+outputs in place of the outputs of its own layers. Every layer of the target thus receives the correct input, whatever
+the weights of the target are, and a difference between two layers does not affect later layers. The counterpart of a
+layer of the target is the layer of the source that has the same kind and shape and received the same input.
 
 Two facts make the search harder:
-- images may have their channels first on one side and last on the other, so that a flattened image has another order;
-- layers of one kind, shape and input, such as query and key, can be distinguished only by the inputs of the layers
-  after them.
+- the channels of images may come first in one model and last in the other, so that the pixels of a flattened image are
+  in a different order;
+- layers that agree in kind, shape and input, such as query and key, can be distinguished only by the inputs of later
+  layers.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _LIKELY: Final = 0.8
-"""If two inputs are more similar than this, they may be the same input except for a setting of an earlier layer, such
-as a pool's padding."""
+"""If the similarity of two inputs exceeds this value, the inputs may be the same except for the effect of a setting of
+an earlier layer, such as the padding of a pool."""
 # how often one search may run the target
 _MOST_RUNS: Final = 24
-# groups of more layers are not tried in all their orders
+# the orders of a larger group of layers are not tried
 _MOST_EXCHANGED: Final = 4
 
 
@@ -54,11 +55,10 @@ class _SourceCall(NamedTuple):
 
 
 def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
-    """Finds the counterpart in the source of each layer of the target, and returns the best run
-    of the target, whose attribute `chosen` has the counterparts. `guess` and `fixed` give paths
-    of the source by paths of the target: a pair in `guess` is used unless the inputs of the two
-    layers contradict it, a pair in `fixed` always. Raises `StateError` if the target cannot run
-    with the outputs of the source's layers."""
+    """Finds the counterpart in the source of each layer of the target, and returns the best run of the target, whose
+    attribute `chosen` contains the counterparts. `guess` and `fixed` map paths of the target to paths of the source. A
+    pair in `fixed` is always used, a pair in `guess` only if the inputs of the two layers do not contradict it. Raises
+    `StateError` if the target cannot run with the outputs of the source's layers."""
     search = _Search(runs, guess, fixed)
     best = search.force({})
     while best.open and search.may_go_on:  # each run leaves fewer candidates
@@ -68,7 +68,7 @@ def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
             break
         best = again
     best = search.untie(best)
-    # with fewer layers free, the similarity of inputs may decide
+    # now that fewer layers are free, the similarity of inputs may decide
     while best.open and search.may_go_on:
         again = search.force(best.chosen)
         if again.faults >= best.faults:
@@ -78,9 +78,9 @@ def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
 
 
 class _Search:
-    """Makes and counts the forced runs of one search (runs of the target with the outputs of the source's layers).
-    `guess` and `fixed` give paths of the source by paths of the target: a pair in `guess` is used unless the inputs of
-    the two layers contradict it, a pair in `fixed` always."""
+    """Performs and counts the forced runs of one search. In a forced run, the target runs with the outputs of the
+    source's layers. `guess` and `fixed` map paths of the target to paths of the source. A pair in `fixed` is always
+    used, a pair in `guess` only if the inputs of the two layers do not contradict it."""
 
     def __init__(self, runs: Runs, guess: Names, fixed: Names) -> None:
         self._runs, self._guess, self._fixed = runs, guess, fixed
@@ -97,16 +97,16 @@ class _Search:
         return self._count < _MOST_RUNS
 
     def force(self, chosen: Names) -> ForcedRun:
-        """Runs the target with these counterparts fixed: paths of the source by paths of the target."""
+        """Runs the target with the counterparts in `chosen` fixed. `chosen` maps paths of the target to paths of the
+        source."""
         self._count += 1
-        # names= comes last, so that what the user says outranks what the inputs suggest
+        # names= comes last, so that the user's pairs override those that the inputs suggest
         return ForcedRun(self._runs, self._calls, self._guess, {**chosen, **self._fixed})
 
     def untie(self, best: ForcedRun) -> ForcedRun:
-        """Exchanges the counterparts of layers of one kind and input, group by group, and
-        returns the run with the fewest faults; `best` itself if no exchange has fewer. Each
-        right exchange gives later layers their right inputs, which reveals the ties among
-        them."""
+        """Exchanges, group by group, the counterparts of layers that have the same kind and input. Returns the run with
+        the fewest faults, or `best` itself if no exchange reduces the faults. Each correct exchange gives later layers
+        their correct inputs, which reveals ties among these layers."""
         done: set[frozenset[str]] = set()
         while best.apart and self.may_go_on:
             groups = _groups(best.ties)
@@ -120,12 +120,12 @@ class _Search:
             if group is None:
                 break
             done.add(frozenset(group))
-            # the counterparts of all tied layers stay, except in the group whose orders are tried
+            # the counterparts of all tied layers stay fixed, except in the group whose orders are tried
             chosen = {path: best.chosen[path] for path in chain.from_iterable(groups)}
             for order in permutations([best.chosen[path] for path in group]):
                 exchanged = dict(zip(group, order, strict=True))
-                # no run is made if all layers agree by now; if there were too many runs; or for the order that `best`
-                # itself has
+                # there is no run if all layers agree by now, if the limit of runs is reached, or for the order that
+                # `best` already has
                 if (
                     not best.apart
                     or not self.may_go_on
@@ -134,35 +134,35 @@ class _Search:
                     continue
                 tried = self.force({**chosen, **exchanged})
                 if tried.faults < best.faults:
-                    # layers whose counterparts were given in this run have no ties in it
+                    # a run records no ties for layers whose counterparts were fixed before it started
                     tried.ties = best.ties | tried.ties
                     best = tried
         return best
 
 
 class ForcedRun:
-    """One run of the target in which each layer's output is replaced by the output of its counterpart in the source,
-    and the correspondence of layers that it shows.
+    """One run of the target in which the output of each layer is replaced by the output of the layer's counterpart in
+    the source. The object also has the correspondence of layers that the run shows.
 
     Attributes:
         chosen: the path of each layer's counterpart in the source, by the layer's path in the target.
-        sure: the entries of `chosen` that are certain: `fixed` has them, or only one layer of the source has that
-            input.
+        sure: the certain entries of `chosen`: those that `fixed` contains, and those whose input only one layer of the
+            source had.
         open: the paths of the target's layers for which no counterpart was found.
-        ties: layers of the target, each with the layers of the source that have the same input and were not yet the
+        ties: for layers of the target, the layers of the source that had the same input and were not yet the
             counterpart of another layer.
-        apart: pairs of paths in the target: a layer that got a different input than its
-            counterpart, or "" if the outputs of the model differ, and the layer that was called
-            before, or "" if there is none.
+        apart: pairs of paths in the target. The first path is that of a layer that received a different input than its
+            counterpart, or "" if the outputs of the model differ. The second is that of the layer that was called
+            before, or "" if there was none.
         run: the run itself.
     """
 
     def __init__(
         self, runs: Runs, calls: dict[str, list[_SourceCall]], guess: Names, fixed: Names
     ) -> None:
-        """Makes the run. `calls` has the calls of the source's layers by path. `guess` and `fixed` give paths of the
-        source by paths of the target: a pair in `guess` is used unless the inputs contradict it, a pair in `fixed`
-        always. Raises `StateError` if the target cannot run with the outputs of the source's layers."""
+        """Runs the target. `calls` has the calls of the source's layers by path. `guess` and `fixed` map paths of the
+        target to paths of the source. A pair in `fixed` is always used, a pair in `guess` only if the inputs do not
+        contradict it. Raises `StateError` if the target cannot run with the outputs of the source's layers."""
         self.chosen: dict[str, str] = {}
         self.sure: dict[str, str] = {}
         self.open: list[str] = []
@@ -170,7 +170,7 @@ class ForcedRun:
         self.apart: list[tuple[str, str]] = []
         self._runs, self._guess, self._fixed, self._calls = runs, guess, fixed, calls
         self._ours, self._theirs = runs.source.by_path, runs.target.by_path
-        # only layers that the source has called can be counterparts
+        # only layers that the source called can be counterparts
         self._source_signatures = {
             path: runs.source.signature(layer)
             for path, layer in self._ours.items()
@@ -179,9 +179,9 @@ class ForcedRun:
         self._target_signatures = {
             path: runs.target.signature(layer) for path, layer in self._theirs.items()
         }
-        # for each layer of the target, the calls of its counterpart that it has not taken yet
+        # for each layer of the target, the calls of its counterpart that have not been used yet
         self._remaining_calls: dict[str, list[_SourceCall]] = {}
-        # the answers of `_had_input` about the input of the target's latest call, by the `id` of the source's call
+        # the results of `_had_input` for the input of the target's latest call, by the `id` of the source's call
         self._had_input_by_id: dict[int, bool] = {}
         # the path of the target's layer that was called last
         self._previous = ""
@@ -199,19 +199,19 @@ class ForcedRun:
 
     @property
     def faults(self) -> int:
-        """How many layers got a different input than their counterpart, or have no counterpart,
-        and 1 more if the outputs differ. Fewer is better."""
+        """The number of layers that received a different input than their counterpart or have no counterpart, plus 1 if
+        the outputs differ. Fewer is better."""
         return len(self.apart) + len(self.open)
 
     def _give(self, call: Call, result: Any) -> Any:
-        """Returns the values with which the target continues, in place of a layer's result: the outputs of the layer's
-        counterpart, laid out as the result; the result itself if they cannot replace it."""
+        """Returns the values with which the target continues in place of the `result` of a layer: the outputs of the
+        layer's counterpart, in the layout of `result`. Returns `result` itself if these outputs cannot replace it."""
         # only layers with parameters have counterparts
         if call.path not in self._target_signatures:
             return result
         backend = self._runs.target.backend
         own_input = as_input([backend.to_numpy(x) for x in call.inputs[:1]])
-        # the answers of `_had_input` so far are about the input of the previous call
+        # the results of `_had_input` so far are for the input of the previous call
         self._had_input_by_id.clear()
         source_path = self._choose(call.path, own_input, _size(call.outputs))
         expected = self._next_call(call.path, source_path, own_input)
@@ -221,8 +221,8 @@ class ForcedRun:
             self.apart.append((call.path, self._previous))
         self._previous = call.path
         tensors = list(layer_calls.tensors(backend, result))
-        # some layers return a state in one framework only. The source must have an output for each one of the target's,
-        # and each tensor in the result must be one of these
+        # some layers return a state in one framework only. There must be an output of the source for each output of the
+        # target, and each tensor in the result must be an output
         if not len(expected.outputs) >= len(call.outputs) == len(tensors):
             return result
         kind = self._theirs[call.path].kind
@@ -233,18 +233,19 @@ class ForcedRun:
             x = _laid_out(x, y, kind, self._runs.channels_last)
             if self._time_axes_differ(source_path, call.path):
                 x = _time_exchanged(x, y)
-            # an image may have another size, if an earlier layer pads differently: the target
-            # continues with the source's
+            # an image may have another size if an earlier layer pads differently: the target then continues with the
+            # source's image
             if kind not in model_runs.IMAGES and x.shape != y.shape:
-                return result  # for example a recurrent layer that gives one step only, or the sum of both directions
+                return result  # for example a recurrent layer that returns one step only, or the sum of both directions
             # a copy in C order, because `x` may be a transposed view of the source's recorded output
             outputs.append(np.array(x.astype(y.dtype), order="C"))
         stand_ins = [self._as_tensor(x, y) for x, y in zip(outputs, tensors, strict=True)]
         return layer_calls.replaced(backend, result, iter(stand_ins))
 
     def _time_axes_differ(self, source_path: str, path: str) -> bool:
-        """Whether one of the two layers (the source's at `source_path`, the target's at `path`) takes the time axis
-        first, and the other the batch axis. Only recurrent and attention layers have that setting."""
+        """Whether one of two layers expects the time axis first, and the other one the batch axis. `source_path` is the
+        path of the source's layer, `path` that of the target's. Only recurrent and attention layers have this
+        setting."""
         ours, theirs = (
             layer.settings.get("batch_first")
             for layer in (self._ours[source_path], self._theirs[path])
@@ -253,7 +254,8 @@ class ForcedRun:
 
     def _had_input(self, call: _SourceCall, own_input: LayerInput | None) -> bool:
         """Whether `call`, a call of a layer of the source, had the input `own_input`, which is the first input of the
-        target's call in progress. The answer is kept until the target's next call, because several layers need it."""
+        target's call in progress. The result is cached until the target's next call, because it is needed several
+        times."""
         if id(call) not in self._had_input_by_id:
             self._had_input_by_id[id(call)] = is_same(call.input, own_input)
         return self._had_input_by_id[id(call)]
@@ -261,15 +263,14 @@ class ForcedRun:
     def _next_call(
         self, path: str, source_path: str, own_input: LayerInput | None
     ) -> _SourceCall | None:
-        """Returns the call of the source's layer at `source_path` that corresponds to a call of
-        the target's layer at `path`, and removes it from the calls that are left. The result is
-        the call with the same input, because two models may call a shared layer in different
-        orders; if no call has that input, it is the next call. None if no call is left, or if
-        `source_path` is ""."""
+        """Returns the call of the source's layer at `source_path` that corresponds to the current call of the target's
+        layer at `path`, and removes that call from the remaining ones. Prefers a call with the same input, because two
+        models may call a shared layer in different orders; if no call had that input, returns the next call. Returns
+        None if no call remains, or if `source_path` is ""."""
         remaining = self._remaining_calls.setdefault(
             path, list(self._calls.get(source_path, ()) if source_path else ())
         )
-        # 0, the next call, if none had the same input
+        # 0 means the next call, for the case that no call had the same input
         index = next(
             (n for n, call in enumerate(remaining) if self._had_input(call, own_input)), 0
         )
@@ -317,8 +318,8 @@ class ForcedRun:
             for source, signature in self._source_signatures.items()
             if signature == self._target_signatures[path]
         ]
-        # and with an output of the same size: a shortcut may have the kind, the shape and the input of the layer that
-        # it bypasses, but not its stride
+        # the output must have the same size too: a shortcut may have the same kind, shape and input as the layer that
+        # it bypasses, but another stride
         fitting = [
             source for source in fitting if _size(self._calls[source][0].outputs) == size
         ] or fitting
@@ -329,13 +330,14 @@ class ForcedRun:
         ]
         # a layer of the source can be the counterpart of only one layer of the target
         taken = {*self.chosen.values(), *self._fixed.values()}
-        # the layers that fit, and those of them that had this input, if they are not taken
+        # of the fitting layers and of those with this input, the ones that are still free
         free, free_with_input = (
             [source for source in owns if source not in taken] for owns in (fitting, with_input)
         )
         guess = self._guess.get(path, "")
         self.ties[path] = frozenset(free_with_input)
-        # the only layer with this input, and still free, is sure, whatever the other layers turn out to be
+        # if only one layer has this input and is still free, it is certain, whatever the counterparts of the other
+        # layers are
         if len(with_input) == len(free_with_input) == 1:
             self.sure[path] = free_with_input[0]
         if free_with_input and guess not in free_with_input:
@@ -343,7 +345,7 @@ class ForcedRun:
                 source for source in self._called_next(with_input) if source in free_with_input
             ]
             return max(nearby or free_with_input, key=lambda source: likeness(source, path))
-        # no free layer has the input, or the guess is one of those that have it
+        # here no free layer has the input, or the guess is one of the free layers with the input
         if guess in free:
             return guess
         if len(free) < 2:
@@ -353,19 +355,19 @@ class ForcedRun:
             reverse=True,
         )
         (first, best), (second, _) = ranked[:2]
-        # the best must lead by half of what it lacks to 1, and by 0.05 more, or the second
+        # the best similarity must exceed the second by half of its own distance from 1 plus 0.05, or the second layer
         # might be the right one
         return best if first > _LIKELY and first - second > (1 - first) / 2 + 0.05 else ""
 
     def _called_next(self, same: Sequence[str]) -> list[str]:
-        """Returns the layers in `same`, paths of the source, that the source calls directly
-        before or after the counterpart of the target's layer that was called last; [] if that
-        layer has no counterpart. In a U-Net, for example, each block has a layer that takes the
-        same embedding of the time."""
+        """Returns the layers in `same` (paths of the source) that the source calls directly before or after one
+        particular layer: the counterpart of the target's layer that was called last. Returns [] if that layer has no
+        counterpart. The neighbours matter in a U-Net, for example, where each block has a layer with the same input,
+        the embedding of the time."""
         order, last = list(self._calls), self.chosen.get(self._previous)
         if last not in self._calls:
             return []
-        # in both directions, because that counterpart may be one of `same` and need not be the first of them
+        # in both directions, because that counterpart may itself be in `same`, and not as its first layer
         first = end = order.index(last) + 1
         while end < len(order) and order[end] in same:
             end += 1
@@ -375,9 +377,9 @@ class ForcedRun:
 
 
 def _groups(ties: dict[str, frozenset[str]]) -> list[list[str]]:
-    """Returns groups of the target's layers, each of two or more. The counterparts of a group's layers may be
-    exchanged, because they have the same kind and input. `ties` gives, for each layer of the target, the layers of the
-    source that have the same input. Empty if there are no ties."""
+    """Returns groups of two or more layers of the target whose counterparts may be exchanged, because they have the
+    same kind and input. `ties` maps each layer of the target to the layers of the source that have the same input. The
+    result is empty if there are no ties."""
     # each group with the candidates of its first layer
     groups: list[tuple[list[str], frozenset[str]]] = []
     for path, close in ties.items():
@@ -390,13 +392,13 @@ def _groups(ties: dict[str, frozenset[str]]) -> list[list[str]]:
 
 
 def _size(outputs: Sequence[Any]) -> int:
-    """How many numbers a layer's first output has, regardless of its axes; 0 for a layer without outputs."""
+    """Returns the number of elements in the first output of a layer; 0 for a layer without outputs."""
     return math.prod(outputs[0].shape) if outputs else 0
 
 
 def _time_exchanged(x: Array, output: Array) -> Array:
-    """Returns `x` with its first two axes (batch and time) exchanged, if it has three axes or more and then has the
-    shape of `output`; otherwise unchanged."""
+    """Returns `x` with its first two axes (batch and time) exchanged if `x` has three or more axes and the exchange
+    gives it the shape of `output`. Otherwise returns `x` unchanged."""
     exchanged = x.swapaxes(0, 1) if x.ndim > 2 else x
     return exchanged if exchanged.shape == output.shape else x
 
@@ -404,25 +406,26 @@ def _time_exchanged(x: Array, output: Array) -> Array:
 def _laid_out(
     x: Array, output: Array, kind: str, channels_last: tuple[bool | None, bool | None]
 ) -> Array:
-    """Returns the source's output `x` in the layout of the target's output `output`, as far as that can be told;
-    otherwise unchanged. `kind` is that of the layer. `channels_last` says for the source, and then for the
-    target, whether channels are last, or is None if that is not known."""
+    """Returns the source's output `x` in the layout of the target's output `output`, or unchanged if the layout cannot
+    be determined. `kind` is the kind of the layer. `channels_last` has two values, for the source and for the target:
+    whether channels are last, or None if that is not known."""
     ours, theirs = channels_last
     is_image = kind in model_runs.IMAGES
-    # one of the two has the pixels along one axis, the other along two
+    # one of the two arrays has the pixels along one axis, the other along two
     if is_image and x.ndim != output.ndim:
         return next(distances.regrouped(x, output.shape), x)
     if kind == "linear" and x.size == output.size and x.ndim != output.ndim:
         # the output has an axis for heads, or the axes of a pooled image
         return x.reshape(output.shape)
-    # a shape that fits decides for anything but an image, whose size may differ too
+    # for anything but an image, a layout with the right shape is chosen; the size of an image may differ as well
     if not is_image and x.shape != output.shape:
         return next((y for y in distances.layouts(x) if y.shape == output.shape), x)
-    # there are no channels to move, or it is not known where they are, or they are on the same axis already
+    # there are no channels to move, or their axis is not known, or they are on the same axis already
     if x.ndim < 3 or x.ndim != output.ndim or ours is None or theirs is None or ours == theirs:
         return x
     moved = distances.moved(x, theirs)
-    # an image is moved unless only the unmoved one fits, anything else only if only the moved one fits
+    # the channels of an image are moved unless only the unmoved array fits; those of anything else only if just the
+    # moved array fits
     if is_image:
         return x if x.shape == output.shape != moved.shape else moved
     return moved if moved.shape == output.shape != x.shape else x

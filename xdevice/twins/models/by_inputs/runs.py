@@ -1,6 +1,6 @@
-"""Runs two models on one input, and finds out whether that input can show a difference between the two. The outputs of
-a deep model at initial weights may not depend on its inputs, and close to zero gelu and its tanh form give equal
-numbers."""
+"""Runs two models on the same inputs, and determines whether these inputs can show a difference between the models. Not
+all inputs can: the outputs of a deep model with initial weights may not depend on the inputs, and close to zero, gelu
+and its tanh form give equal numbers."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ if TYPE_CHECKING:
 
 
 class Runs:
-    """Runs two models on the same inputs: the source once, when a `Runs` object is made, and
-    the target in each call of `run` or `run_with`."""
+    """Runs two models on the same inputs: the source once, when the object is created, and the target in each call of
+    `run` or `run_with`."""
 
     def __init__(self, source: Twin, target: Twin, inputs: object) -> None:
         self.source, self.target = source, target
         self.arrays = model_runs.arrays_of(inputs)
         self.expected = model_runs.run(source.model, self.arrays)
-        # the inputs as the target takes them: its images may have their channels on another
-        # axis
+        # the inputs in the form that the target accepts: its images may have their channels on another axis
         self._target_inputs = model_runs.taken_by(target.model, self.arrays, self.expected)
         self.channels_last = (
             self.expected.has_channels_last,
@@ -49,28 +48,28 @@ class Runs:
         )
 
     def run(self, give: Callable[[Call, Any], Any] | None = None) -> ModelRun:
-        """Runs the target. With `give`, the target continues with `give(call, result)` in place
-        of each layer's result."""
+        """Runs the target and returns the run. With `give`, the target continues with `give(call, result)` in place of
+        the result of each layer."""
         return model_runs.run(self.target.model, self._target_inputs, give)
 
     def run_with(self, values: Mapping[str, Any]) -> ModelRun:
-        """Runs the target with these values of its variables, by name. Afterwards the target
-        has its own values again."""
+        """Runs the target with the given values of its variables (by name), then restores the target's own values.
+        Returns the run."""
         with self.lending(values):
             return self.run()
 
     @contextmanager
     def lending(self, values: Mapping[str, Any]) -> Iterator[None]:
-        """While the block is open, the target has the `values` that fit its variables in name, dtype and shape;
-        afterwards it has its own values again."""
+        """Writes `values` into the target's variables for the duration of the block, and restores the target's own
+        values afterwards. Values that do not match a variable in name, dtype and shape are ignored."""
         backend, variables = self.target.backend, self.target.variables
-        # a wrong pairing is tried too, and may give values that do not fit
+        # wrong pairings are tried too, and their values may not fit
         fitting = {
             name: value
             for name, value in values.items()
             if name in variables and _fits(variables[name], value)
         }
-        # copied, because writing into a variable may write into what `to_numpy` shares with it
+        # copied, because `to_numpy` may return memory that the variable shares, which writing into the variable changes
         own = {
             name: backend.from_numpy(
                 backend.to_numpy(variables[name]).copy(), backend.device_of(variables[name])
@@ -86,25 +85,25 @@ class Runs:
     # the outputs
 
     def outputs_apart(self, computed: ModelRun) -> float:
-        """Returns the largest distance between the outputs of `computed`, a run of the target, and those of the
-        source. It is relative to the source's largest value, or to the spread of its rows (see
-        `distances.apart_by_rows`). Infinite if only one model has outputs, and 0 if neither has any. If one model
-        returns more outputs than the other, the rest is not compared."""
+        """Returns the largest distance between the outputs of `computed`, a run of the target, and the outputs of the
+        source. The distance is relative to the source's largest value, or to the spread of its rows (see
+        `distances.apart_by_rows`). It is infinite if only one model has outputs, and 0 if neither has any. If one model
+        returns more outputs than the other, the surplus is not compared."""
         ours, theirs = self._outputs_in_layout_of_source(computed), self.expected.outputs
         if bool(ours) != bool(theirs):
             return float("inf")
         return max(map(distances.apart_by_rows, ours, theirs), default=0.0)
 
     def _outputs_in_layout_of_source(self, computed: ModelRun) -> list[Array]:
-        """The outputs of a run of the target, at most as many as the source has, with the channels on the same axis as
-        in the source."""
-        # the target first, whose outputs are rearranged
+        """Returns the outputs of a run of the target, with the channels on the same axis as in the source. If the
+        target has more outputs than the source, the surplus is left out."""
+        # the target comes first, because its outputs are the ones to rearrange
         channels_last = self.channels_last[1], self.channels_last[0]
         pairs = zip(computed.outputs, self.expected.outputs, strict=False)
         return [distances.aligned(x, y, channels_last) for x, y in pairs]
 
     def not_compared(self, computed: ModelRun) -> Iterator[str]:
-        """Yields a line that says how many outputs were compared, if one model returns more than the other."""
+        """Yields a line that says how many outputs were compared if one model returns more outputs than the other."""
         ours, theirs = len(self.expected.outputs), len(computed.outputs)
         # for example a state that only one framework returns
         if ours != theirs:
@@ -112,9 +111,10 @@ class Runs:
             yield f"not compared: outputs after the first {few}; the models return {ours} and {theirs}"
 
     def where(self, computed: ModelRun, pairs: Pairs) -> str:
-        """Returns a text that names the first layer whose output differs from the source's in `computed`, a run of the
-        target with the source's weights. `pairs` says which layers correspond."""
-        # the target's run comes first, because it is the one that is compared with the other
+        """Returns a message that names the first layer whose output in `computed`, a run of the target with the
+        source's weights, differs from the output of the layer's counterpart in the source. `pairs` contains the pairs
+        of corresponding layers."""
+        # the target's run comes first, because it is compared with the source's run
         runs = TwoRuns(
             TracedRun(
                 self.target.name,
@@ -127,7 +127,7 @@ class Runs:
         place = runs.first_difference(strict=True)
         return place.text if place else "no layer differs"
 
-    # whether the inputs tell the models apart
+    # whether the inputs can show a difference
 
     def is_blind(self) -> bool:
         """Whether the source gives the same outputs, up to rounding, on zeros and on its
@@ -137,17 +137,17 @@ class Runs:
             blank = model_runs.run(
                 self.source.model, {name: np.zeros_like(x) for name, x in self.arrays.items()}
             )
-        # a model may refuse zeros, for example as the lengths of sequences
+        # a model may not accept zeros, for example as the lengths of sequences
         except ArgumentError:
             return False
         apart = map(distances.apart, blank.outputs, self.expected.outputs)
-        # a tenth, because the outputs of some models depend only little on their inputs
+        # a tenth of the limit, because the outputs of some models depend only slightly on their inputs
         return max(apart, default=math.inf) < self.limit / 10
 
     def gelu_in_doubt(self) -> Iterator[str]:
-        """Yields a line if these inputs cannot show whether a model uses gelu or its tanh form: if exchanging the two
-        would change the source's outputs by no more than rounding does. Yields nothing for a model without layers that
-        widen their input. The source runs once more."""
+        """Yields a line if these inputs cannot show whether a model uses gelu or its tanh form. That is the case if
+        exchanging the two forms changes the source's outputs by no more than rounding does. Yields nothing for a model
+        without layers that widen their input. The source runs once more."""
         # the function may be a call in the code of the model, so any layer that may precede a gelu counts
         paths = set(self._widening())
         if not paths:
@@ -155,8 +155,8 @@ class Runs:
         backend = self.source.backend
 
         def give(call: Call, result: Any) -> Any:
-            """Returns the output of a widening layer, changed as the other form of gelu would
-            change it; the result of any other layer unchanged."""
+            """Returns the output of a widening layer plus the difference between the two forms of gelu. Returns the
+            result of any other layer unchanged."""
             # a linear layer has one output
             if call.path not in paths or len(call.outputs) != 1:
                 return result
@@ -178,10 +178,10 @@ class Runs:
             )
 
     def _widening(self) -> Iterator[str]:
-        """Yields the paths of the linear layers of the source that return more numbers than they take, and pass them
-        to the linear layer called next, as the first layer of an MLP in a Transformer does."""
+        """Yields the paths of the linear layers of the source that have more output features than input features and
+        pass their output to the linear layer called next, as the first layer of an MLP in a Transformer does."""
         linear = {layer.path for layer in self.source.layers if layer.kind == "linear"}
-        # the linear layer that was called before
+        # the linear layer that was called previously
         before = None
         for call in self.expected.trace.calls:
             if call.path not in linear or not call.inputs or not call.outputs:

@@ -1,4 +1,4 @@
-"""Pairs the layers of two models by running them on one batch."""
+"""Pairs the layers of two models by running both models on the same batch."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from .runs import Runs
 
     Values = Callable[[Pairs], Mapping[str, Any]]
-    """A function that returns the values of the target's variables that follow from a pairing of the layers."""
+    """A function that accepts a pairing of the layers and returns the resulting values of the target's variables."""
 
 _NEAR: Final = 0.3
-"""If the outputs are closer than this, the pairing counts as right although they do not agree.
-Outputs of a wrong pairing are about as far apart as the outputs for two different images. The
-outputs of the right pairing, with a different eps in 34 norms, were 0.13 times as far apart."""
+"""If the distance of the outputs is smaller than this, the pairing is accepted although the outputs do not agree. With
+a wrong pairing, the outputs are about as far apart as the outputs for two different images. With the right pairing but
+a different eps in 34 norms, they were 0.13 times as far apart."""
 
 
 class ByInputs(NamedTuple):
@@ -38,19 +38,20 @@ class ByInputs(NamedTuple):
     run: ModelRun
     """A run of the target, which shows the order of its calls."""
     with_values: ModelRun | None = None
-    """The run of the target with the values that follow from these pairs; None if there was none."""
+    """The run of the target with the values that follow from these pairs; None if there was no such run."""
     number: int = 0
-    """The index in `values` of the function that was used: the first, unless another one made the outputs agree."""
+    """The index in `values` of the function that was used: 0, unless a later function made the outputs agree."""
     doubt: str = ""
-    """A line about the questions that the inputs left open; "" if there are none."""
+    """A line about the questions that the inputs left open; "" if there are no such questions."""
 
 
 def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInputs:
-    """Pairs the layers of two models. A pairing that was found without inputs is kept if the outputs of both models
-    then agree. Otherwise layers of the same kind, shape and input are paired; if several layers agree in these three,
-    their paths or their order decide. `names` maps paths of the source to paths of the target that the caller has
-    fixed. Each of `values` is a function that returns the target's values for given pairs of layers; they differ in how
-    they pair the tensors outside layers, and are tried in turn until the outputs of both models agree.
+    """Pairs the layers of two models. A pairing that was found without inputs is accepted if it makes the outputs of
+    both models agree. Otherwise layers of the same kind, shape and input are paired; if several layers agree in these
+    three, their paths or their order decide. `names` contains the pairs that the caller has fixed, as paths of the
+    target by paths of the source. Each function in `values` returns the target's values for a given pairing of the
+    layers. The functions differ in how they pair the tensors outside layers, and are tried in turn until the outputs of
+    both models agree.
 
     Raises:
         StateError: if it cannot be determined which layer of the source is the counterpart of a
@@ -62,7 +63,7 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
     try:
         guesses = [pair_layers(source, target, names)]
     except StateError as error:
-        # an error in names= itself is raised first: the refusal is about the layers that names= does not mention
+        # an error in names= itself is raised first: the caught error is about the layers that names= does not mention
         if names:
             by_name(source, target, names)
         refusal = error
@@ -87,7 +88,7 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
             if apart <= runs.limit:
                 return result
             tried.append((apart, result))
-    # the likeliest pairing, to which the forced one is compared
+    # the likeliest pairing, with which the forced one is compared
     apart, first = tried[0]
     try:
         forced = _by_forcing(runs, names, likely, refusal, values[0])
@@ -97,25 +98,26 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
                 doubt=f"inputs= decides nothing, so the layers are paired as without inputs=: {error}"
             )
         apart, closest = min(tried, key=lambda one: one[0])
-        # with a setting that differs, such as an eps, even the outputs of the right pairing exceed the limit
+        # if a setting differs, such as an eps, the distance of the outputs exceeds the limit even for the right pairing
         if apart < _NEAR and len(closest.pairs) == len(source.layers) == len(target.layers):
-            # the first sentence: the others are advice
+            # only the first sentence, because the others are advice
             why = str(error).partition(". ")[0]
             doubt = f"not compared: which layer is which; the outputs are closest with this pairing, but {why}"
             return closest._replace(doubt=doubt)
         error.pairs = {one.path: other.path for one, other in likely}
         raise
-    # there is no other pairing than a guess
+    # all other pairings are mere guesses
     if refusal is not None:
         return forced
-    # the first pairing is kept unless the forced one is better: layers with equal inputs may have misled the latter
+    # the first pairing is kept unless the forced one is better: the forced one may be wrong about layers with equal
+    # inputs
     now_apart, computed = _try(runs, forced.pairs, values[0])
     return first if now_apart >= apart else forced._replace(with_values=computed)
 
 
 def _try(runs: Runs, pairs: Pairs, values_of: Values) -> tuple[float, ModelRun]:
-    """Runs the target with the values that follow from this pairing. Returns how far the target's outputs are from the
-    source's, 0 if they are equal, and the run."""
+    """Runs the target with the values that follow from this pairing. Returns two things: the distance between the
+    outputs of the target and those of the source (0 if they are equal), and the run."""
     computed = runs.run_with(values_of(pairs))
     return runs.outputs_apart(computed), computed
 
@@ -123,21 +125,21 @@ def _try(runs: Runs, pairs: Pairs, values_of: Values) -> tuple[float, ModelRun]:
 def _by_forcing(
     runs: Runs, names: Names, likely: Pairs, refusal: StateError | None, values_of: Values
 ) -> ByInputs:
-    """Pairs the layers by one or more forced runs. `likely` is the pairing found without inputs, which is used for
-    layers whose counterpart the runs do not find. `refusal` is the error that says why `likely` is only a guess, or
-    None if it is not one. Raises `StateError` if the target cannot run in this way, if paired layers do not fit each
-    other, or if `likely` is a guess and a layer stays open."""
+    """Pairs the layers by one or more forced runs. `likely` is the pairing that was found without inputs; it is used
+    for layers whose counterpart the runs do not find. If `likely` is only a guess, `refusal` is the error that says
+    why; otherwise `refusal` is None. Raises `StateError` if the target cannot run in this way, if paired layers do not
+    fit each other, or if `likely` is a guess and a layer remains without a counterpart."""
     source, target = runs.source, runs.target
-    # a mere guess must not outrank the inputs
+    # a mere guess must not override the inputs
     guess = {} if refusal is not None else {other.path: one.path for one, other in likely}
-    # by the target's paths, because a search looks for the counterpart of each layer of the target
+    # keyed by the target's paths, because a search looks for the counterpart of each layer of the target
     fixed = {target_path: source_path for source_path, target_path in names.items()}
     if all(
         source_path == target_path
         for target_path, source_path in guess.items()
         if target_path not in fixed
     ):
-        # where both models have the same paths, these say which layer is which
+        # if both models have the same paths, equal paths identify the pairs
         fixed = {**guess, **fixed}
     try:
         with runs.lending(values_of(likely)):
@@ -149,16 +151,16 @@ def _by_forcing(
     chosen = {**fixed, **forced.chosen}
 
     def choose(target_path: str, source_path: str) -> None:
-        """Adds a pair to `chosen`, unless one of the two layers has a counterpart already."""
+        """Adds a pair to `chosen` unless one of the two layers already has a counterpart."""
         if target_path not in chosen and source_path not in chosen.values():
             chosen[target_path] = source_path
 
-    # pairs that the forced runs found come first; the guess only adds pairs of layers for which
-    # they found none
+    # pairs that the forced runs found come first; the guess only adds pairs of layers for which the runs found no
+    # counterpart
     for target_path, source_path in guess.items():
         choose(target_path, source_path)
     for one, other in likely:
-        # attentions that were put together from linear layers are not called
+        # attentions that were assembled from linear layers are never called themselves
         if other.path not in forced.open or one.settings.get(layouts.ASSEMBLED):
             choose(other.path, one.path)
     if refusal is not None:
@@ -206,7 +208,7 @@ def _require_all(
         if forced.apart:
             _, last_alike = forced.apart[0]
             where = f"; the values differ after {last_alike or 'the beginning'}"
-        # the refusal is from pairing without inputs=; whoever gives them needs no advice to do so
+        # the refusal comes from pairing without inputs=; a user who has passed inputs= needs no advice to pass it
         text = (
             f"inputs= identifies {len(chosen)} of {len(target.layers)} layers, but not {some_of(doubtful)}{where}. "
             f"{str(refusal).replace(', or give one batch as inputs=', '')}"

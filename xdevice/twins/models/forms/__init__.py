@@ -1,2 +1,1 @@
-"""Rewrites the layers of two models, before they are paired, if the models express the same computation in two
-forms."""
+"""Rewrites the layers of two models before pairing if the models express the same computation in different forms."""

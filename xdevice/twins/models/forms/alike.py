@@ -1,9 +1,9 @@
-"""Rewrites the lists of layers of two models, before they are paired, because frameworks divide layers differently. A
-model is a `Twin` here: a list of layers, and the variables that they have.
+"""Rewrites the lists of layers of two models before these layers are paired, because frameworks divide layers
+differently. A model is a `Twin` here: a list of layers, and the variables of these layers.
 
-An LSTM of three layers, for example, is three LSTMs in Keras. Several layers become one `Layer` with all of their parts
-if the other model has one layer for them. `attention` does this for linear layers, `single_tensors` for parameters that
-belong to no known layer.
+An LSTM of three layers, for example, is three LSTMs in Keras. Several layers are joined into one `Layer` with all of
+their parts if the other model has a single layer in their place. `attention` does this for linear layers, and
+`single_tensors` for parameters that belong to no known layer.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
         single_tensors.with_biases,
         single_tensors.with_kinds,
     )
-    # in this order, because each counts the layers of a kind that the rewrites before it have
-    # left
+    # the order matters, because each rewrite counts the layers of a kind that remain after the earlier ones
     for rewrite in rewrites:
         source, target = rewrite(source, target), rewrite(target, source)
     return attention.alike(source, target)
@@ -44,14 +43,14 @@ def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
 
 
 def _without_ties(twin: Twin, other: Twin) -> Twin:
-    """Returns the twin without the layers that only reuse variables of earlier layers, as far as the other model has
-    fewer layers of that kind and shape. The head of a language model may be a layer in one model, and a product with
-    the embedding's weight in the other."""
+    """Returns the twin without the layers that only reuse variables of earlier layers. A layer is removed only if the
+    other model has fewer layers of its kind and shape. For example, the head of a language model may be a layer in one
+    model, and a product with the embedding's weight in the other."""
     forms = twin.forms(twin.layers)
-    # how many more layers of each form this model has
+    # how many layers of each form this model has in excess of the other model
     more = Counter(forms)
     more.subtract(other.forms(other.layers))
-    # the `id`s of the variables of the layers before
+    # the `id`s of the variables of earlier layers
     earlier: set[int] = set()
     remaining = []
     for layer, form in zip(twin.layers, forms, strict=True):
@@ -69,12 +68,12 @@ def _without_ties(twin: Twin, other: Twin) -> Twin:
 
 
 def without_channels(twin: Twin) -> Twin:
-    """Returns the twin with some group norms marked as not convertible: those whose number of channels is known
-    neither from the framework nor from another model."""
+    """Returns the twin with some group norms marked as not convertible: those whose number of channels is not known
+    from the framework. Called when there is no other model that could supply that number."""
     why = "it has one number for each group, but does not say how many channels there are; pass a model as like="
 
     def refuse(rule: layouts.Rule) -> layouts.Rule:
-        """Returns the rule for shapes only."""
+        """Returns a rule that only supplies shapes, and refuses to convert values."""
         return layouts.refused(rule, why)
 
     return twin.with_layers(
@@ -86,9 +85,9 @@ def without_channels(twin: Twin) -> Twin:
 
 
 def _with_channels(twin: Twin, other: Twin) -> Twin:
-    """Returns the twin with the numbers of channels added to the group norms that lack them. The numbers come from the
-    other model's group norms: in their order if both models have the same number of such norms, otherwise one number,
-    if all of the other model's group norms have the same. Returns the twin unchanged if they differ."""
+    """Returns the twin with the number of channels added to each group norm that lacks it. The numbers come from the
+    other model's group norms: in order, if the counts of norms are equal; otherwise only if all of the other model's
+    group norms have the same number of channels. In all other cases the twin is returned unchanged."""
     lacking = [layer for layer in twin.layers if _lacks_channels(layer)]
     group_norms = [
         layer
@@ -98,7 +97,7 @@ def _with_channels(twin: Twin, other: Twin) -> Twin:
     widths = [_width(other, layer) for layer in group_norms]
     if len(widths) != len(lacking) and len(set(widths)) == 1:
         widths = widths[:1] * len(lacking)
-    # which norm has which number of channels would be a guess
+    # assigning the numbers of channels to the norms would be a guess
     if not lacking or len(widths) != len(lacking):
         return twin
     width_of = {id(layer): width for layer, width in zip(lacking, widths, strict=True)}
@@ -111,11 +110,11 @@ def _with_channels(twin: Twin, other: Twin) -> Twin:
 
 
 def _spread(layer: Layer, channels: int) -> Layer:
-    """Returns a group norm whose parameters have one number for each group. Its new rule
-    repeats these numbers in PyTorch's layout, so that each of the `channels` has one. Returns
-    the layer unchanged if the channels cannot be divided into its groups."""
+    """Returns a group norm with a new rule for its parameters, which have one number for each group: in PyTorch's
+    layout, the rule repeats these numbers so that there is one for each of the `channels`. Returns the layer unchanged
+    if the channels cannot be divided into its groups."""
     groups = layer.settings["num_groups"]
-    # an uneven division means that the number belongs to another norm
+    # if the division leaves a remainder, the number of channels belongs to another norm
     if not isinstance(groups, int) or channels % groups:
         return layer
     return _with_rules(layer, lambda _: layouts.per_group(groups, channels))
@@ -129,13 +128,14 @@ def _with_rules(layer: Layer, change: Callable[[layouts.Rule], layouts.Rule]) ->
 
 
 def _lacks_channels(layer: Layer) -> bool:
-    """Whether a layer is a group norm that does not say its number of channels: its rule is then lossy, see
-    `layouts.per_group`."""
+    """Whether a layer is a group norm whose number of channels is unknown. The rules of its parameters are then lossy
+    (see `layouts.per_group`)."""
     return layer.kind == "group_norm" and any(part.rule.is_lossy for part in layer.parts)
 
 
 def _width(twin: Twin, layer: Layer) -> int:
-    """The number of channels of a group norm: how many numbers its first parameter has in PyTorch's layout."""
+    """Returns the number of channels of a group norm, which is the length of its first parameter in PyTorch's
+    layout."""
     return next(iter(twin.shapes(layer).values()))[0]
 
 
@@ -151,7 +151,7 @@ def _as_instances(twin: Twin, layer: Layer) -> Layer:
     """Returns a group norm with one group per channel as an instance norm, and any other layer unchanged."""
     if layer.kind != "group_norm" or layer.settings.get("num_groups") != _width(twin, layer):
         return layer
-    # a group norm has no running statistics, and so neither has the instance norm that equals it
+    # a group norm has no running statistics, so the equivalent instance norm has none either
     settings = {**layer.settings, "running_stats": False}
     del settings["num_groups"]
     return layer._replace(kind="instance_norm", settings=settings)
@@ -161,8 +161,8 @@ def _as_instances(twin: Twin, layer: Layer) -> Layer:
 
 
 def _with_stacks(twin: Twin, other: Twin) -> Twin:
-    """Returns the twin with its recurrent layers joined where the other model has one recurrent
-    layer of several levels in their place."""
+    """Returns the twin with consecutive recurrent layers joined if the other model has one recurrent layer of several
+    levels in their place."""
     stacks = []
     for kind in layouts.RECURRENT:
         ours, theirs = (
@@ -173,10 +173,9 @@ def _with_stacks(twin: Twin, other: Twin) -> Twin:
 
 
 def _stacks(twin: Twin, layers: list[Layer], depths: list[int]) -> list[list[Layer]]:
-    """Divides recurrent layers into groups, in order. Each group corresponds to one layer of
-    the other model, and `depths` says how many levels each layer of the other model has.
-    Returns the groups of more than one layer; [] if the depths do not add up, or if the layers
-    of a group do not feed one another."""
+    """Divides recurrent layers into consecutive groups, each of which corresponds to one layer of the other model.
+    `depths` contains the number of levels of each layer of the other model. Returns the groups of more than one layer,
+    or [] if the depths do not add up or the layers of a group do not feed one another."""
     stacks = []
     for depth in depths:
         # either one layer that is itself this deep, or as many layers of depth 1
@@ -190,18 +189,18 @@ def _stacks(twin: Twin, layers: list[Layer], depths: list[int]) -> list[list[Lay
 
 
 def _depth(layer: Layer) -> int:
-    """How many levels a recurrent layer has."""
+    """Returns the number of levels of a recurrent layer."""
     # `str` is for type checkers only, which know a setting as an `object`
     return int(str(layer.settings.get("layers", 1)))
 
 
 def _feed_one_another(twin: Twin, stack: list[Layer]) -> bool:
-    """Whether each recurrent layer returns as many numbers as the next one takes, and all have the same number of
-    directions."""
+    """Whether the output size of each recurrent layer equals the input size of the next one, and all have the same
+    number of directions."""
     shapes = [twin.shapes(layer) for layer in stack]
     directions = [2 if layer.settings.get("bidirectional") else 1 for layer in stack]
     outputs = [
-        # axis 1 of weight_hh is the size of the output, also where a projection changes that size
+        # axis 1 of weight_hh is the size of the output, even if a projection changes that size
         count * shape["weight_hh_l0"][1]
         for count, shape in zip(directions, shapes, strict=True)
     ]
@@ -210,15 +209,16 @@ def _feed_one_another(twin: Twin, stack: list[Layer]) -> bool:
 
 
 def _as_one_layer(stack: Sequence[Layer]) -> Layer:
-    """Returns the recurrent layers of a stack, each of one level, as one layer. In PyTorch's
-    names of their parts, `_l0` gets the number of each layer; a setting in which the layers
-    differ becomes a tuple with one value for each layer."""
+    """Returns the recurrent layers of a stack, each of one level, as one layer. The number of each layer replaces the 0
+    of `_l0` in PyTorch's names of its parts. A setting in which the layers differ becomes a tuple with one value for
+    each layer."""
     parts = [
         part._replace(of=tuple(name.replace("_l0", f"_l{number}") for name in part.of))
         for number, layer in enumerate(stack)
         for part in layer.parts
     ]
-    # the layers may differ in a setting, such as dropout, although the other model has one value for all
+    # the layers may differ in a setting, such as dropout, although the other model has a single value for all of its
+    # levels
     settings: dict[str, object] = {}
     for name in [name for layer in stack for name in layer.settings]:
         values = tuple(layer.settings.get(name) for layer in stack)

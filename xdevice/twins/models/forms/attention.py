@@ -1,9 +1,9 @@
 """Joins the linear layers of an attention into one layer if the other model has its attentions in a different form. A
-model is a `Twin` here: a list of layers, and the variables that they have.
+model is a `Twin` here: a list of layers, and the variables of these layers.
 
 An attention may be one layer, or four linear layers, as in the package transformers. It may also be three linear
-layers, one of which has the rows of key and value, or two, the first of which has the rows of query, key and value. In
-timm, there are two whose biases are tensors of their own.
+layers, one of which has the rows of key and value, or two linear layers, the first of which has the rows of query, key
+and value. In timm, an attention may be two linear layers whose biases are separate tensors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from xdevice.twins.models.reading import Twin
 
     Group = Sequence[Layer]
-    """The layers of one attention: the attention itself, or linear layers, the last of which gives the output."""
+    """The layers of one attention: either the attention itself, or linear layers, the last of which computes the
+    output."""
 
 _WORDS: Final = {
     "q": ("q", "query", "queries", "wq"),
@@ -30,22 +31,22 @@ _WORDS: Final = {
     "kv": ("kv", "wkv"),
     "out": ("o", "out", "output", "wo", "proj"),
 }
-"""The words in the name of a linear layer that reveal its role. The first role that fits counts, so q_proj is a query
+"""The words in the name of a linear layer that reveal its role. The first role that fits is used, so q_proj is a query
 and not an output."""
-# in the name of a linear layer for query, key and value
+# words in the name of a linear layer that computes query, key and value together
 _FUSED_WORDS: Final = frozenset({"qkv", "attn", "wqkv", "pack", "kqv"})
 _SEPARATE: Final = ("q", "k", "v")
 _HALF_FUSED: Final = ("q", "kv")
 _FUSED: Final = ("qkv",)
 _ROLES: Final = {len(roles): roles for roles in (_SEPARATE, _HALF_FUSED, _FUSED)}
-"""The roles of the linear layers before the output, by their number."""
+"""The roles of the linear layers before the output layer, by the number of these layers."""
 
 
 def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
     """Returns both models with linear layers joined into attentions, if the models have the same number of attentions.
-    An attention that has the same form in both models is left as it is."""
-    # the fused form (query, key and value in one layer, and the output) comes last: any two linear layers that follow
-    # one another look like it
+    An attention that has the same form in both models is left unchanged."""
+    # the fused form (query, key and value in one layer, followed by the output layer) is tried last, because any two
+    # consecutive linear layers look like it
     for with_fused in (False, True):
         ours, theirs = (_attentions(twin, with_fused) for twin in (source, target))
         if ours and len(ours) == len(theirs):
@@ -56,18 +57,20 @@ def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
 def _joined(
     source: Twin, ours: list[Group], target: Twin, theirs: list[Group]
 ) -> tuple[Twin, Twin]:
-    """Returns both models with the linear layers of each attention joined, if its counterpart has another form. `ours`
-    and `theirs` are the attentions of the two models, which have the same number of them, in order of definition."""
+    """Returns both models with the linear layers of each attention joined if its counterpart has another form. `ours`
+    and `theirs` are the attentions of the two models in order of definition. Both models have the same number of
+    attentions."""
     source_joins: list[tuple[Group, Layer]] = []
     target_joins: list[tuple[Group, Layer]] = []
     for one, other in zip(ours, theirs, strict=True):
-        # layers of equal forms are paired one by one later, and keep their names
+        # attentions of equal forms keep their layers, which are paired one by one later
         if _form(source, one) == _form(target, other):
             continue
-        # the rows of query, key and value: in one of the two it may not be clear how they are divided
+        # the rows of query, key and value: in one of the two models it may not be clear how many rows belong to each
         rows = _rows(source, one) or _rows(target, other)
         for twin, group, joins in ((source, one, source_joins), (target, other, target_joins)):
-            # the first layer is not query, key and value: these two are no attention, and neither may the others be
+            # the first layer does not have the rows of query, key and value, so these two layers are not an attention,
+            # and the other groups may not be attentions either
             if len(group) == 2 and sum(rows) != _height(twin, group[0]):
                 return source, target
             if len(group) > 1:
@@ -76,7 +79,7 @@ def _joined(
 
 
 def _with_attentions(twin: Twin, joins: Iterable[tuple[Group, Layer]]) -> Twin:
-    """Returns the twin with each group of layers replaced by its attention. Tensors that are now biases of an attention
+    """Returns the twin with each group of layers replaced by its attention. Tensors that become biases of an attention
     are no longer listed as single tensors."""
     twin = twin.joined(joins)
     owned = {part.name for layer in twin.layers for part in layer.parts}
@@ -86,16 +89,16 @@ def _with_attentions(twin: Twin, joins: Iterable[tuple[Group, Layer]]) -> Twin:
 
 
 def _form(twin: Twin, group: Group) -> object:
-    """Returns a value that is equal for two attentions that can be paired layer by layer: the order in which the model
-    defines the layers, and the roles of the biases that are tensors of their own."""
+    """Returns a value that is equal for two attentions that can be paired layer by layer. It consists of the order in
+    which the model defines the layers, and the roles of the biases that are separate tensors."""
     places = _places(twin)
-    # key before query is another form, though the names are the same
+    # key before query is another form, although the names are the same
     in_order = sorted(range(len(group)), key=lambda number: places[id(group[number])])
     return in_order, list(_lone_biases(twin, group))
 
 
 def _places(twin: Twin) -> dict[int, int]:
-    """The index of each layer in the model's list of layers, by the layer's `id`."""
+    """Returns the index of each layer in the model's list of layers, by the layer's `id`."""
     return {id(layer): place for place, layer in enumerate(twin.layers)}
 
 
@@ -103,9 +106,9 @@ def _places(twin: Twin) -> dict[int, int]:
 
 
 def _attentions(twin: Twin, with_fused: bool) -> list[Group]:
-    """Returns the attentions of a model, in the order in which it defines them. Each is one layer, or a group of
-    linear layers with names such as query, key and value. With `with_fused`, it may also be two linear layers: one for
-    query, key and value, and one for the output."""
+    """Returns the attentions of a model, in order of definition. Each attention is one layer, or a group of linear
+    layers with names such as query, key and value. With `with_fused`, it may also be two linear layers: one for query,
+    key and value, and one for the output."""
     groups: list[Group] = [[layer] for layer in twin.layers if layer.kind == layouts.ATTENTION]
     linear = [layer for layer in twin.layers if layer.kind == "linear"]
     groups += _by_names(linear)
@@ -115,12 +118,12 @@ def _attentions(twin: Twin, with_fused: bool) -> list[Group]:
 
 
 def _by_names(linear: list[Layer]) -> Iterator[Group]:
-    """Yields groups of linear layers by their names. A group has the layers of one parent
-    module whose names mean query, key and value, or query and a joint key and value, and then
-    the output layer. The output layer is the one in that module whose name means output, or the
-    next linear layer of the block. Queries for which no output layer is found are left out."""
+    """Yields groups of linear layers that are recognized by their names. A group contains the layers of one parent
+    module whose names mean query, key and value, or query and a joint key and value, followed by the output layer. The
+    output layer is the one in that module whose name means output, or else the next linear layer of the block. Queries
+    without an output layer are left out."""
     for layer in linear:
-        # each attention is looked for where its query is
+        # the search for each attention starts at its query
         if _role(layer) != "q":
             continue
         parent = parent_of(layer.path)
@@ -137,21 +140,22 @@ def _by_names(linear: list[Layer]) -> Iterator[Group]:
             continue
         inputs = [only[role] for role in roles]
         last = max(map(linear.index, inputs))
-        # a module around the attention may own the output layer, as BERT's `attention.output.dense`
+        # a module around the attention may own the output layer, such as BERT's `attention.output.dense`
         following = [
             other for other in linear[last + 1 : last + 2] if _is_in_block(other, layer)
         ]
-        # one output, or none if the next linear layer is in another block
+        # there is one output layer, or none if the next linear layer is in another block
         for output in [only["out"]] if "out" in only else following:
             yield [*inputs, output]
 
 
 def _by_shapes(twin: Twin, linear: list[Layer]) -> Iterator[Group]:
-    """Yields pairs of linear layers of one block that follow one another. By its shape, or its shape and name, the
-    first may have the rows of query, key and value; the second is the output."""
+    """Yields pairs of consecutive linear layers of one block that may be an attention. The shape of the first layer, or
+    its shape and name, suggest that it has the rows of query, key and value; the second layer is the output layer."""
     for first, output in pairwise(linear):
-        # outputs and inputs of both: the width of the model goes in and comes out, and `inner` is that of all heads. A
-        # layer that has its weight in another form, as under a weight norm, has (0, 0)
+        # the numbers of outputs and inputs of both layers: `width` and `wide` are the width of the model, and `inner`
+        # is the width of all heads together. (0, 0) stands for a layer whose weight is in another form, as under a
+        # weight norm
         (rows, width), (wide, inner) = (
             twin.shapes(layer).get("weight", (0, 0)) for layer in (first, output)
         )
@@ -162,15 +166,15 @@ def _by_shapes(twin: Twin, linear: list[Layer]) -> Iterator[Group]:
 
 
 def _is_in_block(layer: Layer, query: Layer) -> bool:
-    """Whether a layer is in the block of an attention. The block is the module around the
-    attention, which directly contains the layer `query`."""
+    """Whether a layer is in the block of an attention. The attention is the module that directly contains the layer
+    `query`, and the block is the module around the attention."""
     block = parent_of(parent_of(query.path))
     return layer.path.startswith(f"{block}." if block else "")
 
 
 def _role(layer: Layer) -> str:
-    """The role of a linear layer in an attention, a key of `_WORDS`, by the last name in its path: "q" for "q_proj". ""
-    if the name means no role."""
+    """Returns the role of a linear layer in an attention according to the last name in its path, as a key of `_WORDS`:
+    "q" for "q_proj". Returns "" if the name implies no role."""
     words = _words(layer)
     return next(
         (role for role, synonyms in _WORDS.items() if not words.isdisjoint(synonyms)), ""
@@ -178,7 +182,7 @@ def _role(layer: Layer) -> str:
 
 
 def _words(layer: Layer) -> set[str]:
-    """The words in the last name of the layer's path, in lowercase."""
+    """Returns the words in the last name of the layer's path, in lowercase."""
     return set(last_name(layer.path).lower().split("_"))
 
 
@@ -186,9 +190,9 @@ def _words(layer: Layer) -> set[str]:
 
 
 def _lone_biases(twin: Twin, group: Group) -> dict[str, Layer]:
-    """The biases of query, key and value that are tensors of their own, by their roles "q", "k" and "v"; empty if the
-    linear layers themselves have biases."""
-    # a layer with more than one part has a bias; the last layer gives the output
+    """Returns the biases of query, key and value that are separate tensors, by their roles "q", "k" and "v"; an empty
+    dict if the linear layers themselves have biases."""
+    # a layer with more than one part has a bias; the last layer is the output layer
     if all(len(layer.parts) > 1 for layer in group[:-1]):
         return {}
     parent = parent_of(group[0].path)
@@ -203,8 +207,8 @@ def _lone_biases(twin: Twin, group: Group) -> dict[str, Layer]:
 
 
 def _rows(twin: Twin, group: Group) -> list[int]:
-    """How many rows the weights of query, key and value have, in this order. Empty if that is not known: two linear
-    layers reveal these numbers only if the biases of query and value are tensors of their own."""
+    """Returns the numbers of rows in the weights of query, key and value, in this order. Returns [] if they are
+    unknown: two linear layers reveal these numbers only if the biases of query and value are separate tensors."""
     if len(group) == 1:
         shapes = twin.shapes(group[0])
         return [shapes[f"{role}_proj.weight"][0] for role in _SEPARATE]
@@ -212,7 +216,7 @@ def _rows(twin: Twin, group: Group) -> list[int]:
     if len(heights) == 3:
         return heights
     if len(heights) == 2:
-        # the second layer has the rows of key and value, which are equal in number
+        # the second layer has the rows of key and value, of which there are equally many
         return [heights[0], heights[1] // 2, heights[1] // 2]
     sizes = {
         role: twin.variables[layer.parts[0].name].shape[0]
@@ -226,12 +230,12 @@ def _rows(twin: Twin, group: Group) -> list[int]:
 
 
 def _height(twin: Twin, layer: Layer) -> int:
-    """How many rows the weight of a linear layer has in PyTorch's layout."""
+    """Returns the number of rows that the weight of a linear layer has in PyTorch's layout."""
     return twin.shapes(layer)["weight"][0]
 
 
 def _attention(twin: Twin, group: Group, rows: Sequence[int]) -> Layer:
-    """Returns the attention that a group of linear layers forms. `rows` are the numbers of rows of query, key and
+    """Returns the attention that a group of linear layers forms. `rows` contains the numbers of rows of query, key and
     value."""
     *inputs, output = group
     parts = []

@@ -1,5 +1,6 @@
-"""The order in which two models count the pixels of a flattened image: with the channels first or last, as in their
-images. If it is known that a parameter has the channels last, the `order` of its rule says so (`layouts.by_pixels`)."""
+"""Deals with the order in which two models count the pixels of a flattened image: with the channels first or last, as
+in their images. If a parameter is known to have the channels last, the `order` of its rule says so
+(`layouts.by_pixels`)."""
 
 from __future__ import annotations
 
@@ -16,26 +17,25 @@ if TYPE_CHECKING:
 
 
 def has_channels_last(twin: Twin) -> bool:
-    """Whether the images of a model have their channels last. A dict counts as a PyTorch model,
-    whose channels are not last."""
+    """Whether the images of a model have their channels last. A dict is treated as a PyTorch model, whose channels are
+    not last."""
     return twin.model is not None and bool(twin.backend.has_channels_last(twin.model))
 
 
 def puts_channels_last(target: Backend) -> bool:
-    """Whether the models of a framework usually have their channels last. That is so for frameworks whose kernels have
-    the window axes first, as in Keras and Flax."""
+    """Whether the models of a framework usually have their channels last. That is the case if the window axes of
+    kernels come first, as in Keras and Flax."""
     return any(part.rule is layouts.KERNEL_FIRST for part in target.parts("conv", {}))
 
 
 def reordered(
     layer: Layer, counterpart: Layer | None, is_last: Callable[[], bool]
 ) -> tuple[Layer, list[str]]:
-    """Returns `layer`, and a line for each of its parameters whose pixels are reordered for the
-    other model. `counterpart` is the layer of the other model, or None without such a model. A
-    parameter for which both layers are known to count channels last needs no reordering. If
-    `is_last()` is true, the other model has its channels last, and may count pixels so too: the
-    other parameters are then refused, and there are no lines."""
-    # the parameters of the counterpart that are known to count pixels with the channels last
+    """Returns `layer`, and a line for each of its parameters whose pixels are reordered for the other model.
+    `counterpart` is the layer of the other model, or None without such a model. A parameter for which both layers are
+    known to count channels last needs no reordering. If `is_last()` is true, the other model has its channels last and
+    may count pixels in the same way. In that case all remaining parameters are refused, and there are no lines."""
+    # the parameters whose pixels the counterpart is known to count with the channels last
     names = (
         {name for part in counterpart.parts if part.rule.order for name in part.of}
         if counterpart is not None
@@ -57,12 +57,13 @@ def reordered(
 
 
 def in_doubt(source: Twin, target: Backend) -> Iterator[str]:
-    """Yields a line for each layer that may follow a flattened image, if only one of source and target has its channels
-    last. Such a layer is the first linear layer after a convolution, if it takes several numbers for each channel."""
+    """Yields a line for each layer that may follow a flattened image if only one of source and target has its channels
+    last. Such a layer is the first linear layer after a convolution, provided that it has several inputs for each
+    channel."""
     # both models count pixels in the same order
     if has_channels_last(source) == puts_channels_last(target):
         return
-    # of the last layer with an image; 0 if the next linear layer does not follow one
+    # the channels of the last layer with an image; 0 if the next linear layer does not follow such a layer
     channels = 0
     for layer in source.layers:
         shape: Any = source.shapes(layer).get("weight", ())

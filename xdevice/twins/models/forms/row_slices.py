@@ -1,4 +1,4 @@
-"""Selects some of a layer's rows, as `names=` asks for: `{"positions[2:]": "wpe"}` leaves out the first two."""
+"""Selects the rows of layers that `names=` mentions: `{"positions[2:]": "wpe"}` leaves out the first two rows."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from xdevice.twins.models.reading import Names, Twin
 
     Slices = Mapping[str, slice]
-    """The rows that `names=` asks for, by the path of the layer."""
+    """The rows that `names=` selects, by the path of the layer."""
 
-# "wpe[2:]": the path, and the first and the last number of a slice, each of which may be missing or negative
+# matches "wpe[2:]": the path, and the two bounds of a slice, each of which may be missing or negative
 _PATH_AND_ROWS: Final = re.compile(r"(.*)\[(-?\d*):(-?\d*)\]")
 _KINDS: Final = ("embedding", "linear", "same")
-"""The kinds of layers whose rows `names=` can ask for."""
+"""The kinds of layers whose rows `names=` can select."""
 
 
 def split(names: Names) -> tuple[dict[str, str], Slices, Slices]:
-    """Returns three things: `names` with plain paths, without the rows; the rows of the
-    source's layers that `names` selects; and those of the target's layers."""
+    """Returns three things: `names` with plain paths instead of paths with rows; the rows that `names` selects of the
+    source's layers; and the rows that it selects of the target's layers."""
     ours: dict[str, slice] = {}
     theirs: dict[str, slice] = {}
     plain = {
@@ -47,13 +47,12 @@ def _split(name: str, slices: dict[str, slice]) -> str:
 
 
 def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
-    """Returns the twin with only the rows in `slices` of each layer that they mention. Appends
-    a line about each to `done`: with `is_target` it says that the other rows are zeros,
-    otherwise that they are left out.
+    """Returns the twin with the layers whose paths are in `slices` reduced to the selected rows. Appends a line about
+    each of these layers to `done`. With `is_target` the line says that the other rows are zeros, otherwise that the
+    other rows are left out.
 
     Raises:
-        StateError: if no layer of a kind in `_KINDS` is at a path, or a layer has none of the
-            rows selected.
+        StateError: if no layer of a kind in `_KINDS` is at a path, or a layer has none of the selected rows.
     """
     with_rows = {layer.path for layer in (*twin.layers, *twin.singles) if layer.kind in _KINDS}
     lacking = [path for path in slices if path not in with_rows]
@@ -64,7 +63,7 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
         )
 
     def cut_all(layers: list[Layer]) -> list[Layer]:
-        """Returns the layers, with those in `slices` cut."""
+        """Returns the layers, with those in `slices` reduced to the selected rows."""
         return [_cut(twin, layer, slices[layer.path], done, is_target) if layer.path in slices else layer
                 for layer in layers]  # fmt: skip
 
@@ -72,11 +71,11 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
 
 
 def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool) -> Layer:
-    """Returns the layer with only these rows, and appends a line about it to `done`, which also says what happens to
+    """Returns the layer with only these rows, and appends a line about it to `done`. The line also says what happens to
     the other rows: with `is_target`, they become zeros. Raises `StateError` if the layer has none of these rows."""
     # the first parameter is the weight, whose first axis in PyTorch's layout has the rows
     total = next(iter(twin.shapes(layer).values()))[0]
-    # as Python's slices do, so that [2:] and [:-1] mean what they say
+    # as for Python's slices, so that [2:] and [:-1] have their usual meaning
     first, last, _ = rows.indices(total)
     if first >= last:
         raise StateError(

@@ -1,11 +1,11 @@
-"""Finds parameters that the two models have in different forms: a parameter that belongs to no known layer, a norm or a
-linear layer of the user's own class, a bias that the model's code adds, a convolution in place of a linear layer, an
-embedding in place of a plain tensor. A model is a `Twin` here: its layers, and its `singles`, the tensors that belong
-to no known layer.
+"""Finds parameters that the two models have in different forms. Examples are a parameter that belongs to no known
+layer, a norm or a linear layer of the user's own class, a bias that the model's code adds, a convolution in place of a
+linear layer, and an embedding in place of a plain tensor. A model is a `Twin` here: it has layers, and `singles`, the
+tensors that belong to no known layer.
 
-Each such parameter is the same array in another shape, so only its `Layer` is rewritten, with a rule for the shape. It
-is rewritten only if the counts of such layers in both models match, and if the shapes fit. The model code that uses
-these layers is not read, and `State.differences` says so.
+Each such parameter is the same array in another shape, so only its `Layer` is rewritten: it gets a rule for the new
+shape. This is done only if the counts of such layers in both models match, and if the shapes fit. The model code that
+uses these layers is not read, and `State.differences` says so.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from xdevice.twins.models.reading import Names, Pairs, Twin
 
 _OF_OWN_CLASSES: Final = ("rms_norm", "layer_norm", "batch_norm", "linear")
-"""The kinds that a module of an unknown class may have, if it has the parameters of that kind and no more."""
+"""The kinds that a module of an unknown class may have if it has exactly the parameters of that kind."""
 
 
 def with_own_classes(twin: Twin, other: Twin) -> Twin:
     """Returns the twin with some modules of unknown classes read as norms or linear layers. The modules of one shape
-    are read as such a kind only if the other model has exactly that many more layers of this kind, with that shape and
-    the same parameters. For linear layers, the other model's modules of unknown classes count too."""
+    are read as such a kind only if exactly as many layers of this kind, shape and parameters are missing in this model
+    compared with the other one. For linear layers, the other model's modules of unknown classes are counted too."""
     for kind in _OF_OWN_CLASSES:
         lacking = _forms(twin=other, kind=kind) - _forms(twin, kind)
         candidates = _candidates(twin, kind)
@@ -41,7 +41,7 @@ def with_own_classes(twin: Twin, other: Twin) -> Twin:
             twin = _with_layers(
                 twin, _rectangular(twin, _fitting(twin, candidates, lacking + both))
             )
-            # the classes of some programs compute `x @ weight`, with a weight of (I, O)
+            # the classes of some programs compute `x @ weight`, where the weight has the shape (inputs, outputs)
             lacking = _forms(other, kind) - _forms(twin, kind)
             turned = [_transposed(layer) for layer in _candidates(twin, kind)]
             candidates = _rectangular(twin, _fitting(twin, turned, lacking))
@@ -52,12 +52,12 @@ def with_own_classes(twin: Twin, other: Twin) -> Twin:
 
 
 def _candidates(twin: Twin, kind: str) -> list[Layer]:
-    """The modules of unknown classes, as layers of this kind, that have the parameters of the kind and no more."""
+    """Returns the modules of unknown classes that have exactly the parameters of this kind, as layers of this kind."""
     # the variables of each module, by the module's path and the variable's name
     modules: dict[str, dict[str, Any]] = {}
     for layer, name in zip(twin.singles, twin.single_names, strict=True):
         modules.setdefault(parent_of(layer.path), {})[name] = twin.variables[name]
-    # tensors of the model itself are in no module that could be a norm
+    # tensors directly in the model are in no module that could be a layer
     modules.pop("", None)
     dialects = dialects_for(twin.backend)
     layers = []
@@ -73,9 +73,9 @@ def _candidates(twin: Twin, kind: str) -> list[Layer]:
 
 
 def _fitting(twin: Twin, candidates: list[Layer], lacking: Counter[object]) -> list[Layer]:
-    """Returns the candidates of each form (kind, shape and parameters) of which there are exactly as many as the twin
-    lacks. `candidates` are modules of the twin that could be read as layers, but are not among its layers yet.
-    `lacking` says, by form, how many more layers the other model has than the twin."""
+    """Returns the candidates whose form (kind, shape and parameters) occurs among the candidates exactly as often as
+    the twin lacks it. `candidates` are modules of the twin that could be read as layers, but are not among its layers
+    yet. `lacking` says, for each form, how many more layers the other model has than the twin."""
     counts = Counter(_form(twin, layer) for layer in candidates)
     # one more or one less would be a guess
     return [
@@ -86,8 +86,8 @@ def _fitting(twin: Twin, candidates: list[Layer], lacking: Counter[object]) -> l
 
 
 def _rectangular(twin: Twin, layers: list[Layer]) -> list[Layer]:
-    """The linear layers whose weight shows by its shape which axis is that of the inputs: a weight that is not square,
-    or a square one if another layer of the same class has one that is not."""
+    """Returns the linear layers for which it is clear which axis of the weight belongs to the inputs: those with a
+    weight that is not square, and those of the same class as a layer with such a weight."""
     classes = classes_of(twin.sequence)
     sizes = {layer.path: set(twin.shapes(layer)["weight"]) for layer in layers}
     # a square weight looks the same transposed, so another layer of its class must decide
@@ -100,7 +100,7 @@ def _rectangular(twin: Twin, layers: list[Layer]) -> list[Layer]:
 
 
 def _transposed(layer: Layer) -> Layer:
-    """Returns a linear layer with its weight read in the other of the two orders (inputs, outputs) and (outputs,
+    """Returns a linear layer with the order of its weight's axes switched between (inputs, outputs) and (outputs,
     inputs)."""
 
     def turned(rule: layouts.Rule) -> layouts.Rule:
@@ -115,29 +115,29 @@ def _transposed(layer: Layer) -> Layer:
 
 
 def _forms(twin: Twin, kind: str) -> Counter[object]:
-    """How many layers of this kind the model has, by their form: kind, shape and parameters."""
+    """Returns how many layers of this kind the model has, by their form: kind, shape and parameters."""
     return Counter(_form(twin, layer) for layer in twin.layers if layer.kind == kind)
 
 
 def _form(twin: Twin, layer: Layer) -> object:
-    """A value that is equal for two layers with the same kind, shape and parameters, in PyTorch's terms."""
+    """Returns a value that is equal for two layers with the same kind, shape and parameters, in PyTorch's terms."""
     names = {name for part in layer.parts for name in part.of} - {layouts.COUNTER}
-    # without the bias of a linear layer, because the code around the layer may add it
+    # the bias of a linear layer is ignored, because the code around the layer may add it
     return twin.signature(layer), frozenset(
         names - {"bias"} if layer.kind == "linear" else names
     )
 
 
 def _with_layers(twin: Twin, new: Sequence[Layer]) -> Twin:
-    """Returns the twin with the layers `new` among its own, each at the place of its first variable. Their variables
-    are no longer listed as single tensors."""
+    """Returns the twin with the layers `new` inserted, each at the place of its first variable. The variables of these
+    layers are no longer listed as single tensors."""
     if not new:
         return twin
     names = {part.name for layer in new for part in layer.parts}
     indices = {name: index for index, name in enumerate(twin.variables)}
 
     def index_of(layer: Layer) -> int:
-        """The index of a layer's first variable among the variables of the model."""
+        """Returns the index of a layer's first variable among the variables of the model."""
         return indices[layer.parts[0].name]
 
     layers = [*twin.layers, *new]
@@ -151,19 +151,20 @@ def _with_layers(twin: Twin, new: Sequence[Layer]) -> Twin:
 
 
 def with_biases(twin: Twin, other: Twin) -> Twin:
-    """Returns the twin with some tensors outside all layers read as biases of layers that have none. Tensor and layer
-    must be in the same module and fit each other, and the other model must have exactly that many more layers of that
-    shape with a bias. A graph convolution, for example, adds its bias after the sum over the neighbours."""
+    """Returns the twin with some tensors outside all layers read as biases of layers without a bias. Tensor and layer
+    must be in the same module and fit each other, and the number of such pairs must equal the number of layers with a
+    bias, of the same shape, that this model lacks compared with the other one. A graph convolution, for example, adds
+    its bias after the sum over the neighbours."""
     lacking = Counter(map(other.signature, filter(_has_bias, other.layers)))
     lacking.subtract(map(twin.signature, filter(_has_bias, twin.layers)))
-    # the single tensors, by the module that they are in, and their shape
+    # the single tensors, by their module and their shape
     biases: dict[object, list[Layer]] = {}
     for single in twin.singles:
         biases.setdefault((parent_of(single.path), twin.signature(single)[1]), []).append(
             single
         )
-    # the layers without a bias, by the same key: their module, and the number of their rows, which is the shape of a
-    # bias
+    # the layers without a bias, by the same kind of key: their module, and the number of their rows, which would be the
+    # shape of a bias
     owners: dict[object, list[Layer]] = {}
     for layer in twin.layers:
         if layer.kind in _BIASED and not _has_bias(layer):
@@ -175,7 +176,7 @@ def with_biases(twin: Twin, other: Twin) -> Twin:
         if len(owners[key]) == 1 == len(biases.get(key, ()))
     ]
     counts = Counter(twin.signature(layer) for layer, _ in pairs)
-    # only if the numbers agree: with one bias more or one less, the choice would be a guess
+    # the numbers must agree: with one bias more or one fewer, the choice would be a guess
     joined = {
         id(layer): layer._replace(
             parts=(*layer.parts, bias.parts[0]._replace(of=("bias",))),
@@ -195,14 +196,15 @@ _BIASED: Final = ("linear", "conv")
 
 
 def _has_bias(layer: Layer) -> bool:
-    """Whether a layer is linear or a convolution, and has a bias."""
+    """Whether a layer is a linear layer or a convolution, and has a bias."""
     return layer.kind in _BIASED and any(part.of == ("bias",) for part in layer.parts)
 
 
 def with_kinds(twin: Twin, other: Twin) -> Twin:
     """Returns the twin with some layers read as another kind: convolutions that may cover the whole image (such as 1x1
-    on a pooled image) as linear layers, and embeddings as tensors in no layer. The other model must have exactly that
-    many more of the new kind, and no layer of the old kind with that shape."""
+    on a pooled image) as linear layers, and embeddings as tensors outside layers. Layers of one shape are rewritten
+    only if the other model has exactly that many more layers of the new kind, and no layer of the old kind with that
+    shape."""
     for rewrite in (_as_linear, _as_single):
         ours, theirs = (
             Counter(one.signatures([*one.layers, *one.singles])) for one in (twin, other)
@@ -211,7 +213,7 @@ def with_kinds(twin: Twin, other: Twin) -> Twin:
         for layer in twin.layers:
             new = rewrite(twin, layer)
             own, form = twin.signature(layer), twin.signature(new or layer)
-            # any other count would leave open which of the layers to rewrite
+            # with any other count, it would be unclear which of the layers to rewrite
             if new is None or theirs[own] or ours[own] != theirs[form] - ours[form]:
                 layers.append(layer)
             elif new.kind == "same":
@@ -223,9 +225,9 @@ def with_kinds(twin: Twin, other: Twin) -> Twin:
 
 
 def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
-    """Returns a convolution as the linear layer that it equals on an image of the size of its kernel. None for any
-    other layer, and for a convolution with groups, a stride or a padding."""
-    # with groups, an output depends on some of the channels only, unlike that of a linear layer
+    """Returns a convolution as the linear layer to which it is equivalent on an image of the size of its kernel.
+    Returns None for any other layer, and for a convolution with groups, a stride or a padding."""
+    # with groups, an output depends on only some of the channels, unlike the output of a linear layer
     if layer.kind != "conv" or layer.settings.get("groups", 1) != 1:
         return None
     shape: Any = twin.signature(layer)[-1]
@@ -241,7 +243,7 @@ def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
         else part
         for part in layer.parts
     )
-    # a layer without settings must stay without, because it is then listed as a layer whose settings are not known
+    # a layer without settings must not get any, because it is listed as a layer whose settings are not known
     settings: dict[str, object] = (
         {"activation": layer.settings.get("activation")} if layer.settings else {}
     )
@@ -251,19 +253,20 @@ def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
 
 
 def _is_each(setting: object, usual: int) -> bool:
-    """Whether a setting, a number or one for each axis, is `usual` everywhere or is not stated (None)."""
+    """Whether a setting is `usual` on every axis, or is not stated (None). A setting is a number or has one number for
+    each axis."""
     return setting is None or set(
         setting if isinstance(setting, tuple | list) else [setting]
     ) <= {usual}
 
 
 def _as_single(twin: Twin, layer: Layer) -> Layer | None:
-    """Returns an embedding as a tensor that is in no layer; None for any other layer."""
+    """Returns an embedding as a tensor outside layers; None for any other layer."""
     if layer.kind != "embedding":
         return None
     (part,) = layer.parts
     (shape,) = twin.shapes(layer).values()
-    # without axes of length 1, as all tensors that are in no layer are compared
+    # axes of length 1 are dropped, because all tensors outside layers are compared without such axes
     rule = layouts.reshaped(part.rule, [size for size in shape if size != 1], shape)
     return layer._replace(kind="same", parts=(part._replace(of=("",), rule=rule),), settings={})
 
@@ -273,12 +276,12 @@ def _as_single(twin: Twin, layer: Layer) -> Layer | None:
 
 def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str]]:
     """Pairs the tensors that belong to no layer. They are paired by `names=`, by equal paths, or by their order among
-    the tensors of one shape, if both models have the same number of that shape and the names do not contradict the
-    order. Returns a list of pairings, each a dict of the target's paths by the source's. The first has only the sure
-    pairs. If other tensors may correspond, the list also has the sure pairs together with the others paired in order,
-    and together with the others paired by names. Raises `StateError` if `names=` pairs two tensors of different
-    shapes."""
-    # a signature is the kind, which is the same for all of these, and the shape
+    the tensors of the same shape; the order is used only if both models have the same number of such tensors and the
+    names do not contradict it. Returns a list of pairings, each a dict of the target's paths by the source's. The first
+    pairing contains only the sure pairs. If other tensors may correspond, two more pairings follow: the sure pairs plus
+    the other tensors paired in order, and the sure pairs plus the other tensors paired by names. Raises `StateError` if
+    `names=` pairs two tensors of different shapes."""
+    # a signature consists of the kind, which is the same for all of these tensors, and the shape
     ours, theirs = (
         {layer.path: twin.signature(layer)[1:] for layer in twin.singles}
         for twin in (source, target)
@@ -294,21 +297,21 @@ def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str
                 f"names= pairs {source_path!r} with {target_path!r}, but their shapes are "
                 f"{ours[source_path]} and {theirs[target_path]}"
             )
-    # names= may pair a tensor with one of another path although both models have a tensor at its own path
+    # names= may pair a tensor with a tensor at another path although both models have a tensor at its own path
     taken = {*sure, *sure.values()}
     sure |= {
         path: path
         for path, form in ours.items()
         if path not in taken and theirs.get(path) == form
     }
-    # first by their whole shapes, because the axes of length 1 distinguish more tensors
+    # first by their complete shapes, because axes of length 1 distinguish more tensors
     _pair_alike(_whole_shapes(source), _whole_shapes(target), sure)
     in_order, likely = _pair_alike(ours, theirs, sure)
     return [sure, *(pairs for pairs in (sure | in_order, sure | likely) if pairs != sure)]
 
 
 def _whole_shapes(twin: Twin) -> dict[str, object]:
-    """The shapes of the tensors in no layer, by path, including axes of length 1."""
+    """Returns the shapes of the tensors outside layers, by path, including axes of length 1."""
     return {
         layer.path: tuple(twin.variables[layer.parts[0].name].shape) for layer in twin.singles
     }
@@ -317,10 +320,10 @@ def _whole_shapes(twin: Twin) -> dict[str, object]:
 def _pair_alike(
     ours: Mapping[str, object], theirs: Mapping[str, object], sure: dict[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """If both models have the same number of tensors of a shape, and the names do not contradict their order, pairs
-    these tensors in order and adds the pairs to `sure`, a dict of the target's paths by the source's. Returns two
-    pairings of the tensors of all other shapes in the same form: in their order, and by names. `ours` and `theirs` give
-    the shape of each tensor by its path; tensors in `sure` are left out."""
+    """Pairs tensors of the same shape in their order if both models have the same number of tensors of that shape and
+    the names do not contradict the order. Adds these pairs to `sure`, a dict of the target's paths by the source's.
+    Returns two more such dicts with the tensors of all other shapes: paired in their order, and paired by names. `ours`
+    and `theirs` map the path of each tensor to its shape; tensors in `sure` are left out."""
     in_order: dict[str, str] = {}
     likely: dict[str, str] = {}
     # only tensors of the same shape can be mistaken for one another
@@ -339,7 +342,7 @@ def _pair_alike(
 
 
 def pairs_of(source: Twin, target: Twin, paths: Mapping[str, str]) -> Pairs:
-    """Returns the pairs of single tensors, as layers, for a pairing of `pair_singles`."""
+    """Returns the pairs of single tensors, as layers, for a pairing (`paths`) that `pair_singles` has returned."""
     ours, theirs = ({layer.path: layer for layer in twin.singles} for twin in (source, target))
     return [
         (ours[source_path], theirs[target_path]) for source_path, target_path in paths.items()
