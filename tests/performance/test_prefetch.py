@@ -561,7 +561,7 @@ def test_many_at_once_and_one_inside_of_another(backend):
 def test_a_depth_below_one_is_named_at_once(depth):
     with pytest.raises(
         xdevice.errors.ArgumentError,
-        match=r"depth of prefetch must be an int of 1 or more, got",
+        match=r"depth of prefetch must be a positive int, got",
     ):
         xdevice.prefetch([], "cpu", depth=depth)
 

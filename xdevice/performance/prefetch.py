@@ -74,7 +74,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
     place = devices.parse(device)
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
         raise ArgumentError(
-            f"the depth of prefetch must be an int of 1 or more, got {shown(depth)}; to move batches without "
+            f"the depth of prefetch must be a positive int, got {shown(depth)}; to move batches without "
             f"prefetching, call xdevice.to_device(batch, device) in the loop"
         )
     # checked here, because a loop would raise the error only at its first batch

@@ -173,13 +173,13 @@ def length_of(operands: list[Operand]) -> int:
         shape = tuple(operand.value.shape)
         if not shape:
             raise ShapeError(
-                f"{operand.name} is a single number, which has no first axis to split; as a Python number, it "
-                "would be in every part"
+                f"{operand.name} is a single number, which has no first axis to split; pass a Python number to have "
+                "it in every part"
             )
         # the length of a TensorFlow symbol may be unknown
         if shape[0] is None:
             raise ShapeError(
-                f"the length of {operand.name} is not known while {operand.backend.name} traces a function; "
+                f"the length of {operand.name} is unknown while {operand.backend.name} traces a function; "
                 "split it outside that function"
             )
         if shape[0] != first.value.shape[0]:

@@ -384,7 +384,7 @@ def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -
         if missing:
             difference = f"has no tensor at {missing[0]!r}"
         elif extra:
-            difference = f"has a tensor at {extra[0]!r} too"
+            difference = f"also has a tensor at {extra[0]!r}"
         raise ContainerError(
             f"{name}[{i}] differs in structure from {name}[0]: it {difference}"
         )
@@ -493,7 +493,7 @@ def _models(operands: list[Operand]) -> list[Operand]:
             if variable in owners:
                 raise UnsupportedError(
                     f"{owners[variable].name} and {operand.name} share a variable, which replicate cannot keep shared; "
-                    "put them in one model, or leave one of them out"
+                    "put both in one model, or leave one of the two out"
                 )
         owners.update(dict.fromkeys(variables, operand))
         models.append(operand)

@@ -220,7 +220,7 @@ def item(x: Any) -> Any:
     inner = _tensor_of(x)
     if owned is None or inner is None:
         raise NotATensorError(
-            f"item expects one tensor, not {shown(x)} of type {type(x).__qualname__}; call it for each tensor"
+            f"item expects one tensor, not {shown(x)} of type {type(x).__qualname__}; call item for each tensor"
         )
     array = owned.backend.to_numpy(inner)
     if array.size != 1:

@@ -1,6 +1,5 @@
-"""The samples that the conformance suite (`xdevice.testing`) needs from an adapter: objects
-made by the framework itself, such as networks and gradients, which the rest of the contract
-does not make."""
+"""The samples that the conformance suite (`xdevice.testing`) needs from an adapter: objects that the framework itself
+creates, such as networks and gradients. The rest of the contract does not create such objects."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ class Work(NamedTuple):
     result: Any
     """The tensor that the work computes."""
     is_done: Callable[[], bool]
-    """Returns, without waiting, whether the work is done."""
+    """Returns, without waiting, whether the work is complete."""
 
 
 if TYPE_CHECKING:
@@ -31,20 +30,17 @@ if TYPE_CHECKING:
 
 
 class Samples(ABC):
-    """Samples of one framework, each written as the framework's users would write it, without
-    xdevice.
+    """Samples of one framework, written as the framework's users would write them, without xdevice.
 
-    If the framework does not have a sample, the method for that sample returns None, or another
-    value that the method's docstring names. The suite then skips the checks that need the
-    sample, and says so.
+    If the framework has nothing to return for a sample, the method returns None, or another value that the method's
+    docstring names. The suite then skips the checks that need this sample, and says so.
     """
 
     can_block: bool = False
     """Whether `Backend.blocking` waits for the work that `long_work` and `failing_work`
     start."""
     makes_memory_first: bool = False
-    """Whether a tensor has its memory before it is computed, so that `address` need not
-    wait."""
+    """Whether the memory of a tensor is allocated before the tensor is computed, so that `address` need not wait."""
 
     def __init__(self, backend: Any = None) -> None:
         self.backend = backend
@@ -52,14 +48,13 @@ class Samples(ABC):
 
     @abstractmethod
     def other_device(self) -> Device | None:
-        """Returns a second device on this machine for the suite, and creates it at the first call if necessary.
+        """Returns a second device on this machine for the suite. Creates this device at the first call if necessary.
         Returns None if the framework has no devices other than cpu:0 and GPUs, real or virtual. The suite calls this
-        method often, and for the first time before it uses the framework."""
+        method often; the first call is before the suite uses the framework."""
 
     @abstractmethod
     def native_ones(self, *shape: int) -> Any:
-        """Returns a tensor of ones with this shape, made by the framework's own function,
-        without naming a device."""
+        """Returns a tensor of ones with this shape, created by the framework's own function without naming a device."""
 
     def add(self, x: Any, y: Any) -> Any:
         """Returns `x + y`, computed by the framework."""
@@ -67,10 +62,10 @@ class Samples(ABC):
 
     @abstractmethod
     def address(self, x: Any) -> int | None:
-        """Returns the address at which the memory of a tensor begins, and waits until the
-        tensor is computed if necessary; None if the framework does not tell the address. For a
-        view, this is the address of the view's own first element, or of the memory that the
-        view shares. The suite does not call this method for a tensor without elements."""
+        """Returns the address at which the memory of a tensor begins, and waits until the tensor is computed if
+        necessary. Returns None if the framework does not reveal the address. For a view, this is the address of the
+        view's own first element, or the address of the memory that the view shares. The suite does not call this method
+        for a tensor without elements."""
 
     @abstractmethod
     def gradient(self, function: Callable[[Any], Any], x: Any) -> Any:
@@ -78,18 +73,17 @@ class Samples(ABC):
         has no gradients."""
 
     def requires_grad(self, x: Any) -> bool | None:
-        """Whether a tensor is marked as one that gets a gradient; None if the framework does
-        not mark tensors."""
+        """Whether a tensor is marked as requiring a gradient; None if the framework does not mark tensors."""
         return None
 
     def marked(self, x: Any) -> Any:
-        """Returns a tensor with the values of `x` that is marked as one that gets a gradient;
-        `x` itself, unmarked, if the framework does not mark tensors."""
+        """Returns a tensor with the values of `x` that is marked as requiring a gradient. Returns `x` itself, unmarked,
+        if the framework does not mark tensors."""
         return x
 
     def native_devices(self) -> Sequence[Any] | None:
-        """Returns the framework's own objects for all its devices, the CPU first; None if the
-        framework cannot list its devices."""
+        """Returns the framework's own objects for all its devices, beginning with the CPU; None if the framework cannot
+        list its devices."""
         return None
 
     def floats(self) -> Any:
@@ -98,47 +92,44 @@ class Samples(ABC):
         return self.native_ones(2)
 
     def modes(self) -> Modes:
-        """Returns, by name, modes of the framework that each thread sets separately, such as
-        "no gradients"; {} if there are none. Each mode is a pair of functions: the first makes
-        a context manager that enters the mode, and the second returns whether this thread is in
-        the mode."""
+        """Returns, by name, modes of the framework that each thread sets separately, such as "no gradients"; {} if
+        there are no such modes. Each mode is a pair of functions: the first creates a context manager that enters the
+        mode, and the second returns whether this thread is in the mode."""
         return {}
 
     def draw(self) -> object:
-        """Returns a few Python numbers from the framework's default random generators;
-        `NotImplemented` if it has none."""
+        """Returns a few Python numbers from the framework's default random generators; `NotImplemented` if the
+        framework has no such generators."""
         return NotImplemented
 
     def determinism(self) -> object:
-        """Returns the values of the framework's settings that `Reproducibility.deterministic`
-        changes, which the suite compares with `==`; `NotImplemented` if it changes no settings
-        of this framework."""
+        """Returns the values of those settings of the framework that `Reproducibility.deterministic` changes. The suite
+        compares the values with `==`. Returns `NotImplemented` if `deterministic` changes no settings of this
+        framework."""
         return NotImplemented
 
     def loader(self, items: Iterable[Any]) -> Any:
-        """Returns a loader of the framework over `items`, which are NumPy arrays; each array is
-        a batch. Returns None if the framework has no loaders."""
+        """Returns a loader of the framework over `items`. These are NumPy arrays, each of which is a batch. Returns
+        None if the framework has no loaders."""
         return None
 
     def network(self, inputs: int, outputs: int) -> Any:
-        """Returns a new model of one linear layer with this number of inputs and outputs, in
-        the framework's own classes, on cpu:0, with its variables made; None if the framework
-        has no models."""
+        """Returns a new model that consists of one linear layer with this number of inputs and outputs. It uses the
+        framework's own classes, is on cpu:0, and has its variables already. Returns None if the framework has no
+        models."""
         return None
 
     def settings(self) -> Any:
-        """Returns a new model of the framework's own layers on cpu:0, with its variables made:
-        a linear layer of 3 inputs and 4 outputs, a leaky ReLU with a slope of 1/4, and, in a
-        block inside the model, a dropout of 3/8 and a max pool of 2 axes with windows of 3 x 2
-        at a stride of 1 x 2. The suite calls the model on a tensor of the shape (1, 3, 3, 3).
-        Returns None if the framework has no models, or if the adapter does not know the
-        settings of layers."""
+        """Returns a new model of the framework's own layers on cpu:0, which has its variables already. The layers are a
+        linear layer with 3 inputs and 4 outputs, a leaky ReLU with a slope of 1/4, and, in a block inside the model, a
+        dropout of 3/8 and a two-dimensional max pooling with windows of 3 x 2 and strides of 1 x 2. The suite calls the
+        model with a tensor of shape (1, 3, 3, 3). Returns None if the framework has no models, or if the adapter cannot
+        read the settings of layers."""
         return None
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
-        """Returns, by name, a function for every kind of model that the adapter can move; {} if
-        there are none. Each call of a function makes a new model on cpu:0, with its variables
-        made."""
+        """Returns, by name, a function for every kind of model that the adapter can move; {} if the framework has no
+        models. Each call of a function creates a new model on cpu:0, which has its variables already."""
         return {}
 
     def variables(self, model: Any) -> Mapping[str, Any]:
@@ -147,34 +138,30 @@ class Samples(ABC):
         return {}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]] | None:
-        """Returns a model in which two layers share a parameter, and a function that returns
-        whether they still share it in the model that it is called with; None if there is no
-        such model."""
+        """Returns a model in which two layers share a parameter, and a function that accepts this model, or a copy of
+        it, and returns whether its layers still share the parameter. Returns None if there is no such model."""
         return None
 
     def sharing(self) -> tuple[Any, Any, Callable[[], bool]] | None:
-        """Returns two models that share a tensor, such as a buffer, which a move replaces with
-        a new tensor, and a function without arguments that returns whether the models still
-        share it; None if there are no such models."""
+        """Returns two models that share a tensor, and a function without arguments that returns whether the models
+        still share it. A move must replace this tensor, for example a buffer, by a new one. Returns None if there are
+        no such models."""
         return None
 
     def spread(self, device: Device) -> Any:
-        """Returns a model with one part on cpu:0 and another on `device`; None if the framework
-        has no models."""
+        """Returns a model with one part on cpu:0 and another part on `device`; None if the framework has no models."""
         return None
 
     def unbuilt(self) -> Any:
-        """Returns a model that has no variables yet; None if the framework makes the variables
-        of every model at once."""
+        """Returns a model that has no variables yet; None if the framework creates the variables together with the
+        model."""
         return None
 
     def trainable(self) -> tuple[Any, Step] | None:
-        """Returns a model of 4 inputs and 1 output on cpu:0, and a function that trains it for
-        one step on `x, y` and returns the loss as a Python number; None if the framework has no
-        models.
+        """Returns a model with 4 inputs and 1 output on cpu:0, and a function that trains the model for one step on `x,
+        y` and returns the loss as a Python number. Returns None if the framework has no models.
 
-        The first weights are the same at each call. The step uses an optimizer with state, such
-        as momentum.
+        The initial weights are the same at each call. The step uses an optimizer with state, such as momentum.
         """
         training = self.optimized()
         if training is None:
@@ -183,16 +170,15 @@ class Samples(ABC):
         return model, step
 
     def optimized(self) -> tuple[Any, Any, Step] | None:
-        """Returns the model of `trainable`, its optimizer, and the function that trains the
-        model for one step. Returns None if the adapter does not treat optimizers as models, or
-        if optimizers have their state from the start."""
+        """Returns the model of `trainable`, its optimizer, and the function that trains the model for one step. Returns
+        None if the adapter does not treat optimizers as models, or if optimizers have all their state from the
+        beginning."""
         return None
 
     def holders(self, x: Any) -> Mapping[str, tuple[Any, Callable[[Any], tuple[Any, object]]]]:
-        """Returns, by name, objects of the framework that hold the tensor `x` and are neither
-        tensors nor models; {} if there are none. With each object comes a function that takes
-        the object, or a moved copy of it, and returns its tensor and another part, which the
-        suite compares as text."""
+        """Returns, by name, objects of the framework that hold the tensor `x` and are neither tensors nor models; {} if
+        there are no such objects. Each object is paired with a function that accepts the object, or a moved copy of the
+        object, and returns its tensor and another part. The suite compares the `str` of that part."""
         return {}
 
     def failing_work(self) -> Any:
@@ -200,18 +186,17 @@ class Samples(ABC):
         framework always raises errors at the line that causes them."""
         return None
 
-    def settle(self) -> None:  # noqa: B027  # most samples have switched nothing on
-        """Switches off all settings of the framework that `failing_work` and `long_work` have
-        switched on."""
+    def settle(self) -> None:  # noqa: B027  # most samples have enabled nothing
+        """Disables all settings of the framework that `failing_work` and `long_work` have enabled."""
 
     def long_work(self, device: Device) -> Work | None:
-        """Starts work that takes a tenth of a second or more on a device, and returns it; None
-        if the framework does not tell whether work is done."""
+        """Starts work that takes at least a tenth of a second on a device, and returns the work. Returns None if the
+        framework does not reveal whether work is complete."""
         return None
 
 
 class Sampling(Primitives):
-    """The capability of being tested by the conformance suite."""
+    """The capability that the conformance suite needs for testing an adapter."""
 
     needs: ClassVar[tuple[str, ...]] = ("samples",)
 

@@ -1,4 +1,4 @@
-"""The conformance suite: the checks that every adapter must pass, ours and any third party's.
+"""The conformance suite: the checks that every adapter must pass, whether ours or a third party's.
 
 A third party's test file is three lines, and pytest does the rest::
 
@@ -7,12 +7,11 @@ A third party's test file is three lines, and pytest does the rest::
     class TestMyBackend(Conformance):
         backend = "mybackend"
 
-Tensors are made on the device `home`; checks that need two devices use `other` too. By default
-the suite runs with cpu:0 as `home`, and with the first GPU or a device that the adapter's
-samples make as `other`. If there are GPUs, real or virtual, it runs again with gpu:0 and gpu:1.
-Checks of a capability (an optional part of an adapter) that the adapter lacks are skipped. The
-end of the run lists these capabilities, with the methods to write. Checks that need a model or
-function that the adapter's samples do not have are skipped too, so read the reasons of skipped
+Tensors are created on the device `home`. Checks that need two devices also use `other`. By default, the suite runs with
+cpu:0 as `home`; `other` is the first GPU or a device that the adapter's samples create. If there are GPUs, real or
+virtual, the suite runs again with gpu:0 and gpu:1. Checks of a capability (an optional part of an adapter) that the
+adapter lacks are skipped. These capabilities are listed at the end of the run, with the methods to write. Checks that
+need a model or function that the adapter's samples do not provide are skipped too, so read the reasons of skipped
 tests.
 
 docs/reference/adapters.md says what is checked for each method.
@@ -53,6 +52,6 @@ class Conformance(
     CreationChecks,
     DeviceChecks,
 ):
-    """All checks of an adapter. Subclass this class, name the `backend`, and let pytest collect
-    the tests. The checks run from the last of the base classes to the first, so basic checks
-    come before those that may spoil the process, such as eight threads at once."""
+    """All checks of an adapter. Subclass this class, name the `backend`, and let pytest collect the tests. The checks
+    run from the last of the base classes to the first, so basic checks come before checks that may spoil the process,
+    such as eight threads at once."""

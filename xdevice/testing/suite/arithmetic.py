@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class ArithmeticChecks(Suite):
-    """Checks of array namespaces. An adapter may have no array namespace and raise
-    `UnsupportedError`, but a namespace must have all kernels."""
+    """Checks of array namespaces. An adapter may have no array namespace and raise `UnsupportedError`, but if it has a
+    namespace, this must contain all kernels."""
 
     @needs("Arithmetic")
     def test_a_namespace_is_whole_or_refused(self) -> None:
@@ -37,13 +37,13 @@ class ArithmeticChecks(Suite):
         assert not missing, f"namespace() lacks {', '.join(missing)}"
         self.needs_kernels()
         x = self.make([[1, 2], [3, 4]])
-        # in a new thread, so that settings of the framework for the thread end with it
+        # run in a new thread, so that the framework's settings for this thread end with the
+        # thread
         self.in_thread(self.check_kernels, x)
 
     def check_kernels(self, x: Any) -> None:
-        """Checks one kernel of each kind, with results that are exact in float32, on the
-        integer matrix `x`, `[[1, 2], [3, 4]]`. Does nothing if the adapter refuses a
-        namespace."""
+        """Checks one kernel of each kind on `x`, the integer matrix `[[1, 2], [3, 4]]`. The results are exact in
+        float32. Does nothing if the adapter refuses a namespace."""
         try:
             xp = xdevice.array_namespace(x)
         except UnsupportedError:
@@ -73,7 +73,7 @@ class ArithmeticChecks(Suite):
         )
         assert xdevice.to_numpy(x).tolist() == numbers
 
-    # gradients of sums of numbers, which every framework can compute
+    # these are gradients of sums of numbers, which every framework can compute
 
     @needs("Gradients")
     def test_gradients_are_right_or_refused(self) -> None:
@@ -82,25 +82,25 @@ class ArithmeticChecks(Suite):
         x, y, unused, constant = (self.make(value) for value in (2.0, 3.0, [[1.0, 2.0]], 5.0))
         if self.requires_grad(constant) is not None:
             constant = self.samples.marked(constant)
-        # in no mode, and in each mode that the samples have, such as "no gradients"
+        # tested without a mode, and in each mode of the samples, such as "no gradients"
         for mode, _ in ((nullcontext, None), *self.samples.modes().values()):
             self.in_thread(self.check_gradients, [x, y, x, unused], constant, mode)
 
     def check_gradients(
         self, leaves: list[Any], constant: Any, mode: Callable[[], AbstractContextManager[Any]]
     ) -> None:
-        """Checks the value and the gradients of `2 * x + constant + y + x` with respect to
-        `leaves`: x, y, x again, and a tensor that is not used. `mode` makes a block in which
-        the gradients are taken. Does nothing if the adapter refuses gradients."""
+        """Checks the value and the gradients of `2 * x + constant + y + x` with respect to `leaves`: x, y, x again, and
+        a tensor that is not used. `mode` creates a block in which the gradients are computed. Does nothing if the
+        adapter refuses gradients."""
         add, calls = self.samples.add, []
 
         def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
-            """Returns the loss, and two values beside it: the tensor y and a text."""
+            """Returns the loss, and two more values: the tensor y and a string."""
             calls.append(inputs)
             twice = add(inputs[0], inputs[0])
             return add(add(twice, constant), add(inputs[1], inputs[2])), [inputs[1], "text"]
 
-        # compared at the end: the tensors' marks and gradients must not change
+        # compared at the end, because the tensors' marks and gradients must not change
         before = [self.flags(x) for x in (*leaves, constant)]
         try:
             with mode():
@@ -139,13 +139,12 @@ class ArithmeticChecks(Suite):
         )
 
     def assert_number(self, x: Any, number: float, name: str) -> None:
-        """Checks that `x` is a float32 tensor without axes that equals a number. `name` names
-        the tensor in the error."""
+        """Checks that `x` is a float32 tensor without axes that equals a number. The error calls the tensor `name`."""
         self.assert_holds(x, np.full((), number, "float32"), name)
 
     def flags(self, x: Any) -> Any:
-        """Returns two values that the caller compares later: whether a tensor is marked as one
-        that gets a gradient, and the values of its gradient, or None if it has no gradient."""
+        """Returns two values that the caller compares later: whether a tensor is marked as requiring a gradient, and
+        the values of its gradient, or None if the tensor has no gradient."""
         grad = getattr(x, "grad", None)
         return self.requires_grad(x), None if grad is None else self.adapter.to_numpy(
             grad
@@ -158,8 +157,8 @@ class ArithmeticChecks(Suite):
         self.in_thread(self.check_nested_gradients, x)
 
     def check_nested_gradients(self, x: Any) -> None:
-        """Checks that `value_and_grad` can be nested. The value of the inner call, `x + x`,
-        must still depend on `x` in the outer call, so that its gradient is 2."""
+        """Checks that `value_and_grad` can be nested. The value of the inner call, `x + x`, must still depend on `x` in
+        the outer call, where its gradient must be 2."""
         add = self.samples.add
 
         def outer(inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -186,15 +185,15 @@ class ArithmeticChecks(Suite):
         self.in_thread(self.check_stop_gradient, x)
 
     def check_stop_gradient(self, x: Any) -> None:
-        """Checks that for `x` = 2 the value of `x + stop_gradient(x)` is 4 and its gradient is
-        1, and that the stopped tensor is 2 and on the device of `x`."""
+        """Checks that for `x` = 2 the value of `x + stop_gradient(x)` is 4 and its gradient is 1, and that the result
+        of `stop_gradient` is 2 and is on the device of `x`."""
         stopped = []
 
         def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
-            """Returns `x + stop_gradient(x)` as the loss, and the stopped tensor beside it."""
+            """Returns `x + stop_gradient(x)` as the loss, and `stop_gradient(x)` as another value."""
             stopped.append(self.adapter.stop_gradient(inputs[0]))
             assert self.adapter.device_of(stopped[0]) is self.home_device, (
-                "stopped on another device"
+                "the result of stop_gradient is on another device"
             )
             return self.samples.add(inputs[0], stopped[0]), stopped
 
@@ -213,18 +212,18 @@ class ArithmeticChecks(Suite):
         self.in_thread(self.check_update, list(zip(leaves, grads, strict=True)))
 
     def marked(self, *arrays: list[float]) -> list[Any]:
-        """Returns tensors with these values that are marked as tensors that get gradients."""
+        """Returns tensors with these values that are marked as requiring gradients."""
         return [self.samples.marked(self.make(array)) for array in arrays]
 
     def check_update(self, rows: list[tuple[Any, Any]]) -> None:
         """Checks `update` with a rule that adds the gradient to the parameter, first without and then with permission
-        to write into its arguments. The new parameters must be right, and not be marked as tensors that get gradients.
-        If the rule may write, it must get copies. `rows` has the two pairs of a parameter and its gradient that
-        `test_an_update_is_in_memory_of_its_own` makes."""
+        to write into its arguments. The new parameters must be right, and must not be marked as requiring gradients. If
+        the rule may write, its arguments must be copies. `rows` contains two pairs of a parameter and its gradient,
+        which `test_an_update_is_in_memory_of_its_own` creates."""
         operands: list[Any] = []
 
         def rule(p: Any, g: Any) -> Any:
-            """Returns the new parameter, `p + g`, and keeps both operands."""
+            """Returns the new parameter, `p + g`, and stores both operands."""
             operands.extend((p, g))
             return self.samples.add(p, g)
 
@@ -243,7 +242,7 @@ class ArithmeticChecks(Suite):
                 assert not self.requires_grad(x), (
                     "the new parameter is marked as one that gets a gradient"
                 )
-        # the operands of the last step, whose rule may write
+        # these are the operands of the last step, whose rule may write
         for x, y in zip((x for row in rows for x in row), operands, strict=True):
             if self.adapter.can_write(x):
                 self.assert_apart(x, y, "the arguments of the rule")

@@ -1,4 +1,4 @@
-"""`Suite`, the base class of all checks: chooses devices, makes tensors, and compares them."""
+"""`Suite`, the base class of all checks: chooses devices, and creates and compares tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import xdevice
 from xdevice.base import devices
 from xdevice.base.dtypes import host_dtype
-from xdevice.core import scopes  # noqa: F401  # importing it makes `with device:` work, if a check runs alone
+from xdevice.core import scopes  # noqa: F401  # this import makes `with device:` work if a check runs alone
 
 from . import values
 from .capabilities import described, lacking
@@ -36,8 +36,8 @@ class Planned(Exception):  # noqa: N818  # an exception of the tests, and not an
 
 
 def refusal_of(ask: Callable[[], object]) -> str | None:
-    """Returns the text of the `UnsupportedError` that `ask()` raises; None if `ask()` raises no
-    such error. Fails the check if the text does not say what to use instead."""
+    """Returns the message of the `UnsupportedError` that `ask()` raises; None if `ask()` does not raise this error.
+    Fails the check if the message does not say what to use instead."""
     try:
         ask()
     except xdevice.errors.UnsupportedError as error:
@@ -47,8 +47,7 @@ def refusal_of(ask: Callable[[], object]) -> str | None:
 
 @contextmanager
 def skipping_what_is_refused() -> Iterator[None]:
-    """A block in which an `UnsupportedError` skips the check, with the text of the error as the
-    reason."""
+    """A block in which an `UnsupportedError` skips the check. The reason is the message of the error."""
     try:
         yield
     except xdevice.errors.UnsupportedError as error:
@@ -56,22 +55,20 @@ def skipping_what_is_refused() -> Iterator[None]:
 
 
 def _whole_text(error: Exception) -> str:
-    """Returns the text of an `UnsupportedError`. Fails the check if the text does not say what
-    to use instead."""
-    # xdevice's own errors have that after a semicolon
+    """Returns the message of an `UnsupportedError`. Fails the check if the message does not say what to use instead."""
+    # in xdevice's own errors, this advice follows a semicolon
     text = str(error)
     assert "; " in text, f"the message must say what to use instead: {text}"
     return text
 
 
 def _skip(reason: str, **_: Any) -> None:
-    """Skips the check. pytest calls this function in the place of the check, with the check's
-    fixtures as keywords."""
+    """Skips the check. pytest calls this function instead of the check, and passes the check's fixtures as keywords."""
     pytest.skip(reason)
 
 
 def once(test: Callable[..., None]) -> Callable[..., None]:
-    """Marks a check that does not depend on the home device, and so runs on one device only."""
+    """Marks a check that does not depend on the home device, so that it runs on one device only."""
     test.runs_once = True  # type: ignore[attr-defined]
     return test
 
@@ -83,14 +80,13 @@ class Suite:
     backend: ClassVar[str] = ""
     """The backend under test."""
     home: str = ""
-    """The device on which the checks make their tensors. If it is empty, the suite runs on
-    cpu:0, and also on gpu:0 if there is one."""
+    """The device on which the checks create their tensors. If this is "", the suite runs on cpu:0, and again on gpu:0
+    if that exists."""
     other: str | None = None
-    """The second device of checks that need two. If it is None, the second device is another
-    GPU, or else the device that the adapter's samples make, or else cpu:0."""
+    """The second device, for checks that need two. If this is None, the second device is another GPU, or else the
+    device that the adapter's samples create, or else cpu:0."""
     computes: ClassVar[bool] = True
-    """Whether the framework has kernels for the GPU. If not, it can only place and copy tensors
-    there."""
+    """Whether the framework has kernels for the GPU. If not, it can only place tensors on the GPU and copy them."""
     child_setup: ClassVar[str] = ""
     """Python code that child processes run before anything else."""
     patience: ClassVar[float] = 60
@@ -99,7 +95,7 @@ class Suite:
     # the devices that checks run on
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Makes one test of each check for each home device."""
+        """Turns each check into one test for each home device."""
         if "place" in metafunc.fixturenames:
             metafunc.parametrize(
                 "place", homes_of(type(self), metafunc.function), scope="function"
@@ -107,17 +103,17 @@ class Suite:
 
     @pytest.fixture(autouse=True)
     def _select(self, place: str, request: pytest.FixtureRequest) -> Iterator[None]:
-        """Prepares a check on the home device `place`, or skips it if the adapter lacks a
-        capability that it needs, or if this machine does not have the device."""
-        # pytest makes a new object for each test, so this changes no other check
+        """Prepares a check on the home device `place`. Skips the check if the adapter lacks a capability that the check
+        needs, or if this machine does not have the device."""
+        # pytest creates a new object for each test, so this changes no other check
         self.home = place
         absent = lacking(self.adapter, request.function)
         request.node.user_properties += [
             ("xdevice lacks", f"{self.backend} lacks {described(name)}") for name in absent
         ]
         if absent or not self.has_home():
-            # skipped by `_skip` and not here, because pytest's summary joins skips from one
-            # line of code, but lists skips in fixtures individually
+            # `_skip` skips the check, because pytest's summary groups skips that come from the
+            # same line of code, but lists skips in fixtures individually
             reason = f"lacks {', '.join(absent)}" if absent else f"has no {place} here"
             request.node.obj = partial(_skip, f"{self.backend} {reason}")
             yield
@@ -127,19 +123,18 @@ class Suite:
 
     def has_home(self) -> bool:
         """Whether this machine has the home device."""
-        # makes the second device first, because some frameworks can make one only before they
-        # are used
+        # the second device is created first, because some frameworks can create one only before
+        # they are used
         self.samples.other_device()
         return self.adapter.has(self.home_device)
 
     @contextmanager
     def select(self) -> Iterator[None]:
-        """A block that every check runs inside: it makes the second device, and selects the
-        backend."""
+        """A block around every check, which creates the second device and selects the backend."""
         self.home = self.home or HOMES[0]
         self.second_device_or_none()
         with xdevice.use_backend(self.backend):
-            # ignores the errors of earlier work, for which the device has no kernels
+            # errors of earlier work are ignored, because the device has no kernels for this work
             if not self.computes:
                 with suppress(Exception):
                     xdevice.sync()
@@ -161,12 +156,11 @@ class Suite:
         return samples
 
     def second_device_or_none(self) -> Device | None:
-        """Returns `other` if the class names it. Otherwise returns a GPU, a device that the
-        samples make, or cpu:0: the first in this order that exists and is not the home device;
-        None if there is none."""
+        """Returns `other` if the class sets it. Otherwise returns the first of these devices that exists and is not the
+        home device: a GPU, a device that the samples create, cpu:0. Returns None if there is no such device."""
         if self.other:
             return devices.parse(self.other)
-        # before GPUs are counted, which uses the framework: some frameworks can make a second
+        # called before GPUs are counted, because counting uses the framework, and some frameworks can create a second
         # device only before they are used
         other = self.samples.other_device()
         gpus = [devices.of("gpu", i) for i in range(self.adapter.count("gpu"))]
@@ -176,19 +170,18 @@ class Suite:
         )
 
     def second_device(self) -> Device:
-        """Returns the second device: see `second_device_or_none`. Skips the check if there is none."""
+        """Returns the second device: see `second_device_or_none`. Skips the check if there is no second device."""
         device: Device = skip_if_none(self.second_device_or_none(), "a second device")
         return device
 
     @property
     def home_device(self) -> Device:
-        """The home device, on which the checks make their tensors: `home` as a `Device`."""
-        # parsed at each use, because the text may name a device that the samples make later
+        """The home device, on which the checks create their tensors: `home` as a `Device`."""
+        # parsed at each use, because `home` may name a device that the samples create later
         return devices.parse(self.home)
 
     def devices_with_values(self) -> list[Device]:
-        """Returns the home device, and the second device if it has one whose tensors have
-        values."""
+        """Returns the home device, and the second device if it exists and its tensors have values."""
         return [
             place
             for place in self.all_devices()
@@ -201,15 +194,14 @@ class Suite:
         return [self.home_device] if second is None else [self.home_device, second]
 
     def second_device_with_values(self) -> Device:
-        """Returns the second device, or skips the check if there is none or its tensors have no
-        values."""
+        """Returns the second device. Skips the check if there is no second device, or if its tensors have no values."""
         there = self.second_device()
         if not self.holds_values(there):
             pytest.skip(f"{there} holds no values")
         return there
 
     def holds_values(self, device: Device) -> bool:
-        """Whether tensors on a device have values, as those on PyTorch's "meta" do not."""
+        """Whether tensors on a device have values. On PyTorch's "meta" device, they have none."""
         return device.kind != "meta"
 
     def needs_kernels(self) -> None:
@@ -222,13 +214,13 @@ class Suite:
     def make(
         self, data: Any = ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)), dtype: str | None = None
     ) -> Any:
-        """Returns a tensor with the values of `data` on the home device, in the dtype with the
-        name `dtype`; if that is None, in the dtype that `xdevice.tensor` chooses."""
+        """Returns a tensor with the values of `data` on the home device. `dtype` is the name of its dtype; if it is
+        None, `xdevice.tensor` chooses the dtype."""
         return xdevice.tensor(data, device=self.home, dtype=dtype)
 
     def dtypes(self) -> list[str]:
-        """Returns the dtypes that the framework can make and the devices of the checks can
-        hold. JAX without 64-bit, for example, refuses int64 and float64."""
+        """Returns the dtypes that the framework can create and that the devices of the checks can hold. For example,
+        JAX without 64-bit refuses int64 and float64."""
         lacked = {
             name for place in self.devices_with_values() for name in self.adapter.lacks(place)
         }
@@ -239,13 +231,13 @@ class Suite:
         ]
 
     def odd_arrays(self) -> dict[str, Array]:
-        """Returns, by name, the NumPy arrays from which `odd_tensors` makes tensors."""
+        """Returns, by name, the NumPy arrays from which `odd_tensors` creates tensors."""
         arrays = {name: values.extreme_values(name) for name in self.dtypes()}
-        # a number that float32 rounds, so that a detour through another dtype shows
+        # a number that float32 rounds, so that a detour through another dtype is detected
         arrays["0-d"] = np.array(-1 / 3, "float32")
         arrays["empty"] = np.zeros((2, 0), dtype="float32")
-        # larger than a page of memory, and with an odd number of elements, so that a copy in
-        # pieces ends inside a row
+        # larger than a page of memory, and with an odd number of elements, so that the pieces
+        # of a copy end inside a row
         arrays["long"] = np.random.default_rng(0).normal(size=(33, 1025)).astype("float32")
         return arrays | self._views(arrays["float32"])
 
@@ -256,24 +248,23 @@ class Suite:
             name: self.make(array, array.dtype.name)
             for name, array in self.odd_arrays().items()
         }
-        # in a block, because TensorFlow would slice on the GPU if there is one
+        # inside a block, because TensorFlow would slice on a GPU if there is one
         with self.home_device:
             return tensors | self._views(tensors["float32"])
 
     def odd(self) -> Iterator[tuple[str, Any, Array]]:
-        """Yields the name of each of the `odd_tensors`, the tensor, and the array that it was
-        made from."""
+        """Yields the name of each of the `odd_tensors`, the tensor, and the array from which it was created."""
         arrays = self.odd_arrays()
         for name, x in self.odd_tensors().items():
             yield name, x, arrays[name]
 
     def _views(self, x: Any) -> dict[str, Any]:
-        """Returns, by name, a slice and the transpose of `x`, an array or a tensor. Leaves out
-        those that the framework's tensors do not have, and both if the framework cannot compute
-        on the GPU."""
+        """Returns, by name, a slice and the transpose of `x`, an array or a tensor. Leaves out the slice if the
+        framework's tensors cannot be sliced, the transpose if they have no `T`, and both if the framework cannot
+        compute on the GPU."""
         views = {}
         tensor = self.make()
-        # neither is contiguous, so a copy of bytes that ignores strides gets it wrong
+        # neither is contiguous, so a copy of bytes that ignores strides gets the values wrong
         if self.computes and hasattr(tensor, "__getitem__"):
             views["sliced"] = x[:, 1:]
         if self.computes and hasattr(tensor, "T"):
@@ -281,8 +272,8 @@ class Suite:
         return views
 
     def plain_tensors(self) -> dict[str, Any]:
-        """Returns, by name, tensors of every dtype whose sums and means are exact, a tensor
-        without axes, and one without elements."""
+        """Returns, by name, tensors of every dtype whose sums and means are exact, a tensor without axes, and a tensor
+        without elements."""
         tensors = {
             name: self.make(values.small_numbers(name), dtype=name) for name in self.dtypes()
         }
@@ -306,16 +297,15 @@ class Suite:
             return self.samples.add(x, y)
 
     def long_work(self, device: Device) -> Work:
-        """Returns work that has just begun on a device. Skips the check if the samples have
-        none."""
+        """Returns work that has just begun on a device. Skips the check if the samples have no such work."""
         work: Work = skip_if_none(
-            self.samples.long_work(device), "work that can be asked whether it is done"
+            self.samples.long_work(device), "work that tells whether it is complete"
         )
         return work
 
     def address(self, x: Any) -> int | None:
-        """Returns the address at which the memory of a tensor begins; None if the tensor has no
-        elements, or if the framework does not tell."""
+        """Returns the address at which the memory of a tensor begins; None if the tensor has no elements, or if the
+        framework does not reveal the address."""
         # a tensor without elements may have any address
         return None if 0 in tuple(x.shape) else self.samples.address(x)
 
@@ -327,28 +317,27 @@ class Suite:
         }
 
     def requires_grad(self, x: Any) -> bool | None:
-        """Whether a tensor is marked as one that gets a gradient; None if the framework does
-        not mark tensors."""
+        """Whether a tensor is marked as requiring a gradient; None if the framework does not mark tensors."""
         return self.samples.requires_grad(x)
 
     # calling a function in another thread
 
     def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls a function in a new thread, and returns its result or raises its error. Fails
-        the check if that takes longer than `patience` seconds."""
+        """Calls a function in a new thread, and returns its result or raises its error. Fails the check if the call
+        takes longer than `patience` seconds."""
         results: list[Any] = []
         errors: list[BaseException] = []
 
         def run() -> None:
-            """Calls the function, and keeps its result or its error."""
+            """Calls the function, and stores its result or its error."""
             try:
                 results.append(function(*arguments))
             except BaseException as error:
-                # raised in the calling thread below, because pytest does not notice errors in
-                # other threads
+                # the calling thread raises the error below, because pytest does not notice
+                # errors in other threads
                 errors.append(error)
 
-        # not a pool of threads, which would wait for a thread that hangs
+        # a pool of threads would wait for a thread that hangs
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         thread.join(self.patience)
@@ -360,13 +349,12 @@ class Suite:
     # comparing tensors and arrays
 
     def assert_holds(self, x: Any, array: Array, name: str = "") -> None:
-        """Checks that a tensor has the dtype, shape and values of an array, bit for bit; on a
-        device without values only the shape. Here and below, `name` names the tensor in the
-        error."""
+        """Checks that a tensor has the dtype, shape and values of an array, bit for bit. On a device without values,
+        checks only the shape. Here and below, the error calls the tensor `name`."""
         assert tuple(x.shape) == array.shape, (
             f"{name}: shape {tuple(x.shape)}, expected {array.shape}"
         )
-        # `x` may be a single variable of TensorFlow, which counts as a model
+        # `x` may be a variable of TensorFlow, which is classified as a model
         tensor = self.adapter.tensor_of(x) if self.adapter.classify(type(x)) == "model" else x
         if self.holds_values(self.adapter.device_of(tensor)):
             assert_same(self.adapter.to_numpy(tensor), array, name)
@@ -384,8 +372,8 @@ class Suite:
         self.assert_holds(x, array, name)
 
     def assert_equal(self, actual: Any, expected: Any, name: str = "") -> None:
-        """Checks that two tensors have the same dtype, shape and values, bit for bit; on a
-        device without values only the dtype and the shape."""
+        """Checks that two tensors have the same dtype, shape and values, bit for bit. On a device without values,
+        checks only the dtype and the shape."""
         there = self.holds_values(xdevice.device_of(actual)) and self.holds_values(
             xdevice.device_of(expected)
         )
@@ -395,23 +383,23 @@ class Suite:
             assert_same(xdevice.to_numpy(actual), xdevice.to_numpy(expected), name)
 
     def assert_gradient(self, function: Callable[[Any], Any]) -> None:
-        """Checks that the gradient of the sum of `function(x)` with respect to `x`, a tensor on the home device, is
-        -2.5 everywhere and on that device. So `function` must return `x`, moved or copied in some way, times -2.5.
-        Skips the check if the framework has no gradients."""
+        """Checks that the gradient of the sum of `function(x)` with respect to `x`, a tensor on the home device, is on
+        that device and is -2.5 everywhere. Therefore, `function` must return `x` times -2.5, moved or copied in some
+        way. Skips the check if the framework has no gradients."""
         self.needs_kernels()
         x = self.make()
-        # in a block, because TensorFlow would compute on the GPU if there is one
+        # inside a block, because TensorFlow would compute on a GPU if there is one
         with self.home_device:
             # a framework without gradients returns None for any function
             skip_if_none(self.samples.gradient(lambda x: x * 3, x), "gradients")
             gradient = self.samples.gradient(function, x)
-        # frameworks return None, and raise no error, if a copy has cut the graph
+        # frameworks return None instead of raising an error if a copy has cut the graph
         assert gradient is not None, "the gradient does not reach x"
         self.assert_on(xdevice.device_of(x), gradient, np.full((2, 3), -2.5, "float32"))
 
     def assert_apart(self, x: Any, y: Any, name: str = "") -> None:
-        """Checks that the memory of two tensors does not begin at the same address. Tensors
-        without elements pass. Skips the check if the samples do not tell addresses."""
+        """Checks that the memory of two tensors does not begin at the same address. Tensors without elements pass.
+        Skips the check if the samples do not return addresses."""
         if 0 not in tuple(x.shape):
             assert self.address(x) != skip_if_none(self.samples.address(y), "addresses"), (
                 f"{name}: both tensors have the same memory"
@@ -419,9 +407,9 @@ class Suite:
 
 
 def homes_of(cls: type[Suite], test: Any) -> tuple[str, ...]:
-    """Returns the home devices on which the check `test` of the class `cls` runs: `home` of the
-    class, or all of `HOMES` if that is empty. A check that is marked by `once` runs on the
-    first only."""
+    """Returns the home devices on which the check `test` of the class `cls` runs: the `home` of the class, or all of
+    `HOMES` if the class does not set `home`. A check that is marked by `once` runs only on the first of these
+    devices."""
     return ((cls.home,) if cls.home else HOMES)[: 1 if hasattr(test, "runs_once") else None]
 
 
@@ -431,22 +419,22 @@ def assert_same(actual: Any, expected: Any, name: str = "") -> None:
     assert actual.shape == expected.shape, (
         f"{name}: shape {actual.shape}, expected {expected.shape}"
     )
-    # without `assert`, for which pytest would print all bytes
+    # raised directly, because for an `assert` pytest would print all bytes
     if actual.tobytes() != expected.tobytes():
         raise AssertionError(f"{name}: {actual} is not {expected}")
 
 
 def skip_if_none(value: Any, what: str) -> Any:
-    """Returns `value`, the result of one of the samples. If it is None, the samples do not have what the check needs,
-    so the check is skipped; `what` names it in the reason."""
+    """Returns `value`, the result of one of the samples. If this is None, the samples lack what the check needs, so the
+    check is skipped; `what` describes the missing item in the reason for the skip."""
     if value is None:
         pytest.skip(f"the samples do not have: {what}")
     return value
 
 
 def side_by_side(function: Callable[[Any], Any], arguments: list[Any]) -> list[Any]:
-    """Calls a function once for each argument, each call in its own thread, all at the same
-    time. Returns the results in the order of the arguments."""
+    """Calls a function once for each argument. All calls run at the same time, each in its own thread. Returns the
+    results in the order of the arguments."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(len(arguments)) as pool:
@@ -454,5 +442,5 @@ def side_by_side(function: Callable[[Any], Any], arguments: list[Any]) -> list[A
 
 
 def cast(array: Any, name: str) -> Array:
-    """Returns an array in the dtype with this name. It may be a dtype that NumPy lacks, such as "bfloat16"."""
+    """Returns an array, cast to the dtype with this name. The dtype may be one that NumPy lacks, such as "bfloat16"."""
     return np.asarray(array).astype(host_dtype(name))

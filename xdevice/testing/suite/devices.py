@@ -1,5 +1,5 @@
-"""Checks of the contract between xdevice and an adapter, of devices, and of blocks such as
-`with device:`."""
+"""Checks of the contract between xdevice and an adapter, of devices, and of blocks that set a device, such as `with
+device:`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DeviceChecks(Suite):
         adapter = self.adapter
         assert check(type(adapter), self.backend, "the suite") is type(adapter)
         assert re.match(r"\d+\.\d+", adapter.version), f"{adapter.version!r} is not a version"
-        # the first of its modules is the one whose import loads the backend
+        # importing the first of its modules loads the backend
         assert adapter.framework.__name__ == adapter.modules[0]
         assert adapter.name in repr(adapter)
         # xdevice knows only these values
@@ -52,11 +52,11 @@ class DeviceChecks(Suite):
     def test_types_are_told_apart(self) -> None:
         adapter = self.adapter
         assert adapter.classify(type(self.make())) == "tensor"
-        # models are moved in place, tensors by a copy, so the two must not be confused
+        # models move in place, while tensors are copied, so the two must not be confused
         for make in self.samples.models().values():
             assert adapter.classify(type(make())) == "model"
-        # objects that are mistaken for tensors would be moved, and those that are mistaken for
-        # models would be searched
+        # an object that is mistaken for a tensor would be moved, and one that is mistaken for a
+        # model would be searched
         others = [
             object,
             int,
@@ -81,7 +81,7 @@ class DeviceChecks(Suite):
         assert len(set(listed)) == len(listed)
         natives = [device.native for device in listed]
         for device, native in zip(listed, natives, strict=True):
-            # a native device that is a text is parsed without the adapter
+            # a native device that is a string is parsed without the adapter
             assert isinstance(native, str) or self.adapter.from_native(native) is device
             assert xdevice.device(native) is device
             assert native == self.adapter.to_native(device)
@@ -93,7 +93,7 @@ class DeviceChecks(Suite):
         # PyTorch and Paddle also accept an int as a device; here it would be ambiguous
         for thing in (object(), 3, 2.5, None, [], self.make()):
             assert self.adapter.from_native(thing) is None, (
-                f"from_native took {thing!r:.60} for a device"
+                f"from_native mistook {thing!r:.60} for a device"
             )
 
     @once
@@ -107,8 +107,8 @@ class DeviceChecks(Suite):
         assert self.adapter.count("gpu") == sum(
             device.kind == "gpu" for device in self.adapter.devices()
         )
-        # without an error, because programs also count kinds of devices that only other
-        # frameworks have
+        # counting must not raise an error, because programs also count kinds of devices that
+        # only other frameworks have
         assert self.adapter.count("no such kind") == 0
 
     @once
@@ -135,7 +135,7 @@ class DeviceChecks(Suite):
     def test_why_there_is_no_gpu_is_said_in_a_few_words(self) -> None:
         why = self.adapter.why_no_gpu()
         assert isinstance(why, str)
-        # `xdevice info` shows it in a table's cell
+        # `xdevice info` shows the reason in a cell of a table
         assert 3 <= len(why.strip()) == len(why) <= 200, (
             f"expected 3 to 200 characters for a table, not {why!r}"
         )
@@ -177,7 +177,7 @@ class DeviceChecks(Suite):
 
     @pytest.mark.parametrize("missing", ["gpu:999", "cpu:99999", "tpu:77"])
     def test_a_missing_device_is_refused_before_anything_happens(self, missing: str) -> None:
-        # a failed attempt must neither move nor change these
+        # a failed attempt must neither move nor change these objects
         x = self.make()
         before = xdevice.to_numpy(x)
         models = [make() for make in self.samples.models().values()]
@@ -225,21 +225,20 @@ class DeviceChecks(Suite):
                         extreme_values(name),
                         name,
                     )
-                # a dtype that the framework refuses on every device is checked elsewhere
+                # dtypes that the framework refuses on every device are checked elsewhere
                 elif name in lacks:
                     self.assert_refused(name, place)
 
     def assert_refused(self, name: str, place: Device) -> None:
-        """Checks that `DTypeError` is raised for making a tensor of the dtype `name` on the
-        device `place`, which lacks this dtype, and for moving or copying one to it, and that a
-        move that fails moves nothing."""
+        """Checks that nothing can create a tensor of the dtype `name` on the device `place`, which lacks this dtype, or
+        move or copy such a tensor there: each attempt must raise `DTypeError`, and must not move anything."""
         with pytest.raises(DTypeError, match=rf"{name}, which {place}.*cannot hold"):
             xdevice.zeros(2, device=place, dtype=name)
         if not xdevice.accelerator.is_dtype_supported(name, devices.CPU):
             return
         x = xdevice.zeros(2, device=devices.CPU)
         y = xdevice.zeros(2, device=devices.CPU, dtype=name)
-        # in a container the refusal must come before its first tensor has moved
+        # for a container, the error must be raised before the first tensor has moved
         for thing in (y, [x, {"y": y}]):
             for move in (xdevice.to_device, xdevice.copy_to):
                 with pytest.raises(DTypeError, match=rf"{name}, which {place}.*cannot hold"):
@@ -254,7 +253,7 @@ class DeviceChecks(Suite):
         assert self.adapter.device_of(x) is self.home_device
         assert xdevice.device_of([x, {"y": y}]) is self.home_device
         assert xdevice.same_device(x, y, [x])
-        # without arguments it is True, like `all` of nothing
+        # without arguments, the result is True, like `all([])`
         assert xdevice.same_device()
         assert xdevice.check_same_device(x, y=[y]) is self.home_device
 
@@ -279,8 +278,8 @@ class DeviceChecks(Suite):
             assert self.default_place() is there
             with self.home_device:
                 self.assert_creates_on(self.home_device)
-                # an inner block for the device of the outermost block must restore the device
-                # of the middle one
+                # when this inner block for the device of the outermost block ends, it must
+                # restore the device of the middle block
                 with there:
                     self.assert_creates_on(there)
                 self.assert_creates_on(self.home_device)
@@ -288,16 +287,16 @@ class DeviceChecks(Suite):
         assert self.default_place() is devices.CPU
 
     def native_ones(self) -> Any:
-        """Returns a tensor that the framework's own function makes without naming a device.
-        Skips the check if the framework cannot compute on the GPU."""
+        """Returns a tensor that the framework's own function creates without naming a device. Skips the check if the
+        framework cannot compute on the GPU."""
         self.needs_kernels()
         return self.samples.native_ones(2)
 
     def assert_creates_on(
-        self, place: Device, name: str = "the framework creates elsewhere"
+        self, place: Device, name: str = "the framework creates tensors elsewhere"
     ) -> None:
-        """Checks that the framework's own function creates a tensor on `place` if no device is
-        named. `name` is for the error."""
+        """Checks that the framework's own function creates a tensor on `place` if no device is named. `name` is the
+        message of the error."""
         assert xdevice.device_of(self.native_ones()) is place, name
 
     def default_place(self) -> Device:
@@ -305,8 +304,7 @@ class DeviceChecks(Suite):
         return xdevice.device_of(xdevice.tensor([1.0]))
 
     def test_results_are_where_the_adapter_says(self) -> None:
-        """`computes_on` must say whether a result is on the device of the operands or on that
-        of the block."""
+        """`computes_on` must say whether a result is on the device of the operands or on the device of the block."""
         self.needs_kernels()
         here, there = self.home_device, self.second_device_with_values()
         x = xdevice.ones(2, device=here)
@@ -328,20 +326,20 @@ class DeviceChecks(Suite):
     def test_a_scope_holds_for_one_thread(self) -> None:
         before = xdevice.device_of(self.native_ones())
         with self.second_device_or_none() or self.home_device:
-            # xdevice's own scope holds for its thread, even if the framework's holds for the process
+            # xdevice's own scope applies to its thread, even if the framework's scope applies to the process
             assert self.in_thread(self.placed_by_default) is devices.CPU
-        # the framework's own default may be set for all threads, and then the adapter says so
+        # the framework's own default may be set for all threads; if so, the adapter must say so
         other = next((place for place in self.all_devices()[::-1] if place is not before), None)
         there = skip_if_none(other, "another device")
         with there:
             elsewhere = xdevice.device_of(self.in_thread(self.native_ones))
         assert (elsewhere is there) is (self.adapter.scope_reach == "process"), (
-            f"another thread creates on {elsewhere}"
+            f"another thread creates tensors on {elsewhere}"
         )
 
     def placed_by_default(self) -> Device:
-        """Returns `default_place` with the backend under test selected. It is called in a new
-        thread, in which another backend may be the default."""
+        """Selects the backend under test, and returns `default_place`. Called in a new thread, in which another backend
+        may be the default."""
         with xdevice.use_backend(self.backend):
             return self.default_place()
 
@@ -353,8 +351,7 @@ class DeviceChecks(Suite):
             self.assert_creates_on(before, "a scope of another thread is still active")
 
     def placed_in(self, device: Device) -> None:
-        """Checks that the framework creates tensors on `device` in a block of `device`. It is
-        called in a new thread."""
+        """Checks that the framework creates tensors on `device` inside `with device:`. Called in a new thread."""
         with xdevice.use_backend(self.backend), device:
             self.assert_creates_on(device)
 
@@ -370,7 +367,8 @@ class DeviceChecks(Suite):
             with here:
                 assert xdevice.device() is here
                 self.assert_creates_on(here)
-                # an error, because the end of the block would silently undo the setting
+                # this must raise an error, because the end of the block would silently undo the
+                # setting
                 with pytest.raises(ScopeError, match="set_default_device"):
                     xdevice.set_default_device(there)
             self.assert_creates_on(there)

@@ -1,5 +1,5 @@
-"""Checks of the functions for data-parallel training: splitting and joining tensors, making copies to train, writing
-into tensors, and summing."""
+"""Checks of the functions for data-parallel training: splitting and joining tensors, copying tensors for training,
+writing into tensors, and summing."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class ReplicaChecks(Suite):
             # a batch with fewer rows than devices has parts without elements
             for sizes in ([length, 0], [0, length - 1, 1]):
                 self.assert_splits(x, array, sizes, f"{name} {sizes}")
-        # on each device, because TensorFlow computes on the device of the block, and not on
-        # that of the tensors
+        # tested on each device, because TensorFlow computes on the device of the block instead
+        # of the device of the tensors
         for place in self.devices_with_values():
             parts = self.adapter.split(xdevice.to_device(self.make(), place), [1, 1])
             results = {xdevice.device_of(x) for x in (*parts, self.adapter.join(parts))}
@@ -48,8 +48,8 @@ class ReplicaChecks(Suite):
             )
 
     def assert_splits(self, x: Any, array: Array, sizes: list[int], name: str) -> None:
-        """Checks that `x`, which has the values of `array`, is split into parts of these sizes,
-        and that joining the parts gives a new tensor that equals `x`."""
+        """Checks that `x`, which has the values of `array`, is split into parts of these sizes, and that joining the
+        parts creates a new tensor that equals `x`."""
         parts = self.adapter.split(x, sizes)
         for part, size, end in zip(parts, sizes, np.cumsum(sizes), strict=True):
             self.assert_on(self.home_device, part, array[end - size : end], name)
@@ -66,13 +66,13 @@ class ReplicaChecks(Suite):
     def test_ordinary_tensors_are_dense(self) -> None:
         for name, x in self.odd_tensors().items():
             assert self.adapter.is_dense(x) is True, name
-            # tensors that must stay on the host are special ones, such as TensorFlow's strings
+            # only special tensors, such as TensorFlow's strings, must stay on the host
             assert self.adapter.is_host_bound(x) is False, name
 
     @needs("Replicas")
     def test_a_leaf_is_a_copy_that_asks_for_gradients(self) -> None:
-        """`leaf(x, target)` must return a copy of `x` on `target`, which is a tensor or a variable
-        of the framework, and gets gradients if its dtype is floating-point."""
+        """`leaf(x, target)` must return a copy of `x` on `target`. The copy is a tensor or a variable of the framework,
+        and must require gradients if its dtype is floating-point."""
         self.needs_kernels()
         for target in self.all_devices():
             for name, x, array in self.odd():
@@ -85,8 +85,8 @@ class ReplicaChecks(Suite):
                     self.assert_apart(tensor, x, name)
 
     def tensor_of(self, leaf: Any) -> Any:
-        """Returns the tensor of `leaf`, a result of the adapter's `leaf`: its value if it is a variable, as on
-        TensorFlow; otherwise `leaf` itself, which is a tensor."""
+        """Returns the tensor of `leaf`, a result of the adapter's `leaf`. If `leaf` is a variable, as on TensorFlow,
+        returns its value; otherwise `leaf` is a tensor, and is returned itself."""
         tensor = self.adapter.tensor_of(leaf)
         return leaf if tensor is None else tensor
 
@@ -99,7 +99,7 @@ class ReplicaChecks(Suite):
             pytest.skip(f"{self.backend} does not mark tensors")
         for target in self.devices_with_values():
             leaf = self.tensor_of(self.adapter.leaf(source, target))
-            # in a block, because TensorFlow would compute on its first GPU
+            # inside a block, because TensorFlow would compute on its first GPU
             with target:
                 gradient = self.samples.gradient(lambda x: x * -2.5, leaf)
             self.assert_reads(gradient, np.full((2, 3), -2.5, "float32"))
@@ -115,8 +115,9 @@ class ReplicaChecks(Suite):
         for name, x, array in self.odd():
             leaf = self.adapter.leaf(xdevice.copy_to(x, self.home), self.home_device)
             dtype = dtype_name(x.dtype)
-            # values that differ from the old ones. Tensors with a dtype's name have different
-            # values next to each other, which are shifted; the others get ones
+            # the new values must differ from the old ones. In tensors that are named after a
+            # dtype, neighboring values differ, so these are shifted; all other tensors are
+            # filled with ones
             new = (
                 np.roll(array, 1)
                 if name in self.adapter.dtypes
@@ -141,14 +142,14 @@ class ReplicaChecks(Suite):
             assert before is None or self.address(leaf) == before, name
             if is_tensor:
                 self.assert_apart(leaf, value, name)
-            self.assert_holds(x, array, f"{name}: what the leaf was made of")
+            self.assert_holds(x, array, f"{name}: the source of the leaf")
 
     def test_where_write_writes_is_known(self) -> None:
-        """`memory_of` must give the address and the strides of the memory into which `write`
-        writes, so that xdevice can notice tensors that share memory."""
+        """`memory_of` must return the address and the strides of the memory into which `write` writes, so that xdevice
+        can detect tensors that share memory."""
         self.needs_kernels()
         for name, x in self.odd_tensors().items():
-            # these cannot be written, so their memory does not matter
+            # such tensors cannot be written, so their memory does not matter
             if 0 in tuple(x.shape) or not self.adapter.can_write(x):
                 continue
             memory = self.adapter.memory_of(x)
@@ -164,13 +165,13 @@ class ReplicaChecks(Suite):
         self.assert_waits_only_for_memory()
 
     def assert_strides(self, x: Any, strides: tuple[int, ...], name: str) -> None:
-        """Checks that the strides of `x`, in bytes, are right: along each axis, a view of the
-        last element alone must begin at the address that the strides give."""
+        """Checks that the strides of `x`, in bytes, are right: along each axis, a view of only the last element must
+        begin at the address that follows from the strides."""
         first = self.samples.address(x)
         for axis, (size, step) in enumerate(zip(tuple(x.shape), strides, strict=True)):
             index = tuple(size - 1 if i == axis else 0 for i in range(len(strides)))
             with self.home_device:
-                # slices, because an int as index would drop the axis
+                # slices, because an int as an index would drop the axis
                 view = x[tuple(slice(i, i + 1) for i in index)]
             memory = self.adapter.memory_of(view)
             # the slice may be a copy, whose address says nothing about the strides of `x`
@@ -178,11 +179,11 @@ class ReplicaChecks(Suite):
                 assert memory[0] == first + (size - 1) * step, f"{name}: {strides}"
 
     def is_view(self, view: Any, x: Any) -> bool:
-        """Whether writing into `view`, a slice of `x` with as many axes, also changes `x`. The
-        old values are restored."""
+        """Whether writing into `view`, a slice of `x` with the same number of axes, also changes `x`. The old values
+        are restored."""
         before = self.adapter.to_numpy(x).tobytes()
         kept = xdevice.copy_to(view, self.home)
-        # two numbers, because the slice may already have one of them
+        # two numbers, because the slice may already contain one of the two
         for number in (0.0, 1.0):
             self.adapter.write(
                 view, self.make(np.full(tuple(view.shape), number), dtype=dtype_name(x.dtype))
@@ -194,24 +195,23 @@ class ReplicaChecks(Suite):
         return False
 
     def assert_shares_nothing(self, x: Any, name: str) -> None:
-        """Checks that a slice of `x` has its own memory, which an adapter promises if its
-        `memory_of` returns None. Checks nothing for a tensor without axes."""
+        """Checks that a slice of `x` has its own memory, because an adapter promises this if its `memory_of` returns
+        None. Checks nothing for a tensor without axes."""
         if not tuple(x.shape):
             return
         with self.home_device:
             view = x[:1]
-        # frameworks such as JAX return `x` itself for a slice that contains all of it
+        # frameworks such as JAX return `x` itself for a slice that contains the whole tensor
         if view is not x:
             assert not self.is_view(view, x), (
                 f"{name}: memory_of returned None for memory that a view shares"
             )
 
     def assert_waits_only_for_memory(self) -> None:
-        """Checks that `memory_of` waits for the computation if the framework allocates the
-        memory of a result only then, and does not wait if the memory exists before. Tries three
-        times, because the machine may pause."""
+        """Checks that `memory_of` waits for the computation if the framework allocates the memory of a result only at
+        that time, and does not wait if the memory exists earlier. Tries three times, because the machine may pause."""
         for _ in range(3):
-            # long work, which is still under way when `memory_of` is called
+            # the work is long, so that it is still in progress when `memory_of` is called
             work = self.samples.long_work(self.home_device)
             if work is None or not self.adapter.can_write(work.result):
                 return
@@ -219,7 +219,7 @@ class ReplicaChecks(Suite):
             if work.is_done() is not self.samples.makes_memory_first:
                 return
         assert not self.samples.makes_memory_first, (
-            "memory_of waited for the computation, though the memory existed before"
+            "memory_of waited for the computation, although the memory existed before it"
         )
         raise AssertionError(
             "memory_of returned an address before the value was computed: wait in memory_of, or set "
@@ -234,7 +234,7 @@ class ReplicaChecks(Suite):
         value = self.make(small_numbers("float32")[:2, :3])
         self.adapter.write(x, value)
         self.assert_apart(x, value)
-        # this would change `x` too if it had taken over the memory of `value`
+        # this would also change `x` if `x` had taken over the memory of `value`
         self.adapter.write(value, self.make(np.zeros((2, 3), "float32")))
         self.assert_holds(x, small_numbers("float32")[:2, :3])
 
@@ -255,22 +255,22 @@ class ReplicaChecks(Suite):
 
     @needs("Replicas")
     def test_a_total_is_new_and_keeps_its_dtype(self) -> None:
-        """`total` must return the sum or the mean of several tensors in a new tensor of their
-        dtype, on their device."""
+        """`total` must return the sum or the mean of several tensors as a new tensor of the same dtype, on the same
+        device."""
         self.needs_kernels()
         for name, x in self.plain_tensors().items():
             # booleans have no sum
             if name == "bool":
                 continue
             array = xdevice.to_numpy(x)
-            # False: not the mean, but the sum
+            # False: the sum instead of the mean
             total = self.adapter.total([x, x, x], False)
             self.assert_on(
                 self.home_device, total, (array + array + array).astype(array.dtype), name
             )
             # NumPy's sum of int8 is int64, for example
             assert str(total.dtype) == str(x.dtype), name
-            self.assert_holds(x, array, f"{name}: the first one was written")
+            self.assert_holds(x, array, f"{name}: total() wrote into its first tensor")
             self.assert_apart(total, x, name)
             # the mean of two equal tensors is exact
             if dtype_name(x.dtype) in FLOATS:
@@ -289,8 +289,8 @@ class ReplicaChecks(Suite):
             # 1e8 + 1 is 1e8 in float32, so the sum depends on the order
             ("float32", [1e8, 1.0, -1e8], 0.0),
             ("float32", [1e8, -1e8, 1.0], 1.0),
-            # 2048 + 1 is 2048 in float16, so the two ones are lost unless the sum is rounded
-            # only once
+            # 2048 + 1 is 2048 in float16, so both ones are lost unless the sum is rounded only
+            # once
             ("float16", [2048.0, 1.0, 1.0], 2050.0),
             ("bfloat16", [256.0, 1.0, 1.0], 258.0),
             # the first integer that float64 cannot hold
@@ -317,11 +317,11 @@ class ReplicaChecks(Suite):
                 self.assert_reduces(name, x, array, mean=True)
 
     def assert_reduces(self, name: str, x: Any, expected: Array, mean: bool) -> None:
-        """Checks `all_reduce` of copies of `x`, `x` and `2 * x` on two devices: their sum must be `expected`, or with
-        `mean`, their mean must be near 4/3 of `x`. But if `name` is not "float32" or "float64", the mean is that of
-        `x` and `x`, which must be near `expected`, because backends round a mean of three tensors differently in the
-        other dtypes."""
-        # the home device twice, if there is no second device whose tensors have values
+        """Checks `all_reduce` of copies of `x`, `x` and `2 * x` on two devices. Without `mean`, the sum must be
+        `expected`. With `mean`, the mean must be near 4/3 of `x`. In dtypes other than float32 and float64, backends
+        round the mean of three tensors differently. If `name` is such a dtype, the mean is computed of `x` and `x`
+        only, and must be near `expected`."""
+        # if there is no second device whose tensors have values, the home device is used twice
         first, second = (self.devices_with_values() * 2)[:2]
         array = xdevice.to_numpy(x)
         xs = [xdevice.copy_to(x, first), xdevice.copy_to(x, second)]
@@ -333,26 +333,26 @@ class ReplicaChecks(Suite):
         assert len(results) == len(xs)
         for y, result, (in_place, address) in zip(xs, results, before, strict=True):
             assert xdevice.device_of(result) is self.adapter.device_of(y), name
-            # a tensor that can be written receives the sum in place, so that optimizers and
-            # views have it too
+            # if a tensor can be written, the result is written in place, so that optimizers and
+            # views see it, too
             assert (result is y) is in_place, name
             is_kept = address is None or self.address(result) == address
             assert is_kept or not in_place, (
-                f"{name}: the result has new memory, though the tensor can be written"
+                f"{name}: the result has new memory, although the tensor can be written"
             )
             if mean:
                 assert_close(xdevice.to_numpy(result), expected, name)
             else:
                 self.assert_holds(result, expected, name)
-        # replicas that differ in the last bit drift apart over the steps
+        # replicas that differ in the last bit drift apart over many steps
         bits = {xdevice.to_numpy(y).tobytes() for y in results}
-        assert len(bits) == 1, f"{name}: the devices got different results"
+        assert len(bits) == 1, f"{name}: the results differ between the devices"
         self.assert_holds(x, array, f"{name}: the source")
 
 
 def assert_close(actual: Any, expected: Any, name: str) -> None:
-    """Checks that two arrays have the same dtype, and that each value differs from the expected
-    one by at most a millionth of it."""
+    """Checks that two arrays have the same dtype, and that each value differs from the expected value by at most a
+    millionth of the latter."""
     assert actual.dtype == expected.dtype, name
     np.testing.assert_allclose(
         actual.astype("complex128"), expected.astype("complex128"), rtol=1e-6, err_msg=name

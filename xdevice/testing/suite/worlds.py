@@ -1,7 +1,7 @@
-"""Checks of several processes: every collective in every dtype between two processes, a
-training step that equals that of one process, and failures.
+"""Checks of several processes: every collective in every dtype between two processes, a training step that must equal
+the step of a single process, and failures.
 
-They run in fresh processes, as a launcher starts them, and so are not part of `Conformance`::
+These checks start fresh processes, as a launcher does. Therefore, they are not part of `Conformance`::
 
     from xdevice.testing import SeveralProcesses
 
@@ -27,7 +27,7 @@ LATE: Final = 2.0
 
 
 class _Promise(NamedTuple):
-    """The error that one of two ranks must raise when the other one fails."""
+    """The error that one of two ranks must raise when the other rank fails."""
 
     error: str
     """The name of the error's type."""
@@ -36,7 +36,7 @@ class _Promise(NamedTuple):
     within: float
     """The seconds within which the error must be raised."""
     words: str
-    """A part of the error's text."""
+    """A part of the error's message."""
     failing: int = 1
     """The rank that fails."""
 
@@ -59,8 +59,7 @@ FAILURES: Final = {
     "has another order": _Promise("CollectiveMismatchError", None, 1, "broadcast"),
     "is killed as rank 0": _Promise("PeerError", "died", 1, "rank 0 has died", failing=0),
 }
-"""For each way in which one rank fails while the other calls `all_reduce`: the error that the
-other must raise."""
+"""The error that one rank must raise in `all_reduce`, for each way in which the other rank can fail."""
 
 
 class SeveralProcesses:
@@ -76,7 +75,7 @@ class SeveralProcesses:
     patience: ClassVar[float] = 240
     """The seconds after which a check stops waiting for a process, and kills it."""
     damp: ClassVar[float] = 1.5
-    """How many seconds later than `FAILURES` allows an error may come, because the machine may be busy."""
+    """By how many seconds an error may exceed the time in `FAILURES`, because the machine may be busy."""
 
     def test_every_verb_in_every_dtype_and_a_step_that_equals_that_of_one_process(self) -> None:
         port = _port()
@@ -118,13 +117,13 @@ class SeveralProcesses:
         if promise.error == "PeerError":
             assert (report["peer"], other.status) == (promise.failing, 1), other.printed[-3000:]
         else:
-            assert report["usable"], "the world could not be used any more"
-            assert not report["written"], "the tensor was written although the calls differ"
+            assert report["usable"], "the world could no longer be used"
+            assert not report["written"], "the tensor was written, although the calls differ"
 
 
 class _Rank:
-    """One rank (process) of a check. Making the object starts the process, with the variables
-    that `xdevice launch` sets, and with `more` variables."""
+    """One rank (process) of a check. Creating the object starts the process with the variables that `xdevice launch`
+    sets, and with the additional variables `more`."""
 
     def __init__(
         self,
@@ -156,7 +155,7 @@ class _Rank:
             sys.executable,
             "-m",
             "xdevice.testing.suite.ranks",
-            # without an argument, the process runs the checks without failures
+            # without an argument, the process runs all checks that do not simulate failures
             *filter(None, [failure]),
         ]
         self.status: int | None = None
@@ -171,8 +170,8 @@ class _Rank:
         )
 
     def wait_for_report(self, patience: float) -> dict[str, Any]:
-        """Waits for the process to end, and returns the last line of JSON that it has printed;
-        {} if there is none. Kills the process after `patience` seconds."""
+        """Waits for the process to end, and returns the last line of JSON that the process has printed; {} if there is
+        no such line. Kills the process after `patience` seconds."""
 
         self.end(patience)
         lines = [line for line in self.printed.splitlines() if line.startswith("{")]
