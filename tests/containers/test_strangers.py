@@ -447,7 +447,7 @@ def test_types_are_registered_with_a_move(backend, there):
 @pytest.mark.usefixtures("_forgetting")
 def test_wrong_registrations_are_named():
     cases = [
-        ((3,), {}, "takes a type"),
+        ((3,), {}, "expects a type"),
         ((Holder("x"),), {}, r"xdevice.register_container\(Holder\)"),
         ((dict,), {}, "a built-in type"),
         ((type(ones(xdevice.backend("numpy"))),), {}, "tensor in numpy"),

@@ -533,7 +533,7 @@ def test_streams_of_two_backends(listed, monkeypatch):
             xdevice.accelerator.Stream(),
             xdevice.accelerator.Event("gpu:0").record(),
         )
-        with pytest.raises(UnsupportedError, match="cannot hold the work of other"), mine:
+        with pytest.raises(UnsupportedError, match="cannot run the work of other"), mine:
             pass
     for misuse in (
         lambda: mine.wait(theirs),

@@ -78,7 +78,7 @@ def test_what_is_too_large_is_not_counted():
     ledger = Ledger([100], MemoryError)
     ledger.take(0, 60)
     with pytest.raises(
-        MemoryError, match="tried to allocate 50 bytes, and 40 of its 100 bytes are free"
+        MemoryError, match="tried to allocate 50 bytes, but only 40 of its 100 bytes are free"
     ):
         ledger.hold("x", 0, 7, 50)
     ledger.drop("x")

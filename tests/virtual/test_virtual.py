@@ -139,7 +139,7 @@ def test_more_than_one_backend_takes_are_refused_before_another_gets_them(loaded
     willing, small = Listed(), Listed(most=15)
     loaded.update(willing=willing, small=small)
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match="16 are too many; ask for at most 15"
+        xdevice.errors.UnsupportedError, match="16 are too many; request at most 15"
     ):
         xdevice.virtual_gpus(16)
     assert (willing.virtual, willing.made, environment.virtual_gpus_wanted()) == (0, [], 0)

@@ -306,7 +306,7 @@ def _parse_text(text: str) -> Device:
         )
     index = int(match["index"] or match["ordinal"] or 0)
     device = of(name, index) if name in KINDS else named(name, index)
-    # without both limits, a program that uses ever new strings would fill the memory
+    # without both limits, a program that keeps using new strings would fill the memory
     if len(spelled) < 1024 and device.index < _MOST_KEPT:
         spelled[text] = device
     return device

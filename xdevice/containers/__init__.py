@@ -1,2 +1,1 @@
-"""Walks containers and rebuilds them, and finds the tensors in objects whose types are not
-registered."""
+"""Walks and rebuilds containers, and finds the tensors in objects whose types are not registered."""

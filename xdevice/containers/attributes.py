@@ -1,5 +1,5 @@
-"""Reads and sets the attributes of an object, which are in its slots and its `__dict__`,
-without running the object's code."""
+"""Reads and sets the attributes of an object without running the object's code. The attributes are in the object's
+slots and its `__dict__`."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ if TYPE_CHECKING:
 _PLAIN: Final = (bool, int, float, str, bytes)
 
 members: Final[Any] = type.__dict__["__dict__"].__get__
-"""Returns the attributes that a class itself defines, without those of its bases. `vars` would
-call code of its metaclass, which may raise."""
+"""Returns the attributes that a class itself defines, without those of its bases. `vars` would call code of the class's
+metaclass, which may raise an error."""
 
 
 class Attribute(str):
-    """A key, on the path into a container, that is the name of an attribute and not the key of an item."""
+    """A key on the path into a container that is the name of an attribute, not the key of an item."""
 
     __slots__ = ()
 
 
 def as_key(name: Any) -> Any:
-    """Returns the key under which a container has the attribute `name`: an `Attribute` for a
-    string, any other name unchanged. A `__dict__` may have keys that are not strings: flax's
-    `nnx.List` keeps its layers under their numbers."""
+    """Returns the key that represents the attribute `name` in a walk: an `Attribute` if the name is a string, otherwise
+    the name itself. A `__dict__` may have keys that are not strings: flax's `nnx.List` stores its layers under their
+    numbers."""
     return Attribute(name) if isinstance(name, str) else name
 
 
 def as_name(key: Any) -> Any:
-    """Returns the name of the attribute with this key: the reverse of `as_key`."""
+    """Returns the name of the attribute that this key represents: the reverse of `as_key`."""
     return str(key) if isinstance(key, str) else key
 
 
 @registry.kept_by_type
 def slots(cls: type) -> tuple[str, ...]:
-    """Returns the names of the slots of a class and its bases, as `setattr` accepts them:
-    private names are mangled (`_Class__x`)."""
-    # from the descriptors, because `__slots__` has private names in another form (`__x`,
-    # `_Class__x`)
+    """Returns the names of the slots of a class and its bases in the form that `setattr` accepts: private names are
+    mangled (`_Class__x`)."""
+    # the names come from the descriptors, because `__slots__` contains private names in unmangled form:
+    # `__x` instead of `_Class__x`
     bases = [members(base) for base in cls.__mro__ if "__slots__" in members(base)]
     return tuple(
         name
@@ -58,8 +58,8 @@ def slots(cls: type) -> tuple[str, ...]:
 
 
 def attribute_dict(x: Any) -> Any:
-    """Returns the `__dict__` of an object; None if it has none. Raises `ContainerError` if the
-    class defines `__dict__` as a property that raises an error other than `AttributeError`."""
+    """Returns the `__dict__` of an object, or None if the object has none. Raises `ContainerError` if the class defines
+    `__dict__` as a property that raises an error other than `AttributeError`."""
     try:
         return object.__getattribute__(x, "__dict__")
     except AttributeError:
@@ -73,22 +73,22 @@ def attribute_dict(x: Any) -> Any:
 
 
 def attributes(x: Any) -> dict[Any, Any]:
-    """Returns the values in the slots and the `__dict__` of an object, by their names. Slots
-    that were never set are left out. Raises `ContainerError` as `attribute_dict` does."""
+    """Returns a dict of the values in the slots and the `__dict__` of an object, by their names, without slots that
+    were never set. Raises `ContainerError` as `attribute_dict` does."""
     values = {}
     for name in slots(type(x)):
         # a slot that was never set raises AttributeError
         with suppress(Exception):
             values[name] = object.__getattribute__(x, name)
     own = attribute_dict(x)
-    # an AttrDict is its own `__dict__`: its attributes are its items, which are walked anyway
+    # an AttrDict is its own `__dict__`, so its attributes are its items, which are walked anyway
     return values | own if type(own) is dict else values
 
 
 def first_lost(old: Any, new: Any) -> str:
-    """Returns the name of the first attribute of `old` that is missing in `new` or differs
-    there: in its type or, for a number or string, in its value; "" if there is none. Attributes
-    with "hash" in their names are ignored, because a stored hash changes with the contents."""
+    """Returns the name of the first attribute of `old` that is missing in `new`, or that has a different type there or,
+    for a number or string, a different value. Returns "" if there is no such attribute. Attributes with "hash" in their
+    names are ignored, because a stored hash changes with the contents."""
     before, after = attributes(old), attributes(new)
     names = (name for name in before if "hash" not in str(name))
     return next(
@@ -107,15 +107,15 @@ def _differs(old: Any, new: Any) -> bool:
 
 
 def put(new: Any, name: Any, value: Any) -> None:
-    """Sets the attribute `name` of `new` to `value` without running code of the object's class,
-    which may forbid the change or compute something."""
-    # the object's `__dict__`, and the descriptor of the slot, if the attribute is in one
+    """Sets the attribute `name` of `new` to `value` without running code of the object's class, because that code may
+    forbid the change or compute something."""
+    # the object's `__dict__`, and if the attribute is in a slot, the slot's descriptor
     own_dict, slot = (
         getattr(new, "__dict__", None),
         getattr(type(new), name, None) if isinstance(name, str) else None,
     )
     if type(slot) is types.MemberDescriptorType:
-        slot.__set__(new, value)  # bypasses a frozen class's __setattr__, even one in C
+        slot.__set__(new, value)  # bypasses a frozen class's __setattr__, even if it is in C
     elif own_dict is not None:
         own_dict[name] = value  # bypasses a property
     else:
@@ -123,20 +123,19 @@ def put(new: Any, name: Any, value: Any) -> None:
 
 
 def read(x: Any) -> tuple[list[Any], list[Any]]:
-    """Returns the keys and the values of the attributes of an object, as two lists; the fields
-    of a dataclass come first."""
+    """Returns two lists: the keys and the values of the attributes of an object. The fields of a dataclass come
+    first."""
     field_names = [field.name for field in fields(x)] if is_dataclass(x) else ()
     field_values = {name: getattr(x, name) for name in field_names if hasattr(x, name)}
-    # the first `field_values` sets the order, and the second one the values, because a field
-    # may be a property that returns another value than is stored
+    # the first `field_values` determines the order, and the second one the values, because a field may
+    # be a property that returns a different value than the stored one
     values = field_values | attributes(x) | field_values
     return list(map(as_key, values)), list(values.values())
 
 
 def empty(x: Any) -> Any:
-    """Returns an object of the type of `x`, made without calling `__init__`, for `fill` to set
-    its attributes. If the type has a base in C, such as an exception, returns a shallow copy of
-    `x`."""
+    """Returns a new object of the type of `x`, whose attributes `fill` will set. The object is created without calling
+    `__init__`. If the type has a base in C, as an exception has, returns a shallow copy of `x`."""
     try:
         return object.__new__(type(x))
     # a type with a base in C, such as an exception, refuses `object.__new__`
@@ -145,16 +144,16 @@ def empty(x: Any) -> Any:
 
 
 def write(x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
-    """Returns a new object like `x` whose attributes, named by `keys`, are `children`."""
+    """Returns a new object like `x`. Its attributes have the values `children`, in the order of `keys`, the attributes'
+    keys."""
     return fill(empty(x), x, keys, children)
 
 
 def fill(new: Any, x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
-    """Sets the attributes of `new`, which `empty(x)` has made, to `children`, and returns
-    `new`. `keys` are the keys of the attributes. If an attribute records the device of tensors
-    that have moved, it gets the new device."""
+    """Sets the attributes of `new`, the result of `empty(x)`, to `children`, and returns `new`. `keys` are the
+    attributes' keys. An attribute that records the device of tensors that have moved is set to their new device."""
     values = dict(zip(map(as_name, keys), children, strict=True))
-    # an attribute such as `device` or `weights_device` may record a device
+    # an attribute with a name such as `device` or `weights_device` may record a device
     for name, child in values.items():
         records_device = isinstance(name, str) and name.endswith("device")
         put(new, name, _updated_device(name, child, x, values) if records_device else child)
@@ -162,15 +161,16 @@ def fill(new: Any, x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
 
 
 def _updated_device(name: str, recorded: Any, x: Any, values: dict[Any, Any]) -> Any:
-    """Returns the new value of the attribute `name`, in which an object records a device. `recorded` is the old value,
-    `x` the old object, and `values` has the attributes of the new object by name. The attribute `device` describes all
-    tensors of the object, and `some_device` those whose names begin with `some`. Returns the new device if all
-    described tensors were on the recorded device and are now on one device; otherwise the old value."""
+    """Returns the new value of the attribute `name`, in which an object records a device. `recorded` is the attribute's
+    old value, `x` is the old object, and `values` contains the attributes of the new object by name. The attribute
+    `device` describes all tensors of the object; `some_device` describes the tensors whose names begin with `some`. If
+    all described tensors were on the recorded device and are now on the same device, returns that device; otherwise
+    returns the old value."""
     # either a framework's own device object, or a `Device`
     owner = registry.owner_of(type(recorded))
     place = owner.from_native(recorded) if owner is not None else recorded
     before, prefix = attributes(x), name.removesuffix("device").strip("_")
-    # the pairs of old and new devices of the described tensors
+    # the pairs of the old and the new device of each described tensor
     moves = set()
     for other, child in values.items():
         owned = registry.kind_of(type(child))
@@ -178,7 +178,8 @@ def _updated_device(name: str, recorded: Any, x: Any, values: dict[Any, Any]) ->
             str(other).startswith(prefix)
             and owned is not None
             and owned.kind == "tensor"
-            # a `Device` describes tensors of all frameworks, and a framework's object only its own
+            # a `Device` describes tensors of all frameworks; a framework's own device object describes only
+            # tensors of that framework
             and owner in (None, owned.backend)
         ):
             # a traced tensor, or one on several devices, has no device
@@ -186,8 +187,8 @@ def _updated_device(name: str, recorded: Any, x: Any, values: dict[Any, Any]) ->
                 moves.add(
                     (owned.backend.device_of(before[other]), owned.backend.device_of(child))
                 )
-    # otherwise it is not certain that the attribute says where the tensors are: it is no
-    # device, or they have not all moved from that device to one other
+    # if the old value is not a device, or the tensors have not all moved from that device to one other
+    # device, it is not certain that the attribute describes the tensors
     if (
         type(place) is not Device
         or len(moves) != 1

@@ -1,5 +1,5 @@
-"""Batches: dicts, lists and tuples that hold only tensors, numbers and strings. A training loop moves one at each step,
-so they are taken apart here, in less time than `trees.flatten` takes."""
+"""Batches: dicts, lists and tuples that contain only tensors, numbers and strings. A training loop moves a batch at
+each step, so this module flattens batches faster than `trees.flatten` does."""
 
 from __future__ import annotations
 
@@ -16,38 +16,36 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
     Batch = tuple[list[Any], dict[type, Backend], dict[int, Any]]
-    """The tensors of a container in the order of the walk, the backends of their types, and the containers in it by
-    `id`."""
+    """The tensors of a container in the order of the walk, the backend of each tensor type, and the inner containers by
+    their `id`."""
 
 _DEEPEST: Final = 16
-"""How deeply a batch may be nested. A container that is nested more deeply is left to
-`trees.flatten`."""
-# the containers of a batch; their subclasses may have attributes, and are left to
-# `trees.flatten`
+"""The maximum depth to which a batch may be nested. `trees.flatten` handles containers that are nested more deeply."""
+# the types of containers in a batch; `trees.flatten` handles their subclasses, which may have
+# attributes
 _BATCH_CONTAINERS: Final = frozenset((dict, list, tuple))
 _movable: Final = registry.movable
 
 
 def flatten_batch(x: Any, batch: Batch | None = None, depth: int = _DEEPEST) -> Batch | None:
-    """Returns the tensors in a dict, list or tuple that contains only tensors, numbers,
-    strings, None, and further containers of this kind. Returns None if it contains anything
-    else, if it contains the same container twice, or if one of its tensor types has not been
-    looked up yet. In the call for a nested container, `batch` has the result so far, which the
-    call adds to, and `depth` is how many more levels are allowed.
+    """Returns the `Batch` of a dict, list or tuple that contains only tensors, numbers, strings, None, and further
+    containers of this kind. Returns None if the container contains anything else, if it contains the same container
+    twice, or if one of its tensor types has not been looked up yet. In the call for a nested container, `batch` is the
+    result so far, to which the call adds, and `depth` is the number of further levels that are allowed.
 
-    For three tensors that are on the device already, `to_device` takes 1.8 us with this
-    function and 2.9 us with `trees.flatten`; for 1,000 tensors in lists of ten, 0.24 and 0.5
-    ms.
+    For three tensors that are already on the device, `to_device` takes 1.8 us with this function and 2.9 us with
+    `trees.flatten`. For 1,000 tensors in lists of ten, it takes 0.24 ms and 0.5 ms.
     """
     tensors, backends, inner = batch = batch or ([], {}, {})
     if type(x) is dict:
-        # other keys may hold tensors
+        # keys of other types may hold tensors
         for key in x:
             if type(key) is not str and id(type(key)) not in PLAIN:
                 return None
     elif type(x) is not list and type(x) is not tuple:
         return None
-    # the type of the previous tensor: most batches have only one, which is then looked up once
+    # the type of the previous tensor; most batches contain tensors of only one type, which is then
+    # looked up only once
     cls: Any = None
     try:
         for child in x.values() if type(x) is dict else x:
@@ -58,7 +56,7 @@ def flatten_batch(x: Any, batch: Batch | None = None, depth: int = _DEEPEST) -> 
                 backends[cls] = _movable[cls]
                 tensors.append(child)
             elif type(child) in _BATCH_CONTAINERS:
-                # too deep, or in two places, where it has to stay one container
+                # the container is nested too deeply, or is in two places, and must stay one container
                 if not depth or id(child) in inner:
                     return None
                 inner[id(child)] = child
@@ -66,7 +64,7 @@ def flatten_batch(x: Any, batch: Batch | None = None, depth: int = _DEEPEST) -> 
                     return None
             elif id(type(child)) not in PLAIN:
                 return None
-    # a type whose metaclass refuses to be hashed cannot be looked up in `_movable`
+    # a type whose metaclass does not allow hashing cannot be looked up in `_movable`
     except Exception:
         return None
     return batch
@@ -74,10 +72,10 @@ def flatten_batch(x: Any, batch: Batch | None = None, depth: int = _DEEPEST) -> 
 
 def rebuild_batch(x: Any, batch: Batch, changed: list[Any]) -> Any:
     """Returns a container like `x` with the tensors `changed`, which are in the order of the walk. `batch` is the
-    result of `flatten_batch(x)`. If `x` contains containers, a tuple in which nothing changes stays the same
-    object."""
+    result of `flatten_batch(x)`. If `x` contains other containers, an inner tuple in which nothing has changed stays
+    the same object."""
     _, _, inner = batch
-    # `x` has containers, or numbers and strings, among its values
+    # the values of `x` include containers, numbers or strings
     if inner or len(changed) < len(x):
         return _rebuild_inner(x, iter(changed))
     if type(x) is dict:
@@ -86,8 +84,8 @@ def rebuild_batch(x: Any, batch: Batch, changed: list[Any]) -> Any:
 
 
 def _rebuild_inner(x: Any, changed: Iterator[Any]) -> Any:
-    """Returns a container like `x`, which is part of a batch, with its tensors replaced by the
-    next ones of `changed`."""
+    """Returns a container like `x`, a container in a batch, in which each tensor is replaced by the next tensor from
+    `changed`."""
     new = []
     for child in x.values() if type(x) is dict else x:
         if type(child) in _movable:
@@ -100,5 +98,5 @@ def _rebuild_inner(x: Any, changed: Iterator[Any]) -> Any:
         return dict(zip(x, new, strict=True))
     if type(x) is list:
         return new
-    # a tuple in which nothing changes need not be copied, because it is immutable
+    # a tuple in which nothing has changed need not be copied, because it is immutable
     return x if all(map(is_, new, x)) else tuple(new)

@@ -1,9 +1,7 @@
-"""How the items and attributes of each kind of container are read, and how a container is
-rebuilt with other items and attributes.
+"""Reads the items and attributes of each kind of container, and rebuilds a container with other items and attributes.
 
-State that is neither an item nor an attribute is taken from the old container. If that is not
-possible, because the type's constructor or methods change or lose a part of the container, a
-`ContainerError` is raised.
+State that is neither an item nor an attribute is copied from the old container. If this is not possible, because the
+type's constructor or methods change or lose a part of the container, a `ContainerError` is raised.
 """
 
 from __future__ import annotations
@@ -29,44 +27,42 @@ Names = Iterable[Any]
 Children = Sequence[Any]
 
 _KEYS: Final = Attribute("keys()")
-"""The key of an additional leaf, which contains all keys of a mapping if tensors are among
-these. Rebuilding never replaces that leaf."""
+"""The key of an additional leaf, which contains all keys of a mapping if some of these keys hold tensors. Rebuilding
+never replaces that leaf."""
 
-# the parts of a `functools.partial`, in the order in which its `__setstate__` takes them
+# the parts of a `functools.partial`, in the order in which its `__setstate__` expects them
 _PARTIAL: Final = tuple(map(Attribute, ("func", "args", "keywords")))
 
 
 class Walk(NamedTuple):
-    """How a container of one type is read and rebuilt."""
+    """The functions that read and rebuild a container of one type."""
 
     read: Callable[[Any], tuple[Names, Children]]
     write: Callable[[Any, Names, Children], Any]
-    """Rebuilds a container with other children (items and attributes); whatever else it has comes from the old
-    container."""
+    """Rebuilds a container with other children (items and attributes). All other state comes from the old container."""
     is_plain: bool = False
-    """Whether the container is rebuilt even if its children are the same. Otherwise a rebuilt
-    outer container would share this one with the old outer container."""
+    """Whether the container is rebuilt even if its children are the same. If it were not, a rebuilt outer container
+    would share this container with the old outer container."""
     dense: str = ""
-    """For an object whose tensors cannot be split, joined or summed one by one, such as a
-    sparse array: advice on how to make it dense, for the end of an error. Empty for all other
-    objects."""
+    """For an object whose tensors cannot be split, joined or summed one by one, such as a sparse array: advice on how
+    to make it dense. An error ends with this text. Empty for all other objects."""
 
 
 def _extra_attributes(x: Any) -> dict[str, Any]:
-    """Returns those attributes of `x`, a container with items, that hold tensors or models, by
-    their names. Attributes whose values are also items are left out. Raises `ContainerError` if
-    the name of such an attribute is not a string."""
+    """Returns a dict of the attributes of `x`, a container with items, that hold tensors or models. Attributes whose
+    values are also items are left out. Raises `ContainerError` if the name of an attribute in the dict is not a
+    string."""
     # the attributes of a framework's own container are for the framework's internal use
     if registry.owner_of(type(x)) is not None:
         return {}
     extra = attributes(x)
-    # the items themselves are in this attribute
+    # this attribute contains the items themselves
     if isinstance(x, UserDict | UserList):
         del extra["data"]
     if not extra:
         return {}
     if isinstance(x, dict | UserDict):
-        # a dict whose attributes are its items, as in `argparse` and many configurations
+        # the attributes of some dicts are also their items, as in `argparse` and many configurations
         extra = {
             name: value
             for name, value in extra.items()
@@ -78,7 +74,7 @@ def _extra_attributes(x: Any) -> dict[str, Any]:
         if registry.kind_of(type(value)) is not None or looks.search(value)
     }
     for name in extra:
-        # the key of such an attribute would not differ from the key of an item
+        # an attribute whose name is not a string would have the same kind of key as an item
         if not isinstance(name, str):
             raise ContainerError(
                 f"an object of type {type(x).__qualname__} has an attribute whose name, {shown(name)}, is not a "
@@ -88,20 +84,21 @@ def _extra_attributes(x: Any) -> dict[str, Any]:
 
 
 def add_attributes(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[Names, Children]:
-    """Returns the keys and items of the container `x`, followed by the names and values of its
-    attributes that hold tensors."""
+    """Returns the keys and the items of the container `x`. The names and the values of its attributes that hold tensors
+    are appended to these."""
     extra = _extra_attributes(x)
     return [*keys, *map(Attribute, extra)], [*items, *extra.values()]
 
 
 def with_key_leaf(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Children]:
-    """Returns the keys and the values of a mapping. If a key is a tensor or holds one, a last
-    value with all keys is added, under the key `_KEYS`."""
+    """Returns the keys and the values of a mapping. If a key is or contains a tensor, one more value, which contains
+    all keys, is appended under the key `_KEYS`."""
     names, children = list(keys), list(values)
-    # strings, numbers and None hold no tensors, so these keys need not be searched
+    # keys that are strings, numbers or None hold no tensors, so they need not be searched
     if PLAIN.issuperset(map(id, map(type, names))):
         return names, children
-    # one leaf for all keys, so that an error can name the key; keys are never replaced
+    # all keys form one leaf, so that an error can name the key that holds a tensor; keys are never
+    # replaced
     mapping_keys = looks.MappingKeys(names)
     return (
         (names, children)
@@ -111,16 +108,16 @@ def with_key_leaf(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Ch
 
 
 def _read_keyed(x: Any) -> tuple[Names, Children]:
-    """Returns the keys and values of a dict, and of its attributes that hold tensors. Raises
-    `ContainerError` for a dict that holds tensors if its class's `items()` returns other items
-    than are stored."""
+    """Returns the keys and values of a dict, followed by the names and values of its attributes that hold tensors.
+    Raises `ContainerError` if the dict holds tensors, and the `items()` of its class returns other items than the
+    stored ones."""
     items = dict(x.items())
-    # what the dict really stores, past the methods of its class
+    # the items that the dict really stores, read without the methods of its class
     if isinstance(x, dict) and not looks.is_proxy(type(x)):
         stored = dict(dict.items(x))
-        # a multi-dict stores lists and returns the first item of each, and it is unknown how to
-        # put another item there. `looks` is only the default for a missing key: no container
-        # has this module as a value
+        # a multi-dict stores lists and returns the first item of each list, and xdevice does not know how
+        # to replace that item. `looks` is only the default for a missing key: no container has this module
+        # as a value
         if (
             len(items) != len(stored)
             or any(items.get(key, looks) is not stored[key] for key in stored)
@@ -132,8 +129,8 @@ def _read_keyed(x: Any) -> tuple[Names, Children]:
 
 
 def _not_rebuildable(x: Any, what: str) -> str:
-    """Returns the message of the error for a mapping that xdevice cannot rebuild. `what` is the predicate that says
-    why: "has several values for one key"."""
+    """Returns the error message for a mapping that xdevice cannot rebuild. `what` is the predicate of the sentence, and
+    says why: "has several values for one key"."""
     name = type(x).__qualname__
     return (
         f"a mapping of type {name} {what}; pass dict(x.items()), or describe the contents with "
@@ -142,22 +139,23 @@ def _not_rebuildable(x: Any, what: str) -> str:
 
 
 def _tensor_ids(x: Any) -> set[int]:
-    """Returns the `id`s of the tensors and models in an object; an empty set if there are none.
-    Raises `ContainerError` if the object contains too much to be searched."""
+    """Returns the set of the `id`s of the tensors and models in an object. Raises `ContainerError` if the object
+    contains too much to be searched."""
     return {id(part.value) for part in looks.search(x)}
 
 
 def write_keyed(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a copy of the dict `x` with other values and attributes: `children`, whose keys are `keys` (an
-    `Attribute` for each attribute). The copy is made by `copy.copy`, which keeps everything else that `x` has. Raises
-    `ContainerError` if the copy changes the type of a value."""
+    """Returns a copy of the dict `x` with other values and attributes. These are `children`, and their keys are `keys`
+    (an `Attribute` for each attribute). The copy is made with `copy.copy`, which preserves all other state of `x`.
+    Raises `ContainerError` if the copy changes the type of a value."""
     new = copy.copy(x)
-    # the class's own `__copy__` has returned something else
+    # the class has its own `__copy__`, which returned something else
     if new is x or type(new) is not type(x):
         return _write_mapping(x, keys, children)
-    # the copy's attributes, some of which may be its items under another name
+    # the copy's attributes, some of which may also be its items
     new_attributes = getattr(new, "__dict__", {})
-    # an AttrDict, whose attributes are its items: the copy's are still those of `x`
+    # `x` is an AttrDict, whose attributes are its items; the attributes of the copy are still those of
+    # `x`
     if getattr(x, "__dict__", None) is x:
         new.__dict__ = new_attributes = new
     for key, child in zip(keys, children, strict=True):
@@ -169,10 +167,11 @@ def write_keyed(x: Any, keys: Names, children: Children) -> Any:
         if old is child:
             continue
         new[key] = child
-        # the item is also an attribute of the same name
+        # the item is also stored as an attribute of the same name
         if isinstance(key, str) and new_attributes.get(key) is old:
             new_attributes[key] = child
-    # what the class's own copies lose, as those of addict lose whether a Dict is frozen
+    # restores attributes that a copy of the class's own loses, as a copy of an addict `Dict` loses
+    # whether the `Dict` is frozen
     kept = attributes(new)
     for name, value in attributes(x).items():
         if name not in kept:
@@ -181,12 +180,12 @@ def write_keyed(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _read_mapping(x: Any) -> tuple[Names, Children]:
-    """Returns the keys and values of a mapping that is not a dict, and of its attributes that
-    hold further tensors. Raises `ContainerError` if the mapping holds tensors and has several
-    values for one key."""
+    """Returns the keys and values of a mapping that is not a dict, followed by the names and values of its attributes
+    if these hold further tensors. Raises `ContainerError` if the mapping holds tensors and has several values for one
+    key."""
     items = [*x.items()]
     names, values = with_key_leaf([key for key, _ in items], [value for _, value in items])
-    # multi-dicts, such as those for HTTP headers, yield a key once for each of its values
+    # a multi-dict, such as a dict for HTTP headers, yields a key once for each of the key's values
     if len(dict(items)) < len(items) and _tensor_ids(x):
         raise ContainerError(_not_rebuildable(x, "has several values for one key"))
     # all tensors are among the values, so the attributes need not be walked
@@ -196,10 +195,10 @@ def _read_mapping(x: Any) -> tuple[Names, Children]:
 
 
 def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a new mapping of the type of `x`, made from a dict by the type's constructor. Its values and attributes
-    are `children`, whose keys are `keys` (an `Attribute` for each attribute). (`copy.copy` cannot be used: unless the
-    type has a `__copy__`, the copy would share the inner dict of `x`.) Raises `ContainerError` if the new mapping does
-    not contain exactly these children, or lacks an attribute of `x`."""
+    """Returns a new mapping, which the constructor of the type of `x` makes from a dict. The values and attributes of
+    the new mapping are `children`, and their keys are `keys` (an `Attribute` for each attribute). (`copy.copy` cannot
+    be used, because the copy would share the inner dict of `x`, unless the type has a `__copy__`.) Raises
+    `ContainerError` if the new mapping does not contain exactly these children, or lacks an attribute of `x`."""
     pairs = [
         (key, child) for key, child in zip(keys, children, strict=True) if key is not _KEYS
     ]
@@ -208,7 +207,7 @@ def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
     if len(new) != len(items) or not all(
         _has_kept(new[key], child) for key, child in items.items()
     ):
-        raise ContainerError("its constructor changes the values that it gets")
+        raise ContainerError("its constructor changes the values that are passed to it")
     for key, child in pairs:
         if type(key) is Attribute:
             put(new, key, child)
@@ -216,30 +215,29 @@ def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _constructed(x: Any, inside: Any) -> Any:
-    """Returns the object that the type of `x`, called with the contents `inside`, makes. Raises
-    `ContainerError` if that object has another type than `x` or lacks an attribute of `x`."""
-    # the constructor may return another type, as a class with `__new__` can
+    """Calls the type of `x` with the contents `inside`, and returns the new object. Raises `ContainerError` if the new
+    object has a different type than `x`, or lacks an attribute of `x`."""
+    # the constructor may return an object of another type, if the class defines `__new__`
     new = type(x)(inside)
     if type(new) is not type(x):
         raise ContainerError(
             f"its constructor returns an object of type {type(new).__qualname__}"
         )
-    # an attribute that another argument of the constructor, or the program, has set
+    # the lost attribute was set by another argument of the constructor, or by the program
     if lost := first_lost(x, new):
         raise ContainerError(f"its {lost} would be lost")
     return new
 
 
 def _has_kept(new: Any, old: Any) -> bool:
-    """Whether a mapping has kept the value `old` that was put into it; `new` is the value that
-    it now returns. If `old` is a tensor or model, `new` must be the same object; otherwise only
-    the types must be equal."""
+    """Whether a mapping has preserved the value `old` that was put into it. `new` is the value that the mapping now
+    returns. If `old` is a tensor or model, `new` must be the same object; otherwise only the types must be equal."""
     return new is old or (type(new) is type(old) and registry.kind_of(type(old)) is None)
 
 
 def _check_types(new: Any, keys: Names, children: Children) -> Any:
-    """Returns the mapping `new`. Raises `ContainerError` if it has changed the type of one of `children`, which were
-    put into it under `keys`: some mappings convert their values."""
+    """Returns the mapping `new`. Raises `ContainerError` if the mapping has changed the type of one of `children`,
+    which were put into it under `keys`, because some mappings convert their values."""
     for key, child in zip(keys, children, strict=True):
         if type(key) is not Attribute and type(new[key]) is not type(child):
             raise ContainerError(
@@ -249,47 +247,47 @@ def _check_types(new: Any, keys: Names, children: Children) -> Any:
 
 
 def _refuse_weak(x: Any, keys: Names, children: Children) -> Any:
-    """Raises `ContainerError` for a container with weak references, which cannot be rebuilt: nothing else refers to
-    its new contents (`children`), so they would be gone at once."""
+    """Raises `ContainerError` for a container with weak references. Such a container cannot be rebuilt: nothing else
+    refers to its new contents (`children`), so the contents would be deleted at once."""
     raise ContainerError("its contents exist only while something else refers to them")
 
 
 def _read_listed(x: Any) -> tuple[Names, Children]:
-    """Returns the indices and items of a list, and the names and values of its attributes that
-    hold tensors."""
+    """Returns the indices and items of a list, followed by the names and values of its attributes that hold tensors."""
     items = _items(x)
     return add_attributes(x, range(len(items)), items)
 
 
 def _items(x: Any) -> list[Any]:
-    """Returns the items of `x`, using its iterator only: `list(x)` relies on a subclass's `__len__`, which may be
-    wrong."""
+    """Returns the items of `x`, read only from its iterator, because `list(x)` relies on a subclass's `__len__`, which
+    may be wrong."""
     return list(iter(x))
 
 
 def _write_listed(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a copy of the list `x` with the items and then the attributes in `children`, whose keys are `keys`."""
+    """Returns a copy of the list `x` with other items and attributes. `children` contains first the items and then the
+    attributes; `keys` are their keys."""
     new = copy.copy(x)
-    # the children are first the items and then the attributes
+    # the first children are the items; the attributes follow
     count = len(_items(x))
     new[:] = children[:count]
     return _put_attributes(new, count, keys, children)
 
 
 def _put_attributes(new: Any, count: int, keys: Names, children: Children) -> Any:
-    """Sets the attributes of `new` and returns it. The first `count` of the children are items,
-    which are ignored; the others are the attributes, named by their keys."""
+    """Sets the attributes of `new`, and returns `new`. The first `count` children are items, which are ignored. The
+    remaining children are the attributes, and their keys are the attributes' names."""
     for name, child in list(zip(keys, children, strict=True))[count:]:
         put(new, name, child)
     return new
 
 
 def _read_tuple(x: Any) -> tuple[Names, Children]:
-    """Returns the items of a tuple under their names, or under their indices if they have no
-    names; then the tuple's attributes that hold tensors."""
-    # a namedtuple: paths in errors are easier to read with names
+    """Returns the keys and items of a tuple, followed by the names and values of its attributes that hold tensors. The
+    keys of the items are their names or, if the items have no names, their indices."""
+    # a namedtuple has names, with which paths in errors are easier to read
     names = getattr(x, "_fields", None)
-    # time.struct_time and torch.return_types name their items, but are not namedtuples
+    # time.struct_time and the types in torch.return_types name their items, but are not namedtuples
     if hasattr(x, "n_sequence_fields"):
         names = type(x).__match_args__
     items = _items(x)
@@ -299,14 +297,14 @@ def _read_tuple(x: Any) -> tuple[Names, Children]:
 
 
 def _write_tuple(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a new tuple of the type of `x` with the items and then the attributes in `children`, whose keys are
-    `keys`."""
-    # a struct sequence (see `_read_tuple`) has its own layout in C, so only its constructor can
-    # make one
+    """Returns a new tuple of the type of `x` with other items and attributes. `children` contains first the items and
+    then the attributes; `keys` are their keys."""
+    # a struct sequence (see `_read_tuple`) has its own layout in C, so only its constructor can create
+    # it
     if hasattr(x, "n_sequence_fields"):
         return type(x)(children)
     count = len(_items(x))
-    # the type's own constructor, such as a namedtuple's, may take other arguments
+    # not the type's own constructor, which may expect other arguments, as that of a namedtuple does
     new = tuple.__new__(type(x), children[:count])
     for name, value in attributes(x).items():
         put(new, name, value)
@@ -314,11 +312,11 @@ def _write_tuple(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _read_partial(x: Any) -> tuple[Names, Children]:
-    """Returns the function and the stored arguments of a `functools.partial`, and its other
+    """Returns the keys and values of a `functools.partial`: its function, its stored arguments, and its other
     attributes."""
     more = attributes(x)
-    # None in place of an empty dict, which would be a container to walk; `__setstate__` takes
-    # None for one
+    # None in place of an empty dict, which would be walked as a container; `__setstate__` treats None
+    # as an empty dict
     return [*_PARTIAL, *map(Attribute, more)], [
         x.func,
         x.args,
@@ -328,35 +326,35 @@ def _read_partial(x: Any) -> tuple[Names, Children]:
 
 
 def _write_partial(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a copy of the `functools.partial` `x` with the function, the arguments and then the attributes in
-    `children`, whose keys are `keys`."""
+    """Returns a copy of `x`, a `functools.partial`, with another function and other arguments and attributes.
+    `children` contains these in the order in which `_read_partial` returns them; `keys` are their keys."""
     new = copy.copy(x)
     more = list(zip(keys, children, strict=True))[len(_PARTIAL) :]
-    # the attributes of a partial are read-only; its state, as for pickle, can be set
+    # the attributes of a partial are read-only, but its state can be set, as pickle does
     new.__setstate__((*children[: len(_PARTIAL)], {str(name): child for name, child in more}))
     return new
 
 
 def read_elements(x: Any) -> tuple[Names, Children]:
-    """Returns the elements of a set, a deque or a view of a dict in the order of iteration,
-    with their positions (0, 1, ...) as keys."""
+    """Returns the keys and the elements of a set, a deque or a view of a dict. The elements are in the order of
+    iteration, and their keys are their positions (0, 1, ...)."""
     elements = _items(x)
     return range(len(elements)), elements
 
 
 def _write_set(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a new set of the type of `x` with the elements `children`; `keys`, their positions, are ignored. Raises
-    `ContainerError` if the type's constructor changes an element or loses an attribute."""
+    """Returns a new set of the type of `x` with the elements `children`. Ignores `keys`, the positions of the elements.
+    Raises `ContainerError` if the type's constructor changes an element or loses an attribute."""
     new = _constructed(x, children)
-    # by `id`, because comparing tensors would compute
+    # compared by `id`, because comparing tensors with `==` would start a computation
     if set(map(id, new)) != set(map(id, children)):
-        raise ContainerError("its constructor changes the elements that it gets")
+        raise ContainerError("its constructor changes the elements that are passed to it")
     return new
 
 
 def _write_deque(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a new deque of the type of `x` with the items `children` and the same `maxlen`; `keys`, the positions of
-    the items, are ignored. Raises `ContainerError` if the type's constructor loses an attribute."""
+    """Returns a new deque of the type of `x` with the items `children` and the same `maxlen`. Ignores `keys`, the
+    positions of the items. Raises `ContainerError` if the type's constructor loses an attribute."""
     new = type(x)(children, x.maxlen)
     lost = first_lost(x, new)
     if lost:
@@ -366,17 +364,17 @@ def _write_deque(x: Any, keys: Names, children: Children) -> Any:
 
 ATTRIBUTES: Final = Walk(by_attributes.read, by_attributes.write)
 SELF_REFERRING: Final = Walk(by_attributes.read, by_attributes.write)
-"""How an object is walked if something inside it refers back to it, as the inverse of a transform refers to the
-transform. It equals `ATTRIBUTES`, and is distinguished from it by `is`."""
+"""The walk of an object if something inside the object refers back to it, as the inverse of a transform refers to the
+transform. It equals `ATTRIBUTES`, so the two are distinguished with `is`."""
 
-# the first entry whose classes include the type counts, so special classes come before general
-# ones
+# the first entry whose classes include the type is used, so special classes come before general
+# classes
 BY_BASE: Final[tuple[tuple[Any, Walk], ...]] = (
     (dict | UserDict, Walk(_read_keyed, write_keyed)),
     (list | UserList, Walk(_read_listed, _write_listed)),
     (deque, Walk(read_elements, _write_deque)),
     (tuple, Walk(_read_tuple, _write_tuple)),
-    # a view of a dict (`d.values()`) is rebuilt as a list, because only a dict can make one
+    # a view of a dict (`d.values()`) is rebuilt as a list, because only a dict can create a view
     (MappingView, Walk(read_elements, lambda x, keys, new: list(new))),
     (ChainMap | types.SimpleNamespace | argparse.Namespace, ATTRIBUTES),
     (WeakValueDictionary, Walk(_read_mapping, _refuse_weak)),

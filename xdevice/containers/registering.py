@@ -1,10 +1,10 @@
-"""`register_container`, which registers the user's types here and in the trees (pytrees) of
-JAX, PyTorch and optree.
+"""`register_container`, which registers the user's types with xdevice and with the trees (pytrees) of JAX, PyTorch and
+optree.
 
-A type whose attributes are walked is also registered with each framework that is loaded, now or
-later. In a tree, the attributes that hold tensors are children; all others are static, and
-compared by `==`, as `jax.jit` compares static values. Types that are registered with functions
-are not passed on: their `rebuild` takes the old object, which trees do not have.
+A type whose attributes are walked is also registered with each framework that is loaded now or later. In a tree, the
+attributes that hold tensors are children. All other attributes are static, and are compared with `==`, as `jax.jit`
+compares static values. A type that is registered with functions is not registered with the frameworks, because its
+`rebuild` requires the old object, which trees do not provide.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ def register_container(
     rebuild: Callable[[Any, Any], Any] | None = None,
     move: Callable[[Any, Device], Any] | None = None,
 ) -> T:
-    """Registers how objects of your own type, and of its subclasses, are walked or moved; returns the type.
+    """Registers how objects of your own type, and of its subclasses, are walked or moved. Returns the type.
 
     Experimental: it may change in a minor version.
 
-    Needed for objects that hold tensors and lack `.to(device)`. If no function is passed, as when used as a decorator,
-    the attributes of the objects are walked, rebuilding makes a new object without calling `__init__`, and the type
-    becomes a node of the trees of JAX, PyTorch and optree, if these are imported. The call takes effect at once and
-    costs nothing for other types. docs/reference/devices.md has examples.
+    You need this for objects that hold tensors and have no method `.to(device)`. If you pass no function, or use this
+    as a decorator, the attributes of the objects are walked, and an object is rebuilt without calling `__init__`. The
+    type then also becomes a node of the trees of JAX, PyTorch and optree, if these are imported. The call takes effect
+    at once, and does not slow the handling of other types. docs/reference/devices.md has examples.
 
     Args:
-        cls: the type. If it is registered again, the last call counts.
-        flatten: returns the contents of an object, as a dict or a list.
-        rebuild: `rebuild(old, inside)` returns a new object that holds `inside`, a dict or list as from `flatten`.
-        move: `move(x, device)` returns `x` itself or a new object, on a `Device`. `copy_to` calls it on a deep copy.
+        cls: the type. If it is registered several times, the last call applies.
+        flatten: a function that returns the contents of an object, as a dict or a list.
+        rebuild: `rebuild(old, inside)` returns a new object with the contents `inside`, in `flatten`'s form.
+        move: `move(x, device)` returns `x` itself or a new object, on a `Device`. `copy_to` passes a deep copy to it.
 
     Raises:
-        ContainerError: if `cls` is no type, is built-in, or a type of tensors; if the functions do not go together.
+        ContainerError: if `cls` is no type, a built-in type or a tensor's type, or the functions cannot be combined.
 
     Example:
         >>> @xdevice.register_container
@@ -62,7 +62,7 @@ def register_container(
         >>> xdevice.device_of([Game(xdevice.ones(2, device="cpu"))])
         Device('cpu:0')
     """
-    # a tree cannot register a type twice
+    # a type cannot be registered twice with a framework's trees
     is_first = cls not in ways.registered
     trees.register(cls, flatten, rebuild, move)
     if is_first and flatten is None and move is None:
@@ -71,40 +71,39 @@ def register_container(
 
 
 class Static(NamedTuple):
-    """The static part of an object in a tree: its type, the names of the attributes that hold
-    tensors, and the names and values of all others."""
+    """The static part of an object in a tree: its type, the names of the attributes that hold tensors, and the names
+    and values of all other attributes."""
 
     cls: type
     names: tuple[Any, ...]
     others: tuple[tuple[Any, Any], ...]
 
-    # without `others`, whose values may be lists, which cannot be hashed
+    # `others` is left out, because its values may be lists, which cannot be hashed
     def __hash__(self) -> int:
         return hash((self.cls, self.names))
 
 
 def _share(cls: type) -> None:
-    """Registers a type with the trees of the loaded frameworks, and with optree if that is
-    imported. `share_all` registers the type with frameworks that are loaded later."""
+    """Registers a type with the trees of the loaded frameworks and, if optree is imported, with optree. `share_all`
+    registers the type with frameworks that are loaded later."""
     _shared.append(cls)
     for backend in registry.list_loaded():
         backend.register_tree_node(cls, _flatten, _unflatten)
     optree = sys.modules.get("optree")
     if optree is not None:
-        # in a namespace of our own, because the program may register the type in the global one
+        # in a separate namespace, because the program may register the type in the global namespace
         optree.register_pytree_node(cls, _flatten, _unflatten, namespace="xdevice")
 
 
 def share_all(backend: Backend) -> None:
-    """Registers the types in `_shared` with the trees of a backend that was loaded later than
-    they were registered."""
+    """Registers the types in `_shared` with the trees of a backend that is loaded after these types were registered."""
     for cls in _shared:
         backend.register_tree_node(cls, _flatten, _unflatten)
 
 
 def _flatten(x: Any) -> tuple[tuple[Any, ...], Static]:
-    """Returns the attributes of an object that hold tensors, as the children of a tree, and everything else as its
-    static part."""
+    """Returns the children and the static part of an object for a tree. The children are the attributes that hold
+    tensors; the static part contains everything else."""
     names, values = attributes.read(x)
     pairs = [
         (attributes.as_name(name), value) for name, value in zip(names, values, strict=True)
@@ -128,8 +127,8 @@ def _is_tensor(value: object) -> bool:
 
 
 def _unflatten(static: Static, children: Any) -> Any:
-    """Returns an object made from its static part and its children, without calling `__init__`:
-    trees also rebuild objects with children that are not tensors."""
+    """Creates an object from its static part and its children, without calling `__init__`, because trees also rebuild
+    objects with children that are not tensors."""
     new: Any = object.__new__(static.cls)
     for name, value in (*static.others, *zip(static.names, children, strict=True)):
         attributes.put(new, name, value)

@@ -1,10 +1,8 @@
-"""Walks containers, rebuilds them with their tensors replaced, and registers the user's types
-(`register`).
+"""Walks containers, rebuilds them with other tensors, and registers the user's types (`register`).
 
-This module knows Python's own containers (the module `batches` takes those with nothing but
-tensors, numbers and strings); `ways` determines how other types are walked. It does so once
-for each type, and the result is kept until the type is deleted, a backend is loaded, or a type
-is registered.
+This module walks Python's own containers itself (the module `batches` has a faster way for containers with nothing but
+tensors, numbers and strings). The module `ways` determines how other types are walked, once for each type. The result
+is cached until the type is deleted, a backend is loaded, or a type is registered.
 """
 
 from __future__ import annotations
@@ -41,39 +39,39 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
     _Node = tuple[Any, Walk, Iterable[Any], Sequence[Any], dict[int, Any]]
-    """A container that was walked; how it is read and written; its keys; its children; and, by
-    their indices, the nodes of those children that are containers."""
+    """A tuple of five items: a container that was walked; how it is read and written; its keys; its children; and, by
+    index, the nodes of the children that are containers."""
     Walked = tuple[_Node | None, list[Any], dict[int, type]]
     """The result of a walk: the root node of the container (None if the object was a leaf itself); every leaf, tensor
     or not, in the order of the walk; and the types of the leaves, by their `id`s, because some types cannot be hashed.
-    Nodes and results are tuples, because a class of their own made `to_device` 2.5 times as slow for three tensors
-    that are there already."""
+    Nodes and results are tuples, because with classes `to_device` took 2.5 times as long for three tensors that were
+    already on the device."""
 
 
-# a type that was not looked up yet, because None means a leaf
+# stands for a type that was not looked up yet, because None stands for a leaf
 _NOT_LOOKED_UP: Final = object()
-# the mark, during a walk, of a container to which something in it refers back (see `_walk`)
+# during a walk, marks a container to which something inside it refers back (see `_walk`)
 _REFERRED_TO: Final[Any] = object()
-# shared by all nodes without containers in them, to make no new dict for each
+# shared by all nodes that contain no containers, so that they need no dicts of their own
 _NO_CONTAINERS: Final[dict[int, Any]] = {}
 
 
 class Leaf(NamedTuple):
-    """A leaf of a container, which is a value that is not walked further, and the path to it, as written after the
-    container's name: `['x'][1]`."""
+    """A leaf of a container, which is a value that is not walked further, and the path to the leaf in the form that
+    follows the container's name: `['x'][1]`."""
 
     path: str
     value: Any
 
 
 def flatten(x: Any, keep_movers: bool = False, once: bool = False) -> Walked:
-    """Returns `(root, leaves, kinds)`: the root node of a container, which `rebuild` needs to replace the leaves (None
-    if `x` is a leaf itself); every leaf; and the types of the leaves, by their `id`s. Raises `ContainerError` if the
-    container contains itself or is nested too deeply.
+    """Walks a container, and returns `(root, leaves, kinds)`: the root node, which `rebuild` needs to replace the
+    leaves (None if `x` is a leaf itself); every leaf; and the types of the leaves, by their `id`s. Raises
+    `ContainerError` if the container contains itself or is nested too deeply.
 
-    If `keep_movers` is True, an object that moves itself is not walked, but is a leaf. If `once` is True, a container
-    that is in several places is walked only at the first of them: thirty lists, each of which contains the next one
-    twice, have a billion places.
+    If `keep_movers` is True, an object that moves itself is treated as a leaf, and is not walked. If `once` is True, a
+    container that is in several places is walked only in the first place: thirty lists, each of which contains the next
+    list twice, have a billion places.
     """
     while True:
         ways = walks
@@ -81,8 +79,7 @@ def flatten(x: Any, keep_movers: bool = False, once: bool = False) -> Walked:
         leaves: list[Any] = []
         kinds: dict[int, type] = {}
         way: Any = ways.get(id(type(x)), _NOT_LOOKED_UP)
-        # a leaf, a type that was not looked up, or a `MaybeMover` (an object that may move
-        # itself)
+        # `x` is a leaf, its type was not looked up yet, or it may move itself (`MaybeMover`)
         if type(way) is not Walk:
             way = way_of(x, keep_movers)
         if way is None:
@@ -92,8 +89,7 @@ def flatten(x: Any, keep_movers: bool = False, once: bool = False) -> Walked:
                 root = _walk(x, way, keep_movers, {} if once else None, leaves, kinds)
             except RecursionError:
                 raise too_deep(x) from None
-        # otherwise a backend was loaded during the walk, and types may be walked differently
-        # now
+        # otherwise a backend was loaded during the walk, so types may be walked differently now
         if ways is walks:
             return root, leaves, kinds
 
@@ -106,16 +102,15 @@ def _walk(
     leaves: list[Any],
     kinds: dict[int, type],
 ) -> _Node:
-    """Walks the container `x` in the way `way`: adds its leaves to `leaves` and their types to `kinds`, and returns
-    its node. If `keep_movers` is True, an object that moves itself is a leaf.
+    """Walks the container `x` by `way`. Adds its leaves to `leaves` and their types to `kinds`, and returns its node.
+    If `keep_movers` is True, an object that moves itself is treated as a leaf.
 
-    `once` is None if a container in several places is to be walked at each of them. Otherwise
-    it has the node of each container that was met before, by the container's `id`; None in
-    place of the node while the container is being walked, and `_REFERRED_TO` if something in it
-    has turned out to refer back to it. Raises `RecursionError` for a container that contains
-    itself and could not be rebuilt.
+    If `once` is None, a container in several places is walked in each place. Otherwise `once` maps the `id` of each
+    container that was met before to its node. While a container is being walked, it maps to None instead, or to
+    `_REFERRED_TO` once something inside the container was found to refer back to it. Raises `RecursionError` for a
+    container that contains itself and could not be rebuilt.
     """
-    # a dict whose keys are all strings is read without a function
+    # a dict whose keys are all strings is read here, without a call of `way.read`
     is_plain = type(x) is dict
     for key in x if is_plain else ():
         if type(key) is not str:
@@ -123,14 +118,13 @@ def _walk(
             break
     # `way.read` takes three times as long
     keys, children = ([*x], [*x.values()]) if is_plain else way.read(x)
-    # a first loop for containers with nothing but leaves, which takes a third of the time of
-    # the second one; tensors in a list are mostly of one type, which is looked up only when it
-    # changes
+    # this first loop, for containers with nothing but leaves, takes a third of the time of the second
+    # loop; most tensors in a list are of the same type, so a type is looked up only when it changes
     cls: Any = None
     for child in children:
         if type(child) is not cls:
             cls = type(child)
-            # a container, or a type that was not looked up yet
+            # the child is a container, or its type was not looked up yet
             if walks.get(id(cls), _NOT_LOOKED_UP) is not None:
                 break
             kinds[id(cls)] = cls
@@ -138,7 +132,7 @@ def _walk(
         leaves += children
         return x, way, keys, children, _NO_CONTAINERS
     if once is not None:
-        # marks a container that is being walked
+        # marks this container as being walked
         once[id(x)] = None
     inner: dict[int, _Node] = {}
     for i, child in enumerate(children):
@@ -158,54 +152,54 @@ def _walk(
         else:
             node = once[id(child)]
             if node is None or node is _REFERRED_TO:
-                # a list or dict that contains itself cannot be rebuilt; an object with
-                # attributes can, because it is made first and filled afterwards
+                # a list or dict that contains itself cannot be rebuilt; an object with attributes can, because it
+                # is created first and filled afterwards
                 if child_way is not ATTRIBUTES:
                     raise RecursionError
                 once[id(child)] = _REFERRED_TO
                 node = child, SELF_REFERRING, (), (), _NO_CONTAINERS
             inner[i] = node
-    # while the children were walked, one of them has turned out to refer back to `x`
+    # something inside the children was found to refer back to `x`
     if once is not None and once[id(x)] is _REFERRED_TO:
         way = SELF_REFERRING
     return x, way, keys, children, inner
 
 
 def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) -> Any:
-    """Returns a container like the one of `walk`, with the leaves `changed`, in the order of the walk; the container
-    itself if these are the same objects as before. Inner containers with a leaf whose `id` is in `touched` are rebuilt
-    even if nothing in them has changed. Raises `ContainerError` if a container cannot be rebuilt."""
+    """Returns a container like the walked one, with the leaves `changed`, which are in the order of the walk. If these
+    are the same objects as before, returns the container itself. An inner container with a leaf whose `id` is in
+    `touched` is rebuilt even if nothing in it has changed. Raises `ContainerError` if a container cannot be rebuilt."""
     root, leaves, _ = walk
     if root is None:
         # the walked object was a leaf itself
         return changed[0]
     container, _, _, _, inner = root
-    # by identity: comparing tensors would compute
+    # compared by identity, because comparing tensors with `==` would start a computation
     if not touched and all(map(is_, changed, leaves)):
         return container
     try:
         holds_only_leaves = not inner
         if not touched and holds_only_leaves:
-            # what `way.write` does for a dict, but faster
+            # returns the same as `way.write` for a dict, but is faster
             if type(container) is dict:
                 return dict(zip(container, changed))  # noqa: B905  # of one length
             return _write(root, list(changed))
-        # an iterator, because the leaves come in the order of the walk
+        # an iterator, because `_rebuild` needs the leaves in the order of the walk
         return _rebuild(root, iter(changed), touched, {})
     except RecursionError:
         raise too_deep(container) from None
 
 
 class Tree:
-    """A container that was walked: its leaves, their paths, and how it is rebuilt with other leaves."""
+    """A container that was walked: its leaves, their paths, and methods to rebuild the container with other leaves."""
 
     def __init__(
         self, x: Any, keep_movers: bool = False, once: bool = False, walk: Walked | None = None
     ) -> None:
         self.is_once = once
         self.strangers: list[tuple[int, strangers.Stranger]] = []
-        """The objects of unknown types that hold tensors, each with its index among the leaves.
-        Empty unless the tree comes from `searched`."""
+        """The objects of unknown types that hold tensors, each with its index among the leaves. Empty unless `searched`
+        has made the tree."""
         self.walk = flatten(x, keep_movers, once) if walk is None else walk
         self.root, self.leaves, self.kinds = self.walk
 
@@ -216,9 +210,8 @@ class Tree:
         return {type_id: registry.kind_of(cls) for type_id, cls in self.kinds.items()}
 
     def paths(self) -> list[tuple[Any, ...]]:
-        """Returns, for each leaf, a tuple of the keys that lead to it; an empty tuple if the
-        object is a leaf itself. Raises `ContainerError` if the container is nested too
-        deeply."""
+        """Returns the path to each leaf, as a tuple of the keys that lead to the leaf. The tuple is empty if the walked
+        object is a leaf itself. Raises `ContainerError` if the container is nested too deeply."""
         if self.root is None:
             return [()]
         try:
@@ -227,8 +220,7 @@ class Tree:
             raise too_deep(self.root[0]) from None
 
     def path(self, index: int) -> str:
-        """Returns the path to the leaf with this index, as written after the container's name:
-        `['x'][1]`."""
+        """Returns the path to the leaf with this index, in the form that follows the container's name: `['x'][1]`."""
         return path_text(self.paths()[index])
 
     def named_leaves(self) -> list[Leaf]:
@@ -239,19 +231,18 @@ class Tree:
         ]
 
     def rebuilt(self, changed: Sequence[Any]) -> Any:
-        """Returns a container like this one with the leaves `changed`, in the order of the
-        walk; the container itself if these are the same objects as before. Raises
-        `ContainerError` if it cannot be rebuilt."""
+        """Returns a container like this one with the leaves `changed`, which are in the order of the walk. If these are
+        the same objects as before, returns the container itself. Raises `ContainerError` if the container cannot be
+        rebuilt."""
         return rebuild(self.walk, changed)
 
     def check_rebuilding(self, touched: Container[int]) -> None:
-        """Raises `ContainerError` if the container cannot be rebuilt when the leaves whose
-        `id`s are in `touched` are replaced."""
+        """Raises `ContainerError` if the container could not be rebuilt with other objects in place of the leaves whose
+        `id`s are in `touched`."""
         rebuild(self.walk, self.leaves, touched)
 
     def unknown(self) -> list[int]:
-        """Returns the indices of the leaves that are neither tensors, symbols, models, numbers
-        nor strings, nor None."""
+        """Returns the indices of the leaves that are not tensors, symbols, models, numbers, strings or None."""
         return [
             i
             for i, value in enumerate(self.leaves)
@@ -259,16 +250,16 @@ class Tree:
         ]
 
     def refuse_strangers(self, with_models: bool = False) -> None:
-        """Raises `ContainerError` if one of `strangers` holds tensors, because these cannot be
-        replaced; if `with_models`, also if it holds only models."""
+        """Raises `ContainerError` if one of the `strangers` holds tensors, because these tensors cannot be replaced. If
+        `with_models` is True, also raises the error if a stranger holds only models."""
         for i, stranger in self.strangers:
             refuse_stranger(self.path(i), stranger, with_models)
 
     def refuse_shared(self) -> None:
-        """Raises `ContainerError` if a leaf is an object of an unknown type that holds only
-        NumPy arrays: a copy of the container would share them. (A move may share them, because
-        it leaves them on the host.)"""
-        # objects that hold other tensors too are copied as a whole
+        """Raises `ContainerError` if a leaf is an object of an unknown type that holds only NumPy arrays, because a
+        copy of the container would share these arrays. (A move may share the arrays, because it leaves them on the
+        host.)"""
+        # objects that also hold other tensors are copied as a whole
         taken = {i for i, _ in self.strangers}
         for i in self.unknown():
             value = self.leaves[i]
@@ -283,9 +274,9 @@ class Tree:
                 )
 
     def refuse_sparse(self, name: str, verb: str) -> None:
-        """Raises `UnsupportedError` if the container is or contains an object whose tensors
-        have a meaning only together, such as a sparse array. `name` is what the error calls the
-        container, and `verb` the function that was called."""
+        """Raises `UnsupportedError` if the container is or contains an object whose tensors have a meaning only
+        together, such as a sparse array. `name` is the name of the container in the error, and `verb` is the function
+        that was called."""
         # a list as a stack, because containers may be nested deeply
         nodes: list[tuple[tuple[Any, ...], _Node]] = (
             [] if self.root is None else [((), self.root)]
@@ -297,14 +288,14 @@ class Tree:
                     f"{verb} works on each tensor separately, but {name}{path_text(path)} is of type "
                     f"{type(container).__qualname__}, whose tensors have a meaning only together; {way.dense}"
                 )
-            # keys may be an iterator
+            # `keys` may be an iterator
             names = list(keys)
             nodes += [((*path, names[i]), node) for i, node in inner.items()]
 
     def stranger(self, index: int) -> strangers.Stranger | None:
         """Returns the `Stranger` for the leaf with this index if the leaf holds tensors or models, or if its type is
-        registered with a function that moves it; None for any other leaf. Raises `ContainerError`, with the path of
-        the leaf, if the leaf contains too much to be searched."""
+        registered with a function that moves it. Returns None for any other leaf. Raises a `ContainerError` that names
+        the path of the leaf if the leaf contains too much to be searched."""
         try:
             return stranger(self.leaves[index])
         except ContainerError as error:
@@ -312,29 +303,29 @@ class Tree:
 
 
 def searched(x: Any, keep_movers: bool = False, walk: Walked | None = None) -> Tree:
-    """Returns the `Tree` of a container, whose attribute `strangers` lists the objects of unknown types that hold
-    tensors. If `keep_movers` is True, an object that moves itself is not walked, but is a leaf. `walk` is the result
-    of `flatten(x, keep_movers, once=True)` if the caller has it already. Raises `ContainerError` as `flatten` and
-    `Tree.stranger` do."""
+    """Returns the `Tree` of a container. The attribute `strangers` of the tree lists the objects of unknown types that
+    hold tensors. If `keep_movers` is True, an object that moves itself is treated as a leaf, and is not walked. `walk`
+    is the result of `flatten(x, keep_movers, once=True)` if the caller already has this result. Raises `ContainerError`
+    as `flatten` and `Tree.stranger` do."""
     while True:
-        # loading a backend replaces the global dict `walks` by a new one, by which the end of the
-        # loop notices that types were walked by outdated rules
+        # loading a backend replaces the global dict `walks` by a new dict; the end of the loop detects this
+        # way that types were walked by outdated rules
         ways = walks
         tree = Tree(x, keep_movers, once=True, walk=walk)
         for i in tree.unknown():
-            # this loads a backend if it meets the first object of a framework; other types are
-            # walked then, so the loop begins again
+            # the first object of a framework makes this call load the backend; then types may be walked
+            # differently, so the loop begins again
             holder = tree.stranger(i)
             if holder is not None:
                 tree.strangers.append((i, holder))
         if ways is walks:
             return tree
-        # the caller's walk is out of date
+        # the caller's walk is outdated
         walk = None
 
 
 def too_deep(x: Any) -> ContainerError:
-    """Returns the error for a container in which a walk has reached Python's recursion limit."""
+    """Returns the error for a container whose walk has reached Python's recursion limit."""
     return ContainerError(
         f"an object of type {type(x).__qualname__} contains itself, or is nested hundreds of levels deep; "
         "pass the tensors in a container without cycles"
@@ -344,9 +335,8 @@ def too_deep(x: Any) -> ContainerError:
 def refuse_stranger(
     path: str, holder: strangers.Stranger | None, with_models: bool = False
 ) -> None:
-    """Raises `ContainerError` if `holder`, which is the leaf at `path` of a container, holds
-    tensors or can move itself; if `with_models`, also if it holds only models. Does nothing if
-    `holder` is None."""
+    """Raises `ContainerError` if `holder`, the leaf at `path` of a container, holds tensors or can move itself. If
+    `with_models` is True, also raises the error if `holder` holds only models. Does nothing if `holder` is None."""
     if holder is not None and (with_models or holder.has_tensors()):
         raise ContainerError(
             f"{path or 'the object'} is of type {type(holder.x).__qualname__} and holds tensors, but xdevice does "
@@ -360,21 +350,21 @@ def is_container(x: object) -> bool:
 
 
 def leaves(x: object) -> list[Leaf]:
-    """Returns every leaf of `x`, tensor or not, with its path, in the order of the walk; `x`
-    itself if it is no container."""
+    """Returns every leaf of `x`, tensor or not, with its path, in the order of the walk. If `x` is not a container, the
+    only leaf is `x` itself."""
     return Tree(x).named_leaves()
 
 
 def path_text(keys: Iterable[Any]) -> str:
-    """Returns the path that consists of these keys, as text to follow the container's name: `['x'][1]`."""
+    """Returns the path that consists of these keys, in the form that follows the container's name: `['x'][1]`."""
     return "".join(
         f".{key}" if type(key) is Attribute else f"[{shown(key, None)}]" for key in keys
     )
 
 
 def have_same_keys(first: Walked, second: Walked) -> bool:
-    """Whether the containers of the walks `first` and `second` have the same keys in the same order at all levels, so
-    that their leaves have the same paths."""
+    """Whether the containers of two walks have the same keys in the same order at all levels, so that their leaves have
+    the same paths."""
     nodes = [(first[0], second[0])]
     # the list grows while it is iterated over
     for node, twin in nodes:
@@ -390,12 +380,12 @@ def have_same_keys(first: Walked, second: Walked) -> bool:
 
 
 def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]], copies: bool = False) -> Any:
-    """Returns `x` rebuilt with the leaves that `change(leaves)` returns, a list as long as
-    `leaves`; `x` itself if these are the same objects.
+    """Returns `x` rebuilt with other leaves, the result of `change(leaves)`, which is a list of the same length as
+    `leaves`. If these are the same objects as before, returns `x` itself.
 
     Raises:
-        ContainerError: if a leaf is an object that holds tensors or, with `copies`, NumPy arrays,
-            which the result would share with `x`; or if a container cannot be walked or rebuilt.
+        ContainerError: if a leaf is an object that holds tensors or, if `copies` is True, NumPy arrays, because the
+            result would share these with `x`; also if a container cannot be walked or rebuilt.
     """
     tree = searched(x)
     tree.refuse_strangers()
@@ -405,20 +395,21 @@ def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]], copies: bool = 
 
 
 def way_of(x: Any, keep_movers: bool) -> Walk | None:
-    """Returns how `x` is walked; None if it is a leaf. If `keep_movers` is True, an object that moves
-    itself is a leaf."""
+    """Returns the `Walk` of `x`; None if `x` is a leaf. If `keep_movers` is True, an object that moves itself is
+    treated as a leaf."""
     cls = type(x)
     way: Any = walks.get(id(cls), _NOT_LOOKED_UP)
     if way is _NOT_LOOKED_UP:
         way = way_into(x)
-        # not kept for proxies: the next one of this type may stand for an object of another type
+        # not cached for proxies, because the next proxy of this type may stand for an object of another
+        # type
         if not looks.is_proxy(cls):
             registry.remember(walks, cls, way)
     if type(way) is not MaybeMover:
         return way  # type: ignore[no-any-return]
     if keep_movers:
-        # whether an object moves itself may depend on the object, and not only on its type;
-        # `way.way` says how the type was registered
+        # whether an object moves itself may depend on the object, not only on its type; `way.way` is the
+        # way in which the type was registered
         holder = strangers.find(x, way.way)
         if holder is not None and holder.moves:
             return None
@@ -426,9 +417,9 @@ def way_of(x: Any, keep_movers: bool) -> Walk | None:
 
 
 def mover(x: Any) -> strangers.Stranger | None:
-    """Returns the `Stranger` (the tensors in an object, and how it moves) for an object whose type a user or a
-    framework has registered with a function that moves it. Returns None for any other object, and for one whose type
-    no walk has met yet."""
+    """Returns the `Stranger` (the tensors in an object, and how the object moves) for an object whose type a user or a
+    framework has registered with a function that moves it. Returns None for any other object, and for an object whose
+    type no walk has met yet."""
     way = walks.get(id(type(x)))
     if type(way) is not MaybeMover or way.way is None:
         return None
@@ -437,9 +428,8 @@ def mover(x: Any) -> strangers.Stranger | None:
 
 
 def stranger(x: Any) -> strangers.Stranger | None:
-    """Returns the `Stranger` for a leaf that holds tensors or models, or whose type is
-    registered with a function that moves it; None for any other leaf. Raises `ContainerError`
-    if the leaf contains too much to be searched."""
+    """Returns the `Stranger` for a leaf that holds tensors or models, or whose type is registered with a function that
+    moves it. Returns None for any other leaf. Raises `ContainerError` if the leaf contains too much to be searched."""
     cls = type(x)
     if id(cls) in PLAIN:
         return None
@@ -450,9 +440,9 @@ def stranger(x: Any) -> strangers.Stranger | None:
 def _paths(
     node: _Node, prefix: tuple[Any, ...], visited: set[int] | None
 ) -> Iterator[tuple[Any, ...]]:
-    """Yields a tuple of keys for each leaf below a node: those of `prefix`, and then those that
-    lead from the node to the leaf. If `visited` is a set, of the `id`s of containers, a
-    container that is in several places is entered only at the first of them."""
+    """Yields a tuple of keys for each leaf below a node: the keys of `prefix`, followed by the keys that lead from the
+    node to the leaf. If `visited` is a set (of the `id`s of containers), a container that is in several places is
+    entered only in the first place; if `visited` is None, it is entered in each place."""
     container, _, keys, _, inner = node
     if visited is not None:
         if id(container) in visited:
@@ -472,16 +462,16 @@ def _rebuild(
     touched: Container[int],
     done: dict[int, tuple[_Node, list[Any], Any]],
 ) -> Any:
-    """Returns a new container for a node, which takes its leaves from the iterator `changed`. A container with a leaf
-    whose `id` is in `touched` is rebuilt even if nothing in it has changed. `done` has, by the `id` of each container
-    that was rebuilt, its node, its new children and the new container, so a container in two places stays one
+    """Returns a new container for a node, with leaves from the iterator `changed`. A container with a leaf whose `id`
+    is in `touched` is rebuilt even if nothing in it has changed. `done` maps the `id` of each container that was
+    rebuilt to its node, its new children and the new container, so that a container in two places stays a single
     container."""
     container, way, _, children, inner = node
-    # rebuilt already, at another place in the container
+    # not None if this container was already rebuilt in another place
     earlier = done.get(id(container))
     if earlier is not None and (earlier[0] is node or way is SELF_REFERRING):
         return earlier[2]
-    # made before its children, which refer to it, and filled after them
+    # created before its children, which refer to it, and filled after them
     if way is SELF_REFERRING:
         done[id(container)] = node, [], empty(container)
     if inner:
@@ -491,14 +481,14 @@ def _rebuild(
         ]
     else:
         new = list(islice(changed, len(children)))
-    # the same new children, so the same new container
+    # the new children are the same as in the other place, so the new container is too
     if earlier is not None and all(map(is_, earlier[1], new)):
         return earlier[2]
     twin = container
     if way is SELF_REFERRING:
         return fill(done[id(container)][2], container, node[2], new)
-    # if none of these conditions holds, nothing in it has changed, and the new outer container
-    # shares it
+    # if none of these conditions is met, nothing in this container has changed, so the new outer
+    # container shares it with the old one
     if (
         way.is_plain
         or not all(map(is_, new, children))
@@ -515,7 +505,7 @@ def _write(node: _Node, new: list[Any]) -> Any:
     container, way, keys, _, _ = node
     try:
         return way.write(container, keys, new)
-    # `rebuild` reports it as a container that is nested too deeply
+    # `rebuild` reports this as a container that is nested too deeply
     except RecursionError:
         raise
     except Exception as error:
@@ -535,16 +525,15 @@ def _read_dict(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
 
 
 def _read_ordered(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
-    """Returns the keys and values of an `OrderedDict`, and those of its attributes that hold
+    """Returns the keys and values of an `OrderedDict`, followed by the names and values of its attributes that hold
     tensors."""
     return add_attributes(x, *_read_dict(x)) if x.__dict__ else _read_dict(x)
 
 
 def _write_ordered(x: Any, keys: Iterable[Any], new: Sequence[Any]) -> Any:
-    """Returns an `OrderedDict` with the values `new`, and with the keys and attributes of
-    `x`."""
-    # a PyTorch state_dict, for example, has the versions of its layers in the attribute
-    # `_metadata`
+    """Returns an `OrderedDict` with the keys of `x`, whose values and attributes are `new`. `keys` are the keys that
+    `_read_ordered` returned for `x`."""
+    # a PyTorch state_dict, for example, stores the versions of its layers in the attribute `_metadata`
     return write_keyed(x, keys, new) if x.__dict__ else OrderedDict(zip(x, new, strict=False))
 
 
@@ -555,9 +544,9 @@ def _read_items(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
 
 _SLICE: Final = tuple(map(Attribute, ("start", "stop", "step")))
 
-# how Python's own containers are walked; True is `Walk.is_plain`. `zip` is not strict, because
-# the values of a dict may be followed by one more child, the leaf for keys that hold tensors
-# (see `with_key_leaf`), which is left out.
+# how Python's own containers are walked; True is the value of `Walk.is_plain`. `zip` is not strict,
+# because one more child may follow the values of a dict: the leaf for keys that hold tensors (see
+# `with_key_leaf`). `zip` leaves this child out.
 OWN: Final[dict[type, Walk]] = {
     dict: Walk(_read_dict, lambda x, keys, new: dict(zip(x, new, strict=False)), True),
     OrderedDict: Walk(_read_ordered, _write_ordered, True),
@@ -586,22 +575,22 @@ def register(
     rebuild: Callable[[Any, Any], Any] | None,
     move: Callable[[Any, Device], Any] | None,
 ) -> None:
-    """Registers how objects of a type are walked (`flatten` and `rebuild`) or moved (`move`).
-    Arguments and errors are those of `register_container`."""
+    """Registers how objects of a type are walked (`flatten` and `rebuild`) or moved (`move`). The arguments and errors
+    are those of `register_container`."""
     _refuse_registration(cls, flatten, rebuild, move)
     registered[cls] = Way(flatten, rebuild, move)
     forget()
 
 
 def _refuse_registration(cls: object, flatten: object, rebuild: object, move: object) -> None:
-    """Raises `ContainerError` if `cls`, an argument of `register_container`, cannot be registered, or if its functions
-    (`flatten`, `rebuild` and `move`) do not go together."""
+    """Raises `ContainerError` if the arguments of `register_container` are invalid: if `cls` cannot be registered, or
+    if the functions `flatten`, `rebuild` and `move` cannot be combined."""
     if not isinstance(cls, type):
         raise ContainerError(
-            f"register_container takes a type, not {shown(cls)}; "
+            f"register_container expects a type, not {shown(cls)}; "
             f"call xdevice.register_container({type(cls).__qualname__})"
         )
-    # a registered type of tensors would be walked instead of moved
+    # tensors of a registered type would be walked instead of moved
     owned = registry.kind_of(cls)
     if owned is not None:
         raise ContainerError(
@@ -609,16 +598,17 @@ def _refuse_registration(cls: object, flatten: object, rebuild: object, move: ob
         )
     if cls.__module__ == "builtins":
         raise ContainerError(
-            f"{cls.__qualname__} is a built-in type, which cannot be registered; register a subclass of it"
+            f"{cls.__qualname__} is a built-in type, which cannot be registered; register a subclass instead"
         )
-    # with only one of them, an object could be walked but not rebuilt, or the reverse
+    # with only one of these functions, an object could be walked but not rebuilt, or rebuilt but not
+    # walked
     if (flatten is None) is not (rebuild is None):
         raise ContainerError(
             f"register_container({cls.__qualname__}) needs both flatten and rebuild, or neither"
         )
     if flatten is not None and move is not None:
         raise ContainerError(
-            f"register_container({cls.__qualname__}) takes either flatten and rebuild, or move, but not both"
+            f"register_container({cls.__qualname__}) accepts either flatten and rebuild, or move, but not both"
         )
     for name, function in (("flatten", flatten), ("rebuild", rebuild), ("move", move)):
         if function is not None and not callable(function):
@@ -628,15 +618,15 @@ def _refuse_registration(cls: object, flatten: object, rebuild: object, move: ob
 
 
 def forget(_: Backend | None = None) -> None:
-    """Forgets how each type is walked. Called with each backend that is loaded, because a type may then be walked
-    differently; the argument is ignored. `walks` becomes a new dict, so a walk in progress notices that it has to
-    begin again."""
+    """Discards the cached ways in which types are walked. Called with each backend that is loaded, because types may
+    then be walked differently; the argument is ignored. `walks` becomes a new dict, so that a walk in progress detects
+    that it has to begin again."""
     global walks
     walks = dict.fromkeys(PLAIN) | {id(cls): way for cls, way in OWN.items()}
 
 
 walks: dict[int, Walk | MaybeMover | None]
-"""How objects of each type are walked, by the `id` of the type; None for leaves.
-`registry.remember` adds types to it."""
+"""How objects of each type are walked, by the `id` of the type; None for leaves. `registry.remember` adds types to this
+dict."""
 forget()
 registry.on_load.append(forget)

@@ -1,15 +1,15 @@
-"""Determines how the objects of a type are walked, by the first of these rules that applies:
+"""Determines how the objects of a type are walked. The first of these rules that applies is used:
 
-1. A type that a user has registered is walked as it was registered.
-2. A type that is registered with a framework (a JAX pytree) is walked as the framework says, if
-   it is a mapping, a list, or a type to which the next rule does not apply. For a dict or list,
-   only the framework that defines the type counts.
-3. dict, list, tuple, other mappings, sets, and their subclasses are walked by their items;
-   dataclasses, attrs classes, pydantic models and namespaces by their attributes.
+1. A type that a user has registered is walked in the registered way.
+2. A type that is registered with a framework (a JAX pytree) is walked in the framework's way if it is a mapping, a
+   list, or a type to which rule 3 does not apply. For a dict or list, only the framework that defines the type is
+   asked.
+3. dict, list, tuple, other mappings, sets, and subclasses of these are walked by their items. Dataclasses, attrs
+   classes, pydantic models and namespaces are walked by their attributes.
 4. Objects of all other types are leaves.
 
-The attributes of containers with items, such as those of a subclass of dict, are walked too, if
-they hold tensors.
+If a container with items also has attributes, as an instance of a subclass of dict may, the attributes that hold
+tensors are walked too.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ attributes."""
 
 
 class MaybeMover(NamedTuple):
-    """For a type whose objects may move themselves: a move or a copy treats such an object as one leaf, and all other
-    functions walk it, if that is possible."""
+    """The way of a type whose objects may move themselves. A move or a copy treats an object that does so as one leaf;
+    all other functions walk the object, if that is possible."""
 
     inside: Walk | None
-    """How the object is walked; None if it cannot be walked."""
+    """The way in which the object is walked; None if it cannot be walked."""
     way: Way | None
-    """How the type was registered; None if it was not registered and has a method of its own
-    for moving, such as `to`."""
+    """The way in which the type was registered; None if the type was not registered, but has its own method for moving,
+    such as `to`."""
 
 
 registered: Final[WeakKeyDictionary[type, Way]] = WeakKeyDictionary()
-"""The types that users have registered, each with its `Way`, which applies to subclasses too."""
+"""The types that users have registered, each with its `Way`, which also applies to subclasses."""
 
 
 def way_into(x: Any) -> Walk | MaybeMover | None:
-    """Returns how objects of the type of `x` are walked: a `Walk`; a `MaybeMover` if they may move themselves; None if
-    they are leaves. The result is the same for all objects of the type, except for proxies."""
+    """Returns how objects of the type of `x` are walked: a `Walk`, a `MaybeMover` if they may move themselves, or None
+    if they are leaves. The result is the same for all objects of the type, except for proxies."""
     cls = type(x)
-    # keys are never replaced, and an object that raises errors when it is examined cannot be
-    # walked
+    # the keys of a mapping are never replaced, and an object that raises errors when it is examined
+    # cannot be walked
     if cls is looks.MappingKeys or not looks.can_be_examined(x):
         return None
     registered_way = next(
@@ -64,15 +64,15 @@ def way_into(x: Any) -> Walk | MaybeMover | None:
             if registered_way.move is not None
             else _walk_of(registered_way)
         )
-    # classes, and tensors, symbols and models, are leaves; so is None, although it is an empty
-    # container for JAX
+    # classes, tensors, symbols and models are leaves; so is None, although JAX treats it as an empty
+    # container
     if x is None or issubclass(cls, type) or registry.kind_of(cls) is not None:
         return None
-    # an unknown proxy may have state of its own, and could not be rebuilt
+    # a proxy of an unknown kind may have state of its own, so it could not be rebuilt
     if looks.is_proxy(cls) and registry.owner_of(cls) is None:
         return None
     framework_way = _ask_frameworks(x)
-    # the framework says how the object moves, or which of its tensors count
+    # the framework determines how the object moves, or which of its tensors determine its device
     if framework_way is not None and (
         framework_way.move is not None
         or (framework_way.tensors is not None and framework_way.flatten is None)
@@ -84,32 +84,32 @@ def way_into(x: Any) -> Walk | MaybeMover | None:
         )
         return MaybeMover(inside and inside._replace(dense=framework_way.dense), framework_way)
     inside = _walk_inside(x)
-    # rule 2 above; tuples, sets and dataclasses are walked by our own rules
+    # this is rule 2 above; tuples, sets and dataclasses are walked by rule 3
     if framework_way is not None and (
         inside is None
         or looks.is_proxy(cls)
         or issubclass(looks.class_behind_proxy(x), Mapping | list)
     ):
         inside = _walk_of(framework_way)
-    # a dict with a method `to`, such as a batch of tokens, is walked, so that its other values
-    # are kept
+    # a dict with a method `to`, such as a batch of tokens, is walked, so that its other values are kept
     if issubclass(looks.class_behind_proxy(x), dict | UserDict) or not may_move(cls):
         return inside
     return MaybeMover(inside, None)
 
 
 def may_move(cls: type) -> bool:
-    """Whether the objects of a type may move themselves: the type has a method, such as `to`,
-    that libraries around a loaded framework use for that."""
+    """Whether the objects of a type may move themselves, because the type has a method, such as `to`, that libraries
+    around a loaded framework use for moving."""
     names = {backend.moves_by for backend in registry.list_loaded() if backend.moves_by}
     return any(looks.has_method(cls, name) for name in names)
 
 
 def _ask_frameworks(x: Any) -> Way | None:
-    """Returns the `Way` of `x` according to the first framework with which its type is registered; None if there is
-    none. For a dict or a list only the framework that defines the type is asked."""
+    """Returns the `Way` of `x` according to the first framework with which its type is registered; None if there is no
+    such framework. For a dict or a list, only the framework that defines the type is asked."""
     owner = registry.owner_of(type(x))
-    # the owner first: for JAX every named tuple is a pytree, also one that belongs to PyTorch
+    # the owner comes first, because JAX treats every named tuple as a pytree, even one that belongs to
+    # PyTorch
     backends = [] if owner is None else [owner]
     if not issubclass(looks.class_behind_proxy(x), dict | UserDict | list | UserList):
         backends += [backend for backend in registry.list_loaded() if backend is not owner]
@@ -120,20 +120,21 @@ def _ask_frameworks(x: Any) -> Way | None:
 
 
 def _walk_of(way: Way) -> Walk:
-    """Returns the `Walk` of a type that was registered as `way`: by the functions in `way`, or
-    else by attributes."""
+    """Returns the `Walk` of a type that was registered as `way`: a walk by the functions in `way` or, if there are
+    none, by attributes."""
     return _by_functions(way) if way.flatten is not None else ATTRIBUTES
 
 
 def _walk_inside(x: Any) -> Walk | None:
-    """Returns the `Walk` of `x` by rule 3 at the top of this file: Python's containers are walked by their items, and
-    dataclasses, attrs classes and the like by their attributes. None if `x` is a leaf. A proxy is walked like the
-    container behind it."""
+    """Returns the `Walk` of `x` by rule 3 in the docstring of this module: Python's containers are walked by their
+    items; dataclasses, attrs classes and similar types are walked by their attributes. Returns None if `x` is a leaf. A
+    proxy is walked like the container behind it."""
     apparent_class = looks.class_behind_proxy(x)
     for kinds, entry in BY_BASE:
         if issubclass(apparent_class, kinds):
             return entry
-    # the type itself, because the proxies that TensorFlow makes stand only for dicts and tuples
+    # the type of the proxy itself is enough here, because TensorFlow's proxies stand only for dicts and
+    # tuples
     cls = type(x)
     if is_dataclass(cls) or any(hasattr(cls, name) for name in _FIELD_MARKERS):
         return ATTRIBUTES
@@ -141,16 +142,15 @@ def _walk_inside(x: Any) -> Walk | None:
 
 
 def _by_functions(way: Way) -> Walk:
-    """Returns the `Walk` of a type that was registered as `way` with two functions: `flatten`
-    returns the children as a mapping, a list or a tuple, and `rebuild` gets the new children as
-    a dict or a list. Reading raises `ContainerError` if `flatten` returns anything else."""
+    """Returns the `Walk` of a type that was registered as `way` with two functions. `flatten` returns the children as a
+    mapping, a list or a tuple; reading raises `ContainerError` if it returns anything else. `rebuild` gets the new
+    children as a dict or a list."""
     flatten, rebuild = way.flatten, way.rebuild
     assert flatten is not None
     assert rebuild is not None
 
     def read(x: Any) -> tuple[Names, Children]:
-        """Returns the keys and the children of `x`; indices as keys if `flatten` returns no
-        mapping."""
+        """Returns the keys and the children of `x`. If `flatten` does not return a mapping, the keys are indices."""
         children = flatten(x)
         if isinstance(children, Mapping):
             return children.keys(), list(children.values())
@@ -158,12 +158,12 @@ def _by_functions(way: Way) -> Walk:
             return range(len(children)), children
         raise ContainerError(
             f"the flatten function for {type(x).__qualname__} returned {shown(children)} of type "
-            f"{type(children).__qualname__}; expected a dict or a list of its contents"
+            f"{type(children).__qualname__}; it must return a dict or a list of the object's contents"
         )
 
     def write(x: Any, keys: Names, children: Children) -> Any:
-        """Returns what `rebuild` makes of `x` and the new children. It gets these as a list if `keys` are indices,
-        otherwise as a dict."""
+        """Returns the result of `rebuild` for `x` and the new children. `rebuild` gets the children as a list if `keys`
+        are indices, otherwise as a dict."""
         return rebuild(
             x,
             list(children)

@@ -47,8 +47,7 @@ def choose(
                 return name
         raise SettingError(
             f"{VARIABLE}={shown(','.join(wanted))} does not name any accelerator of {framework}, which has {present} "
-            f"here; add an accelerator of {framework} to the list: "
-            f"{VARIABLE}={','.join([*wanted, names[0].lower()])}"
+            f"here; add an accelerator of {framework}: {VARIABLE}={','.join([*wanted, names[0].lower()])}"
         )
     if len(names) == 1:
         return names[0]

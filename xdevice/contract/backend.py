@@ -107,7 +107,7 @@ HOOKS: Final = methods_of(Primitives, *CAPABILITIES)
 def extend(backend: Backend, product: str) -> None:
     """Replaces the class of a backend by a class that also has the capabilities of a product. Does nothing if the
     backend already has these capabilities."""
-    # two threads may be the first to call methods of a product, at the same time
+    # two threads may both call a product's methods for the first time, at the same moment
     with _extending:
         if product not in backend.products:
             backend.__class__ = extended(type(backend), product)

@@ -1,1 +1,1 @@
-"""Calls to NVIDIA's driver, for all frameworks: finding GPUs, and copying between them and the host."""
+"""Calls to NVIDIA's driver, for all frameworks: finding GPUs, and copying between GPUs and the host."""

@@ -1,8 +1,7 @@
-"""Counts and identifies the GPUs that a CUDA program will see, through NVML, NVIDIA's
-management library.
+"""Uses NVML, NVIDIA's management library, to count and identify the GPUs that are visible to a CUDA program.
 
-To count GPUs, the CUDA runtime initializes CUDA, and after that no forked child can use CUDA.
-NVML creates no CUDA context, so forked children can still use CUDA.
+The CUDA runtime initializes CUDA when it counts GPUs, and after that no forked child can use CUDA. NVML creates no CUDA
+context, so forked children can still use CUDA.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import os
 
 
 def count() -> int | None:
-    """Returns how many GPUs the program sees under CUDA_VISIBLE_DEVICES; None if there is a
-    driver, but NVML is missing or fails."""
+    """Returns the number of GPUs that CUDA_VISIBLE_DEVICES makes visible to the program; None if there is a driver, but
+    NVML is missing or fails."""
     uuids = _uuids()
     return (
         None if uuids is None else len(visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES")))
@@ -22,27 +21,25 @@ def count() -> int | None:
 
 
 def uuid(index: int) -> str | None:
-    """Returns the unique id of the GPU that has this index in the program; None if it is not
-    known."""
+    """Returns the unique id of the GPU that has this index in the program; None if the id is unknown."""
     chosen = visible(_uuids() or (), os.environ.get("CUDA_VISIBLE_DEVICES"))
     return chosen[index] if index < len(chosen) else None
 
 
 @functools.cache
 def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
-    """Returns the unique ids of the GPUs that a program sees if CUDA_VISIBLE_DEVICES is
-    `wanted`: the GPUs that it names, in that order, up to the first wrong name. If `wanted` is
-    None, the variable is not set, and the program sees all GPUs. `uuids` are the ids of all
-    GPUs of the driver."""
+    """Returns the unique ids of the GPUs that are visible to a program if CUDA_VISIBLE_DEVICES is `wanted`: the GPUs
+    that the variable names, in this order, up to the first invalid name. If `wanted` is None, the variable is not set,
+    and all GPUs are visible. `uuids` are the ids of all GPUs of the driver."""
     if wanted is None:
         return uuids
     chosen: list[str] = []
     for name in map(str.strip, wanted.split(",")):
         uuid = _uuid_named(uuids, name)
-        # CUDA ignores everything from the first wrong name on
+        # CUDA ignores the first invalid name and everything after it
         if uuid is None:
             break
-        # CUDA sees no GPU at all if one is named twice
+        # if a GPU is named twice, CUDA finds no GPU at all
         if uuid in chosen:
             return ()
         chosen.append(uuid)
@@ -50,10 +47,9 @@ def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
 
 
 def _uuid_named(uuids: tuple[str, ...], name: str) -> str | None:
-    """Returns the unique id of the GPU that one name in CUDA_VISIBLE_DEVICES means; None for a
-    wrong name. The name is an index into `uuids`, the ids of the driver's GPUs, or the
-    beginning of an id."""
-    # a MIG device, a part of a GPU, counts as a GPU
+    """Returns the unique id of the GPU to which a name in CUDA_VISIBLE_DEVICES refers; None for an invalid name. A name
+    is an index into `uuids`, the ids of the driver's GPUs, or the beginning of an id."""
+    # a MIG device, which is a part of a GPU, is treated as a GPU
     if name.startswith("MIG-"):
         return name
     if name.isdecimal():
@@ -64,18 +60,17 @@ def _uuid_named(uuids: tuple[str, ...], name: str) -> str | None:
 
 @functools.cache
 def _uuids() -> tuple[str, ...] | None:
-    """Returns the unique ids of all GPUs of the driver; an empty tuple if there is no driver;
-    None if there is one, but NVML is missing or fails."""
+    """Returns the unique ids of all GPUs of the driver. Returns an empty tuple if there is no driver, and None if there
+    is a driver, but NVML is missing or fails."""
     is_windows = hasattr(ctypes, "WinDLL")
-    # without these device files (the last one is WSL's) there is no GPU, and no library is
-    # loaded
+    # without these device files (the last one is WSL's) there is no GPU, so the library is not loaded
     if not is_windows and not any(
         map(os.path.exists, ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))
     ):
         return ()
     try:
         nvml = ctypes.CDLL("nvml.dll" if is_windows else "libnvidia-ml.so.1")
-    # on Windows, NVML is a part of the driver, so there is no driver either
+    # on Windows, NVML is part of the driver, so without NVML there is no driver either
     except OSError:
         return () if is_windows else None
     # NVML's functions return 0 for success
@@ -91,8 +86,7 @@ def _uuids() -> tuple[str, ...] | None:
 
 
 def _uuid(nvml: ctypes.CDLL, index: int) -> str:
-    """Returns the unique id of the driver's GPU with this index. `nvml` is NVIDIA's library,
-    which has been initialized."""
+    """Returns the unique id of the driver's GPU with this index. `nvml` is the NVML library, already initialized."""
     # 96 is NVML's NVML_DEVICE_UUID_V2_BUFFER_SIZE
     handle, text = ctypes.c_void_p(), ctypes.create_string_buffer(96)
     nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))

@@ -1,1 +1,1 @@
-"""When work runs and how long it takes: streams, events, waiting, blocking mode and timing."""
+"""Controls when work runs, and measures how long it takes: streams, events, waiting, blocking mode and timing."""

@@ -1,5 +1,5 @@
-"""`blocking`: a mode in which every operation completes before the next line runs, so that an error appears where it
-was caused."""
+"""`blocking`: a mode in which every operation completes before the next line runs, so that an error appears at the line
+that caused it."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ if TYPE_CHECKING:
 class blocking:
     """Every operation inside the block completes before the next line runs: `with xdevice.accelerator.blocking(): ...`.
 
-    An error of asynchronous work then appears at the line that caused it, and a clock around a line measures that
-    line. Work no longer overlaps, so use it only to find a fault. Blocks can be nested, and end even after an
-    exception.
+    An error of asynchronous work then appears at the line that caused it, and a clock around a line measures that line.
+    Work no longer overlaps, so use this only to find a fault. Blocks can be nested, and end even after an exception.
 
     Args:
-        backends: names of backends, or backends; without any, the selected backend, as with `sync`.
+        backends: the backends, or their names. Without arguments, the selected backend, as with `sync`.
 
-    XDEVICE_BLOCKING=1 does the same for every backend, from the time when xdevice loads the backend to the end of the
-    process. It uses the framework's own switch if that works only before the framework is imported or started.
+    XDEVICE_BLOCKING=1 does the same for every backend, from the time when xdevice loads the backend until the process
+    ends. It uses the framework's own setting if that setting works only before the framework is imported or started.
 
     | backend | blocks by |
     |---|---|
-    | torch | a wait after each operation of this thread, where a GPU is in use; the CPU computes synchronously |
+    | torch | a wait after each operation of this thread, if a GPU is in use; the CPU computes synchronously |
     | tensorflow | this thread's `set_synchronous_execution(True)`, and a wait after each operation with a GPU |
     | mxnet | a wait after each call of its library, in all threads |
-    | paddle | `FLAGS_benchmark`, in all threads, where there is a GPU; the CPU computes synchronously |
+    | paddle | `FLAGS_benchmark`, in all threads, if there is a GPU; the CPU computes synchronously |
     | jax | a wait after each compiled call, in all threads, by JAX's private API |
-    | numpy | computes synchronously: nothing to do |
+    | numpy | nothing, because NumPy computes synchronously |
 
     Raises:
         ScopeError: if the block is exited in a different thread than the one that entered it (docs/reference/async.md).
-        SettingError: when a backend is loaded, if XDEVICE_BLOCKING is set to something other than 1 or 0.
-        UnsupportedError: if JAX's private API differs in this version: set XDEVICE_BLOCKING=1 before the start.
+        SettingError: when a backend is loaded, if XDEVICE_BLOCKING has a value other than 1 or 0.
+        UnsupportedError: if JAX's private API differs in this version. Set XDEVICE_BLOCKING=1 at the start instead.
         BackendNotFoundError, BackendImportError: as `backend` does.
 
     Example:
@@ -53,7 +52,7 @@ class blocking:
         self._entered = Entered("blocking()")
 
     def __enter__(self) -> None:
-        # the backends are looked up when the block is entered, not when the object is made
+        # the backends are looked up when the block is entered, not when the object is created
         chosen = [selection.backend(name) for name in self._backends] or [selection.current()]
         # if a later backend refuses, the stack ends the blocking mode of the backends entered before it
         with ExitStack() as stack:
@@ -63,7 +62,7 @@ class blocking:
 
     def __exit__(self, *_: object) -> None:
         block, thread = self._entered.take()
-        # in any case, because a mode that applies to all threads can be ended in this thread
+        # also in a different thread, because a mode that applies to all threads can be ended there
         block.close()
         if thread != threading.get_ident():
             raise ScopeError(

@@ -1,5 +1,5 @@
-"""`Timer`, `Benchmark` and `measure`, which time asynchronous work: they wait for the devices
-before they read a clock."""
+"""`Timer`, `Benchmark` and `measure`, which time asynchronous work. All of them wait for the devices before they read a
+clock."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _IDLE_WAIT = 2e-4
-"""How many seconds a wait for an idle device takes at most, even on a busy machine."""
+"""The maximum number of seconds that a wait for an idle device takes, even on a busy machine."""
 _MISSED_SHARE = 0.05
-"""If the device is busy on streams that the events do not cover for a larger share of the
-measured time than this, the host's clock is used instead."""
+"""The largest share of the measured time during which the device may be busy with streams that the events do not cover.
+If the share is larger, the host's clock is used instead."""
 
 
 class Timer:
-    """A stopwatch for asynchronous work: it waits for the devices before each reading. A new timer is running already.
+    """A stopwatch for asynchronous work, which waits for the devices before each reading. A new timer is already
+    running.
 
     Args:
-        devices: what to wait for: a device in any spelling, or a list of arguments for
-            `xdevice.sync` (devices, backends, tensors, streams). By default: all devices of the
-            backend that is selected at the reading.
+        devices: the work to wait for: a device in any spelling, or a list of arguments for `xdevice.sync` (devices,
+            backends, tensors, streams). The default is all devices of the backend that is selected at the time of the
+            reading.
 
     Raises:
         DeviceNotFoundError, DeviceError: if a device does not exist; if a string names no device.
             Also the framework's own error if the work has failed.
 
-    A reading costs the wait and 1 us.
+    A reading takes 1 us in addition to the wait.
 
     Example:
         >>> timer = xdevice.Timer()
@@ -48,25 +49,25 @@ class Timer:
 
     def __init__(self, devices: object = None) -> None:
         self.times: list[float] = []
-        """The seconds from each `start` to the `stop` after it."""
+        """The seconds from each `start` to the following `stop`."""
         self._targets = _targets(devices)
         self._started: float | None = None
         self.start()
 
     def start(self) -> None:
-        """Waits for the devices, and starts to measure. Restarts a timer that is running."""
+        """Waits for the devices, and starts the timer. Restarts a timer that is already running."""
         sync(*self._targets)
         self._started = perf_counter()
 
     def stop(self) -> float:
-        """Waits for the devices, records the seconds since `start`, and returns them.
+        """Waits for the devices, and records the seconds since `start`. Returns the recorded time.
 
         Raises:
-            TimingError: if the timer is not running, because it was stopped before.
+            TimingError: if the timer is not running, because it was already stopped.
         """
         if self._started is None:
             raise TimingError(
-                "this timer is not running; call start() first. Its earlier times are in timer.times"
+                "this timer is not running; call start() first. The earlier times are in timer.times"
             )
         sync(*self._targets)
         self.times.append(perf_counter() - self._started)
@@ -81,7 +82,7 @@ class Timer:
             TimingError: if there are no times yet.
         """
         if not self.times:
-            raise TimingError("this timer has no times to average yet; call stop() first")
+            raise TimingError("this timer has recorded no times to average; call stop() first")
         return sum(self.times) / len(self.times)
 
     def sum(self) -> float:
@@ -89,20 +90,20 @@ class Timer:
         return sum(self.times)
 
     def cumsum(self) -> list[float]:
-        """Returns the running sums of the recorded times, in seconds: the first, the first two
-        together, and so on."""
+        """Returns the running sums of the recorded times, in seconds: the first time, the sum of the first two times,
+        and so on."""
         return list(accumulate(self.times))
 
 
 class Benchmark:
-    """Prints how long a block takes, asynchronous work included: `Run on GPU1: 0.2001 sec`.
+    """Prints how long a block takes, including its asynchronous work: `Run on GPU1: 0.2001 sec`.
 
-    Afterwards the attribute `seconds` has the time. Blocks can be nested, and a benchmark may be entered again. If the
-    block raises an error, nothing is printed.
+    After the block, the time is in the attribute `seconds`. Blocks can be nested, and a benchmark may be entered again.
+    If the block raises an error, nothing is printed.
 
     Args:
         description: the text before the time.
-        devices: what to wait for, as in `Timer`.
+        devices: the work to wait for, as in `Timer`.
 
     Raises:
         DeviceNotFoundError, DeviceError: if a device does not exist; if a string names no device.
@@ -121,8 +122,8 @@ class Benchmark:
         self._running: list[Timer] = []
 
     def __enter__(self) -> Benchmark:
-        # a list, because a benchmark may be entered again inside its own block. `or None`,
-        # because `Timer` refuses an empty list, and None means all devices
+        # `_running` is a list, because a benchmark may be entered again inside its own block. `or None`,
+        # because `Timer` refuses an empty tuple, and None means all devices
         self._running.append(Timer(self._targets or None))
         return self
 
@@ -132,7 +133,7 @@ class Benchmark:
                 f"the benchmark {self.description!r} is not running; use it as `with Benchmark(...):`"
             )
         timer = self._running.pop()
-        # a block that has raised an error did not do all its work
+        # a block that has raised an error has not done all its work
         if exc_type is None:
             self.seconds = timer.stop()
             print(f"{self.description}: {self.seconds:.4f} sec")
@@ -143,12 +144,12 @@ class Measurement(NamedTuple):
 
     median: float
     spread: float
-    """The interquartile range of the times, within which half of them lie. 0 if there is only
-    one time."""
+    """The interquartile range of the times, which contains the middle half of the times. 0 if there is only one
+    time."""
     times: tuple[float, ...]
     """The time of each repeat, in order."""
     clock: Literal["device", "host"]
-    """Which clock was read: the device's, by events, or the host's."""
+    """The clock that was read: the device's clock, by means of events, or the host's clock."""
 
     def __str__(self) -> str:
         count = f"{len(self.times)} time" + "s" * (len(self.times) > 1)
@@ -178,26 +179,26 @@ def measure(
     repeats: int = 10,
     devices: object = None,
 ) -> Measurement:
-    """Returns how long `fn(*args)` takes with all its asynchronous work: the median of several repeats, and their
-    spread.
+    """Measures how long `fn(*args)` takes, including its asynchronous work. Returns the median of several repeats, and
+    their spread.
 
     Experimental: it may change in a minor version.
 
-    If one GPU is timed and the backend has events, each repeat is: wait, record an event, call `fn(*args)`, record
-    another event, wait; the GPU's own clock measures the time between the two events. Otherwise each repeat is: wait,
-    read the host's clock, call `fn(*args)`, wait, read it again. One GPU is timed if `devices` names it, or if
-    `devices` is left out and there is just one. Events see one stream only: if `fn` leaves work on other streams,
-    everything is measured again with the host's clock.
+    If a single GPU is timed and the backend has events, each repeat consists of these steps: wait, record an event,
+    call `fn(*args)`, record another event, wait. The GPU's own clock then measures the time between the two events.
+    Otherwise the steps are: wait, read the host's clock, call `fn(*args)`, wait, read the host's clock again. A single
+    GPU is timed if `devices` names only that GPU, or if `devices` is omitted and there is only one GPU. Events cover
+    only one stream: if `fn` leaves work on other streams, everything is measured again with the host's clock.
 
     Args:
-        fn: called with `args`: `warmup` times, then `repeats` times. Its result is kept until the reading is taken.
-        warmup: calls that are not measured. The first ones load kernels and fill caches.
-        repeats: calls that are measured.
-        devices: what to wait for, as in `Timer`.
+        fn: called with `args`: `warmup` times, then `repeats` times. Its result is kept alive until the clock is read.
+        warmup: the number of calls that are not measured. The first calls load kernels and fill caches.
+        repeats: the number of calls that are measured.
+        devices: the work to wait for, as in `Timer`.
 
     Raises:
-        ArgumentError: if `fn` cannot be called, `warmup` is not an int of 0 or more, or `repeats` is not one of 1 or
-            more. Also `DeviceNotFoundError` and `DeviceError` as in `sync`, and the errors of `fn` and its work.
+        ArgumentError: if `fn` is not callable, `warmup` is not a non-negative int, or `repeats` is not a positive int.
+            Also `DeviceNotFoundError` and `DeviceError` as in `sync`, and the errors of `fn` and its work.
 
     Example:
         >>> found = xdevice.measure(lambda: xdevice.ones(2, 3), repeats=5)
@@ -206,15 +207,15 @@ def measure(
     """
     if not callable(fn):
         raise ArgumentError(
-            f"measure() takes a function to call, not {fn!r:.100}: write measure(f, x), not measure(f(x))"
+            f"measure() expects a function to call, not {fn!r:.100}: write measure(f, x), not measure(f(x))"
         )
     _check_count("warmup", warmup, 0)
     _check_count("repeats", repeats, 1)
     targets = _targets(devices)
-    # with a wait, as the repeats, because the first wait is slow too
+    # these calls wait like the repeats, because the first wait is slow too
     for _ in range(warmup):
         _time_once(fn, args, targets)
-    # an event belongs to one GPU, so the host's clock is read if there are several
+    # an event belongs to a single GPU, so the host's clock is read if several devices are timed
     place = _only_gpu(targets)
     measured = (
         _measure_by_events(fn, args, targets, repeats, place) if place is not None else None
@@ -228,15 +229,15 @@ def measure(
 def _time_once(
     fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...]
 ) -> float:
-    """Returns how many seconds one call of `fn` and its asynchronous work take, by the host's
-    clock. `targets` are the arguments with which `sync` waits for that work. The device must be
-    idle before the call."""
+    """Returns the number of seconds that one call of `fn` and its asynchronous work take, measured with the host's
+    clock. `targets` are the arguments with which `sync` waits for that work. The device must be idle before the
+    call."""
     started = perf_counter()
-    # kept until the wait is over, because JAX cannot wait for an array to which nothing refers
+    # kept alive until the wait is over, because JAX cannot wait for an array to which nothing refers
     result = fn(*args)
     sync(*targets)
     seconds = perf_counter() - started
-    # after the clock was read: freeing a large result takes time, too
+    # deleted after the clock was read, because freeing a large result takes time too
     del result
     return seconds
 
@@ -248,10 +249,9 @@ def _measure_by_events(
     repeats: int,
     gpu: Device,
 ) -> Measurement | None:
-    """Returns the times of `repeats` calls of `fn`, measured with events of `gpu`. `targets`
-    are the arguments with which `sync` waits for the calls' work. Returns None if events cannot
-    measure the calls, because the backend has no events, or because `fn` uses other streams
-    too."""
+    """Measures `repeats` calls of `fn` with events of `gpu`, and returns the times. `targets` are the arguments with
+    which `sync` waits for the work of the calls. Returns None if events cannot measure the calls, because the backend
+    has no events, or because `fn` also uses other streams."""
     from .streams import Event
 
     try:
@@ -266,11 +266,11 @@ def _measure_by_events(
         result = fn(*args)
         end.record()
         times.append(start.elapsed(end))
-        # both events have happened; if the device is still busy, then on other streams
+        # both events have happened, so if the device is still busy, it is busy with other streams
         before = perf_counter()
         sync(*targets)
         waited = perf_counter() - before
-        # after the clock was read, as in `_time_once`
+        # deleted after the clock was read, as in `_time_once`
         del result
         if waited > _IDLE_WAIT + _MISSED_SHARE * times[-1]:
             return None
@@ -279,14 +279,14 @@ def _measure_by_events(
 
 def _summary(times: list[float], clock: Literal["device", "host"]) -> Measurement:
     """Returns the `Measurement` of these times, which were measured by `clock`."""
-    # `quantiles` needs two times; one time is taken as all three quartiles
+    # `quantiles` needs two times; a single time is used as all three quartiles
     low, _, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
     return Measurement(median(times), high - low, tuple(times), clock)
 
 
 def _only_gpu(targets: tuple[object, ...]) -> Device | None:
-    """Returns the GPU that `targets` name, if they name nothing else; the only GPU of the
-    selected backend, if `targets` is empty. Returns None in all other cases."""
+    """Returns the single GPU that is timed: the GPU that is the only item of `targets` or, if `targets` is empty, the
+    only GPU of the selected backend. Returns None in all other cases."""
     backend = selection.current()
     if not targets:
         return (
@@ -300,30 +300,29 @@ def _only_gpu(targets: tuple[object, ...]) -> Device | None:
         return None
     try:
         place = spellings.parse(only)
-    # a tensor, a stream, a backend or a container
+    # the target is a tensor, a stream, a backend or a container
     except DeviceError:
         return None
     return place if place.kind == "gpu" else None
 
 
 def _targets(devices: object) -> tuple[object, ...]:
-    """Returns the arguments for `sync` that `devices`, the argument of `Timer`, means. They are
-    empty, for all devices of the selected backend, if `devices` is None. Raises `DeviceError`
-    for an empty list."""
+    """Converts `devices`, the argument of `Timer`, to a tuple of arguments for `sync`. If `devices` is None, the tuple
+    is empty, which means all devices of the selected backend. Raises `DeviceError` for an empty list."""
     if devices is None:
         return ()
     if not isinstance(devices, list | tuple):
         return (devices,)
     if not devices:
         raise DeviceError(
-            "devices is an empty list, so there is nothing to wait for; omit it to wait for all devices"
+            "devices is an empty list, so there is nothing to wait for; omit the argument to wait for all devices"
         )
     return tuple(devices)
 
 
 def _check_count(name: str, count: object, least: int) -> None:
-    """Raises `ArgumentError` unless `count` is an int of `least` or more. `name` is the name of
-    this argument of `measure`."""
+    """Raises `ArgumentError` unless `count` is an int and at least `least`. `name` is the name of this argument of
+    `measure`."""
     # True and False are ints in Python
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
         raise ArgumentError(

@@ -18,9 +18,11 @@ def sync(*targets: object) -> None:
     """Waits until work is done, and raises the errors of asynchronous work.
 
     Args:
-        targets: what to wait for; without any, all work on all devices of the selected backend. A backend means all
-            its work; a device in any spelling, the selected backend's work on it; a `Stream`, the work that it has
-            now; an `Event`, the work before it; tensors, models and containers, their values, by their own backends.
+        targets: the targets to wait for. Without arguments, `sync` waits for all work on all devices of the selected
+            backend. For a backend, it waits for all work of that backend; for a device in any spelling, for the
+            selected backend's work on that device; for a `Stream`, for the work that is now in the stream; for an
+            `Event`, for the work before the event; for tensors, models and containers, for their values, with their own
+            backends.
 
     | backend | waits by |
     |---|---|
@@ -33,7 +35,8 @@ def sync(*targets: object) -> None:
 
     Raises:
         DeviceNotFoundError, DeviceError: if a device does not exist; if a string does not name a device.
-        NotATensorError, TimingError: if a target cannot be waited for; if a target is an event that was not recorded.
+        NotATensorError, TimingError: if a target is of an unsupported type; if a target is an event that was not
+            recorded.
         UnsupportedError: if a tensor is on a device that the backend does not know. Also the framework's own error, if
             the work has failed.
 
@@ -48,9 +51,9 @@ def sync(*targets: object) -> None:
 
 def _sync_one(target: Any) -> None:
     """Waits for `target`, one argument of `sync`. Raises the errors of `sync`."""
-    # not `isinstance`, with which an abstract class hashes the type, and a metaclass may make it
-    # unhashable. Loaded by name, because that raises the error of a backend that cannot work in
-    # a forked child
+    # not `isinstance`, because an abstract class would hash the target's type, which a metaclass may
+    # make unhashable. The backend is loaded by name, because `load` raises the error of a backend that
+    # cannot work in a forked child
     if Backend in type(target).__mro__:
         registry.load(target.name).synchronize(None)
         return
@@ -60,8 +63,8 @@ def _sync_one(target: Any) -> None:
         _sync_owned(*backend_and_kind, target)
         return
     is_named = isinstance(target, Device | str)
-    # a framework's object that is neither a tensor, a model nor a container can only be a
-    # device object
+    # a framework's object that is neither a tensor nor a model nor a container can only be a device
+    # object
     if is_named or (
         registry.owner_of(type(target)) is not None and not trees.is_container(target)
     ):
@@ -73,20 +76,21 @@ def _sync_one(target: Any) -> None:
     if isinstance(target, Stream | Event):
         target.sync()
         return
-    # a container: waits for each tensor and model in it
+    # the target is a container, so each tensor and model in it is waited for
     refuse_non_container(target, "wait for")
     for backend, kind, x in owned(target):
         _sync_owned(backend, kind, x)
 
 
 def _sync_owned(backend: Backend, kind: str, x: Any) -> None:
-    """Waits for `x`, a tensor or a model, to be computed, and raises the error of its
-    computation. Raises `UnsupportedError` for a symbol."""
+    """Waits until `x`, a tensor or a model, is computed. If the computation has failed, raises its error. Raises
+    `UnsupportedError` for a symbol."""
     if kind == "symbol":
         raise traced(backend, type(x).__qualname__)
     if kind == "tensor":
         backend.wait(x)
         return
-    # all work on the devices of a model, which is faster than a wait for each of its variables
+    # waits for all work on the devices of the model, which is faster than a wait for each of its
+    # variables
     for place in {place for _, place in WholeModel(backend, x).places()}:
         backend.synchronize(place)

@@ -1,5 +1,5 @@
-"""`virtual_gpus`: gives each framework devices in host memory that act as GPUs, for a machine with no GPU or too
-few."""
+"""`virtual_gpus`, which adds devices in host memory to each framework that act as GPUs, for a machine with no GPUs or
+too few."""
 
 from __future__ import annotations
 
@@ -16,37 +16,38 @@ if TYPE_CHECKING:
 
 _hides_real_gpus = False
 """Whether a call of `virtual_gpus` has passed `force=True`."""
-# two threads may load one backend at the same time, and a framework can be given virtual GPUs only once
+# two threads may load the same backend at the same time, but virtual GPUs can be added to a framework
+# only once
 _lock = forks.renewed(threading.Lock())
 
 
 def virtual_gpus(n: int | str, *, force: bool = False) -> None:
-    """Gives every framework `n` virtual GPUs, `gpu:0` to `gpu:{n-1}`, until the process ends.
+    """Adds `n` virtual GPUs, `gpu:0` to `gpu:{n-1}`, to every framework, until the process ends.
 
-    Virtual GPUs are additional devices of the framework in host memory: they show whether code for several devices is
-    correct, and are no faster than the CPU. `cpu:0` stays, and is the only CPU. `XDEVICE_VIRTUAL_GPUS=4 python
-    script.py` does the same, and child processes inherit it. docs/explanation/virtual.md says what each operation
-    costs, and lists the characters of virtual GPUs: the dtypes that they can lack, and limits of their memory.
+    Virtual GPUs are additional devices of the framework in host memory. They show whether code for several devices is
+    correct, but are no faster than the CPU. `cpu:0` remains available, and is the only CPU. `XDEVICE_VIRTUAL_GPUS=4
+    python script.py` does the same, and child processes inherit the variable. docs/explanation/virtual.md says what
+    each operation costs, and lists the characters of virtual GPUs, that is, limits of their dtypes and memory.
 
     | backend | `xdevice.gpu(1).native` | request them before |
     |---|---|---|
-    | torch 2.13 or newer | `torch.device("vgpu:1")`, at most 128 of them | nothing |
+    | torch 2.13 or newer | `torch.device("vgpu:1")`, at most 128 | nothing |
     | tensorflow | `"/CPU:2"` | TensorFlow has run anything |
-    | mxnet | `mx.cpu(2)`, at most 15 of them | nothing |
-    | paddle | `paddle.CustomPlace("vgpu", 1)`, at most 16 of them | Paddle is imported |
+    | mxnet | `mx.cpu(2)`, at most 15 | nothing |
+    | paddle | `paddle.CustomPlace("vgpu", 1)`, at most 16 | Paddle is imported |
     | jax | `jax.devices("cpu")[2]` | JAX has run anything |
-    | numpy | none: `try_gpu` gives the CPU | |
+    | numpy | none: `try_gpu` returns the CPU | |
 
     Args:
-        n: their number, 1 or more, or a text with their number and character: "2:no_float64,memory=256MB". A second
-            call with the same `n` changes nothing.
+        n: the number of virtual GPUs, at least 1, or a string with their number and character:
+            "2:no_float64,memory=256MB". A second call with the same `n` changes nothing.
         force: hides the machine's real GPUs, for later calls too. Without it, real GPUs raise `UnsupportedError`.
 
     Raises:
-        ArgumentError: if `n` is neither an int of 1 or more nor a description of virtual GPUs, or if another number or
+        ArgumentError: if `n` is neither a positive int nor a description of virtual GPUs, or if another number or
             character was requested before.
-        UnsupportedError: if a framework that is already loaded cannot have virtual GPUs, or has real GPUs; nothing has
-            changed then. A framework that is loaded later raises the same error when it is loaded.
+        UnsupportedError: if a framework that is already loaded cannot have virtual GPUs, or has real GPUs. No framework
+            has changed then. A framework that is loaded later raises the same error when it is loaded.
 
     Example:
         >>> try:
@@ -57,32 +58,30 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
     """
     # Python counts True as the int 1
     is_number = isinstance(n, int) and not isinstance(n, bool) and n > 0
-    # a text describes characters after a colon; a number alone is passed as an int
+    # a string must describe characters after a colon, because a number alone is passed as an int
     if not (is_number or (isinstance(n, str) and ":" in n)):
         raise ArgumentError(
             f"virtual_gpus() expects an int of 1 or more, or a string such as '2:mps', got {shown(n)}"
         )
     _give_all(str(n), force)
-    # the kind of a tensor's type depends on its framework's devices, and these have changed
+    # the cached facts about types depend on the devices of the frameworks, which have changed
     registry.forget_types()
 
 
 def give(backend: Backend, wanted: tuple[Any, ...]) -> None:
-    """Gives a backend virtual GPUs, one for each `Character` in `wanted`. It is called while
-    the backend is loaded. Raises `UnsupportedError` if the backend cannot have them, or has
-    real GPUs that may not be hidden."""
+    """Adds virtual GPUs to a backend, one for each `Character` in `wanted`. Called while the backend is being loaded.
+    Raises `UnsupportedError` if the backend cannot have these virtual GPUs, or has real GPUs that may not be hidden."""
     with _lock:
         _refuse_backend(backend, len(wanted), _hides_real_gpus)
         _make(backend, wanted)
 
 
 def _give_all(text: str, force: bool) -> None:
-    """Gives the virtual GPUs that `text` describes, such as "2" or "2:mps", to each backend
-    that is loaded, and has them given to each that is loaded later. `force` is that of
-    `virtual_gpus`.
+    """Adds the virtual GPUs that `text` describes, such as "2" or "2:mps", to each loaded backend, and records the
+    request for backends that are loaded later. `force` is the argument of `virtual_gpus`.
 
-    Raises `ArgumentError` if `text` describes none or others were requested before, and
-    `UnsupportedError` if a loaded backend cannot have them. No backend has changed then."""
+    Raises `ArgumentError` if `text` does not describe virtual GPUs, or if other virtual GPUs were requested before.
+    Raises `UnsupportedError` if a loaded backend cannot have them. After an error, no backend has changed."""
     global _hides_real_gpus
     with _lock:
         before = environment.requested_gpus()
@@ -90,12 +89,12 @@ def _give_all(text: str, force: bool) -> None:
             wanted = environment.parsed(text)
         except ValueError as error:
             raise ArgumentError(f"virtual_gpus({text!r}): {error}") from None
-        # () means that nobody has requested any yet
+        # () means that no virtual GPUs have been requested yet
         if before not in ((), wanted):
             requester, earlier = environment.request()
             raise ArgumentError(
-                f"{requester} has requested {earlier} virtual GPUs, which is fixed for the process, but "
-                f"virtual_gpus() now requests {text}; request the same, or start a new process"
+                f"{requester} has requested {earlier} virtual GPUs, which cannot change within a process, but "
+                f"virtual_gpus() now requests {text}; request {earlier} again, or start a new process"
             )
         unchanged = [
             backend
@@ -104,13 +103,13 @@ def _give_all(text: str, force: bool) -> None:
             if not backend.virtual and backend.refusal is None
         ]
         force = force or _hides_real_gpus
-        # every backend is checked before the first is changed, because a framework's new
-        # devices cannot be removed
+        # all backends are checked before the first one is changed, because the new devices of a framework
+        # cannot be removed
         for backend in unchanged:
             _refuse_backend(backend, len(wanted), force)
         for backend in unchanged:
             _make(backend, wanted)
-        # last, because a request that failed must not apply to backends that are loaded later
+        # recorded last, because a failed request must not apply to backends that are loaded later
         environment.remember(text)
         _hides_real_gpus = force
 
@@ -126,7 +125,7 @@ def _refuse_backend(backend: Backend, n: int, force: bool) -> None:
         )
     reason, most = backend.why_no_virtual_gpus(), backend.most_virtual_gpus
     if reason is None and most is not None and n > most:
-        reason = f"{n} are too many; ask for at most {most}"
+        reason = f"{n} are too many; request at most {most}"
     if reason is not None:
         raise UnsupportedError(f"{backend.name} cannot have virtual GPUs here: {reason}")
 

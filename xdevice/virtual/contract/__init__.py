@@ -1,4 +1,4 @@
-"""The part of an adapter's contract that `virtual` adds: several devices on a machine with one."""
+"""The part of an adapter's contract that `virtual` adds: several devices on a machine that has only one."""
 
 from __future__ import annotations
 

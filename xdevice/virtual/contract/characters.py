@@ -1,13 +1,13 @@
-"""The characters of virtual GPUs. The character of a virtual GPU is what limits it: the dtypes that it lacks, the size
-of its memory, and its default float dtype.
+"""The characters of virtual GPUs. The character of a virtual GPU consists of its limits: the dtypes that it lacks, the
+size of its memory, and its default float dtype.
 
-One text describes all virtual GPUs, in XDEVICE_VIRTUAL_GPUS or in a call to `virtual_gpus`:
+One string, in XDEVICE_VIRTUAL_GPUS or in a call of `virtual_gpus`, describes all virtual GPUs:
 
-| text | virtual GPUs |
+| string | virtual GPUs |
 |---|---|
-| `2` | two that hold every dtype of the framework |
-| `2:no_float64,memory=256MB` | two without float64 and complex128, each with 256 MB |
-| `1+1:mps` | one that holds everything, and one like Apple's |
+| `2` | two that support every dtype of the framework |
+| `2:no_float64,memory=256MB` | two without float64 and complex128, each with 256 MB of memory |
+| `1+1:mps` | one without limits, and one with the limits of Apple's GPUs |
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LACKS: Final = {
     "no_x64": (*_WIDE_FLOATS, "int64", "uint64"),
     "no_float8": SHORT_FLOATS,
 }
-"""The dtypes that a device lacks, by the word that describes the device. complex128 goes with
-float64, because a complex128 number consists of two float64 numbers."""
+"""For each word that describes a device, the dtypes that the device lacks. A device without float64 also lacks
+complex128, because a complex128 number consists of two float64 numbers."""
 
 SETS: Final = {
     # Apple's GPUs: no float64 (https://github.com/pytorch/pytorch/issues/122602), and no 8-bit
@@ -37,8 +37,8 @@ SETS: Final = {
     # chip of TPU v5e has 16 GB (https://docs.cloud.google.com/tpu/docs/v5e)
     "tpu": "no_float64,float32_default,memory=16GB",
 }
-"""Kinds of hardware, each with the words that describe it. A kind may be written in place of
-its words."""
+"""Kinds of hardware, each with the words that describe it. In a description, a kind may be written in place of its
+words."""
 
 _UNITS: Final = {
     "KB": 10**3,
@@ -59,16 +59,15 @@ class Character(NamedTuple):
     """The limits of one virtual GPU: the dtypes that it lacks, the size of its memory, and its default float dtype."""
 
     lacks: frozenset[str] = frozenset()
-    """The dtypes that no tensor can have on it."""
+    """The dtypes that no tensor on the virtual GPU can have."""
     memory: int | None = None
-    """The size of its memory in bytes; None if there is no limit."""
+    """The size of its memory in bytes; None if the memory is not limited."""
     is_float32_default: bool = False
-    """Whether floats are float32 on it unless a dtype is named, whatever XDEVICE_FLOATS
-    says."""
+    """Whether floats on the virtual GPU are float32 if no dtype is named, even if XDEVICE_FLOATS requests float64."""
 
     def __bool__(self) -> bool:
-        """Whether the virtual GPU has any limit, so that `any(characters)` tells whether one of
-        several has."""
+        """Whether the virtual GPU has any limits, so that `any(characters)` determines whether any of several virtual
+        GPUs has limits."""
         return self != _UNLIMITED
 
 
@@ -76,11 +75,11 @@ _UNLIMITED: Final = Character()
 
 
 def parse(text: str) -> tuple[Character, ...]:
-    """Returns the character of each virtual GPU that a text such as "2" or "1+1:mps" describes.
+    """Returns the character of each virtual GPU that a string such as "2" or "1+1:mps" describes.
 
     Raises:
-        ValueError: the text does not describe virtual GPUs. The message says which part is
-            wrong, and what is expected.
+        ValueError: the string does not describe virtual GPUs. The message names the invalid part, and says what is
+            expected.
 
     Example:
         >>> from xdevice.virtual.contract import characters
@@ -99,14 +98,14 @@ def parse(text: str) -> tuple[Character, ...]:
 
 
 def _character(words: str) -> Character:
-    """Returns the character that the words after a colon describe, such as "no_float64,memory=256MB"; for "", one
-    without limits. Raises `ValueError` for an unknown word."""
+    """Returns the character that `words`, the words after a colon, describe. `words` is a string such as
+    "no_float64,memory=256MB"; "" describes a character without limits. Raises `ValueError` for an unknown word."""
     lacks: set[str] = set()
     memory = None
     is_float32_default = False
     for word in _individual_words(words):
         match = _MEMORY.fullmatch(word)
-        # a word with an unknown unit is refused below, in a message that lists the units
+        # a word with an unknown unit is refused below, with a message that lists the units
         if match is not None and match[2] in _UNITS:
             memory = int(match[1]) * _UNITS[match[2]]
         elif word in LACKS:
@@ -122,11 +121,10 @@ def _character(words: str) -> Character:
 
 
 def _individual_words(words: str) -> list[str]:
-    """Returns the individual words of a description, with each name in `SETS` replaced by the
-    words of that set. The order is kept, so that in "tpu,memory=8GB" the memory replaces that
-    of the set."""
+    """Returns the individual words of a description, in which each name in `SETS` is replaced by the words of its set.
+    The order is preserved, so that in "tpu,memory=8GB" the given memory replaces the memory of the set."""
     individual: list[str] = []
-    # `filter` drops the empty words of "no_float64," and " "
+    # `filter` removes empty words, such as those in "no_float64," and " "
     for word in filter(None, map(str.strip, words.split(","))):
         individual += SETS[word].split(",") if word in SETS else [word]
     return individual

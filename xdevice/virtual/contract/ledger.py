@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """Counts the bytes that are allocated on each virtual GPU, keeps their peak, and raises an error at its limit.
-    Methods may be called in any thread. A GPU is passed as its index.
+    """Counts the bytes that are allocated on each virtual GPU, records the peak of this number, and raises an error if
+    a GPU's limit would be exceeded. Methods may be called in any thread. The argument `index` is the index of a GPU.
 
     Args:
-        limits: the size of each GPU's memory in bytes; None for no limit.
-        error: returns the framework's own out-of-memory error with the text that it is called
-            with.
+        limits: the size of each GPU's memory in bytes; None if the memory is not limited.
+        error: a function that returns the framework's own out-of-memory error with the message that is passed to the
+            function.
     """
 
     def __init__(self, limits: Sequence[int | None], error: Callable[[str], Exception]) -> None:
@@ -30,34 +30,34 @@ class Ledger:
         self._peaks = [0] * len(limits)
         # reentrant, because `hold` calls `take`
         self._lock = forks.renewed(threading.RLock())
-        # a finalizer may run in the middle of any method, in the thread that has the lock:
-        # finalizers only append to these, which is atomic, and `_apply_releases` subtracts later
+        # a finalizer may run in the middle of any method, in the thread that holds the lock. Therefore
+        # finalizers only append to these two queues, which is atomic, and `_apply_releases` subtracts the
+        # bytes later
         self._released: deque[tuple[int, int]] = deque()
         self._dropped: deque[Any] = deque()
         self._blocks: dict[Any, tuple[tuple[int, Any], int]] = {}
-        """For each tensor, by its key: the index and the address of its memory, and its size in
+        """For the key of each tensor: the GPU's index and the address of the tensor's memory, and the tensor's size in
         bytes."""
         self._users: dict[tuple[int, Any], int] = {}
-        """How many tensors share the memory at an address, by the index of the GPU and the
-        address."""
+        """The number of tensors that share the memory at an address, by the GPU's index and the address."""
 
     def take(self, index: int, nbytes: int) -> None:
-        """Counts `nbytes` that are allocated on a GPU. Raises the framework's error if fewer
-        are free."""
+        """Counts `nbytes` as allocated on a GPU. Raises the framework's error if fewer bytes are free."""
         with self._lock:
             self._apply_releases()
             self._set(index, self._allocated[index] + nbytes, nbytes)
 
     def give_back(self, index: int, nbytes: int) -> None:
-        """Records that `nbytes` on a GPU are free again. Finalizers may call it."""
+        """Records that `nbytes` on a GPU are free again. Finalizers may call this method."""
         self._released.append((index, nbytes))
 
     def hold(self, key: Any, index: int, address: Any, nbytes: int) -> None:
-        """Counts the `nbytes` at `address` on a GPU as the memory of a tensor until `drop(key)`. Tensors at one
-        address share their memory, which is counted once. Raises the framework's error if the GPU has too little
-        memory."""
+        """Counts the `nbytes` at `address` on a GPU as the memory of the tensor `key`, until `drop(key)` is called.
+        Tensors at the same address share their memory, which is counted only once. Raises the framework's error if the
+        GPU does not have enough free memory."""
         with self._lock:
-            # first, because a new tensor may have the key or the address of one that is gone
+            # called first, because a new tensor may have the key or the address of a tensor that no longer
+            # exists
             self._apply_releases()
             place = index, address
             if place not in self._users:
@@ -66,18 +66,18 @@ class Ledger:
             self._blocks[key] = place, nbytes
 
     def drop(self, key: Any) -> None:
-        """Records that the tensor `key` no longer exists. Finalizers may call it, even for a tensor that `hold` did
-        not count."""
+        """Records that the tensor `key` no longer exists. Finalizers may call this method, even for a tensor that
+        `hold` did not count."""
         self._dropped.append(key)
 
     def set_allocated(self, index: int, allocated: int) -> None:
-        """Sets the bytes that are allocated on a GPU now, for an adapter that adds them up
-        itself. Raises the framework's error if the memory of the GPU is smaller."""
+        """Sets the number of bytes that are now allocated on a GPU, for an adapter that computes this number itself.
+        Raises the framework's error if the GPU has less memory."""
         with self._lock:
             self._set(index, allocated, allocated - self._allocated[index])
 
     def memory(self, index: int) -> Memory:
-        """Returns the size of a GPU's memory, its free and allocated bytes, and their peak.
+        """Returns the size of a GPU's memory, its free and allocated bytes, and the peak of the allocated bytes.
         Without a limit, the size and the free bytes are None."""
         with self._lock:
             self._apply_releases()
@@ -87,15 +87,14 @@ class Ledger:
             )
 
     def reset_peak(self, index: int) -> None:
-        """Sets the peak of a GPU to the bytes that are allocated now."""
+        """Sets the peak of a GPU to the number of bytes that are allocated now."""
         with self._lock:
             self._apply_releases()
             self._peaks[index] = self._allocated[index]
 
     def _set(self, index: int, allocated: int, requested: int) -> None:
-        """Sets the bytes that are allocated on a GPU, and raises the peak to them. If they
-        exceed the limit, it changes nothing, and raises the framework's error, which says that
-        `requested` bytes were requested."""
+        """Sets the number of bytes that are allocated on a GPU, and updates the peak. If the number exceeds the limit,
+        changes nothing, and raises the framework's error, which says that `requested` bytes were requested."""
         limit = self._limits[index]
         if limit is not None and allocated > limit:
             raise self._error(out_of_memory(index, requested, limit, self._allocated[index]))
@@ -104,7 +103,7 @@ class Ledger:
 
     def _apply_releases(self) -> None:
         """Subtracts the bytes that finalizers have recorded as free. The caller must hold the lock."""
-        # before the other queue, because `_remove_tensor` adds to that
+        # processed before the other queue, because `_remove_tensor` adds to the other queue
         while self._dropped:
             self._remove_tensor(self._dropped.popleft())
         while self._released:
@@ -118,16 +117,16 @@ class Ledger:
             return
         place, nbytes = self._blocks.pop(key)
         self._users[place] -= 1
-        # a view may have outlived the tensor whose memory it shares
+        # the memory may still be in use by a view that has outlived the tensor whose memory it shares
         if not self._users[place]:
             del self._users[place]
             self.give_back(place[0], nbytes)
 
 
 def out_of_memory(index: int, requested: int, limit: int, used: int) -> str:
-    """Returns the text of an out-of-memory error: a GPU with `limit` bytes, of which `used` are
-    allocated, cannot allocate `requested`."""
+    """Returns the message of an out-of-memory error. The GPU with this index has `limit` bytes, of which `used` are
+    allocated, so it cannot allocate `requested` bytes."""
     return (
-        f"out of memory on the virtual gpu:{index}: tried to allocate {requested:,} bytes, and {limit - used:,} of its "
-        f"{limit:,} bytes are free; XDEVICE_VIRTUAL_GPUS sets its memory"
+        f"out of memory on the virtual gpu:{index}: tried to allocate {requested:,} bytes, but only "
+        f"{limit - used:,} of its {limit:,} bytes are free; XDEVICE_VIRTUAL_GPUS sets the size of its memory"
     )

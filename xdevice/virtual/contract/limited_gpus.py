@@ -1,5 +1,5 @@
-"""Changes what a backend reports about its virtual GPUs according to their characters (their limits). Written once,
-for every framework."""
+"""Adjusts a backend's reports about its virtual GPUs to their characters (their limits). This part is the same for
+every framework."""
 
 from __future__ import annotations
 
@@ -18,33 +18,32 @@ if TYPE_CHECKING:
 
 
 class LimitedGpus(Primitives):
-    """Virtual GPUs that may lack dtypes and have little memory. An adapter makes its framework refuse what they cannot
-    do (`limit`), with the framework's own errors (`lack_error` and `memory_error`)."""
+    """Virtual GPUs that may lack dtypes, and whose memory may be limited. An adapter makes its framework refuse
+    whatever exceeds these limits (`limit`), with the framework's own errors (`lack_error` and `memory_error`)."""
 
-    # its methods come before those of the adapter's class, and call them by `super()`
+    # this class comes before the adapter's class, whose methods its own methods call with `super()`
     precedes: ClassVar[bool] = True
     characters: tuple[Character, ...] = ()
     ledger: Ledger | None = None
-    """Counts the memory, if the framework itself does not."""
+    """Counts the memory if the framework itself does not; otherwise None."""
 
     def take_characters(self, characters: tuple[Character, ...]) -> None:
-        """Stores the character of each virtual GPU, that is, the dtypes and the memory that it has, and applies these
+        """Stores the character of each virtual GPU, that is, the limits of its dtypes and its memory, and applies these
         limits."""
         self.characters = characters
-        # second, because the adapter's `limit` reads the characters
+        # called last, because the adapter's `limit` reads the characters
         self.limit()
 
     def limit(self) -> None:
-        """Makes the framework refuse dtypes that the virtual GPUs lack, and count their memory,
-        until the process ends. It is called for virtual GPUs without limits too. By default it
-        does nothing."""
+        """Makes the framework refuse dtypes that the virtual GPUs lack, and count the memory of the virtual GPUs, until
+        the process ends. Called for virtual GPUs without limits too. The default does nothing."""
 
     def lack_error(self, text: str) -> Exception:
         """Returns the error that the framework raises for a dtype that a device lacks."""
         return TypeError(text)
 
     def memory_error(self, text: str) -> Exception:
-        """Returns the error that the framework raises for a lack of memory on a GPU."""
+        """Returns the error that the framework raises if a GPU does not have enough memory."""
         return MemoryError(text)
 
     def is_limited(self) -> bool:
@@ -52,27 +51,25 @@ class LimitedGpus(Primitives):
         return any(character.memory is not None for character in self.characters)
 
     def count_memory(self) -> Ledger:
-        """Makes the ledger that counts the memory of the virtual GPUs, and returns it."""
+        """Creates the ledger that counts the memory of the virtual GPUs, and returns it."""
         self.ledger = Ledger(
             [character.memory for character in self.characters], self.memory_error
         )
         return self.ledger
 
     def refuse_lacking(self, index: int, dtypes: Iterable[str]) -> None:
-        """Raises the framework's error if the virtual GPU with this index lacks one of these
-        dtypes, which are given by their names."""
+        """Raises the framework's error if the virtual GPU with this index lacks one of the dtypes with these names."""
         for dtype in dtypes:
             if dtype in self.characters[index].lacks:
                 raise self.lack_error(
-                    f"the virtual gpu:{index} does not have {dtype}, as XDEVICE_VIRTUAL_GPUS says; use "
-                    f"{NARROWER.get(dtype, 'float32')}, or keep it on the CPU"
+                    f"the virtual gpu:{index} does not have {dtype}, because XDEVICE_VIRTUAL_GPUS excludes it; use "
+                    f"{NARROWER.get(dtype, 'float32')}, or keep the tensor on the CPU"
                 )
 
     # hooks of the device layer
 
     def lacks(self, device: Device) -> frozenset[str]:
-        # without virtual GPUs there are no characters, and the adapter answers for its real
-        # GPUs
+        # without virtual GPUs there are no characters, and the adapter's own method describes its real GPUs
         if not self.characters or device.kind != "gpu":
             return super().lacks(device)
         return self.characters[device.index].lacks
@@ -86,12 +83,12 @@ class LimitedGpus(Primitives):
             return super().memory(device)
         if self.ledger is not None:
             return self.ledger.memory(device.index)
-        # without a ledger the framework counts the bytes itself, but does not have the limit
+        # without a ledger, the framework counts the bytes itself, but does not report the limit
         total, usage = self.characters[device.index].memory, super().memory(device)
         if total is None:
             return usage
-        # the framework's peak may be beyond the limit, because it counts a tensor before
-        # xdevice refuses the tensor. A peak of None stays None
+        # the framework's peak may exceed the limit, because the framework counts a tensor before xdevice
+        # refuses the tensor. A peak of None stays None
         peak = usage.peak and min(usage.peak, total)
         return usage._replace(total=total, free=total - (usage.allocated or 0), peak=peak)
 

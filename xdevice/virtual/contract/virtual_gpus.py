@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class VirtualGpus(Primitives):
-    """The capability of virtual GPUs. They refuse what real GPUs refuse: a tensor on one of them cannot be used
-    together with a tensor on another."""
+    """The capability of virtual GPUs. Virtual GPUs refuse the same operations as real GPUs: a tensor on one virtual GPU
+    cannot be used together with a tensor on another."""
 
     needs: ClassVar[tuple[str, ...]] = ("why_no_virtual_gpus", "make_virtual_gpus")
 
@@ -24,22 +24,21 @@ class VirtualGpus(Primitives):
     """The limits of each virtual GPU, in the order of their indices."""
 
     def why_no_virtual_gpus(self) -> str | None:
-        """Returns why the framework cannot have virtual GPUs, or can no longer have them, and what to do about it; None
-        if it can have them."""
+        """Returns the reason why the framework cannot have virtual GPUs, or can no longer have them, and what to do
+        about that. Returns None if the framework can have virtual GPUs."""
         return "its adapter does not have make_virtual_gpus()"
 
     def make_virtual_gpus(self, n: int) -> None:
-        """Makes `n` additional devices of the framework in host memory, which become its gpu:0
-        to gpu:{n-1}. The only CPU is then cpu:0, and real GPUs are hidden. A second instance of
-        the adapter may call this again with the same number. The default raises
-        `UnsupportedError`."""
+        """Creates `n` additional devices of the framework in host memory, which become its gpu:0 to gpu:{n-1}. After
+        this call, cpu:0 is the only CPU, and real GPUs are hidden. A second instance of the adapter may be called again
+        with the same number. The default raises `UnsupportedError`."""
         raise self.unsupported("virtual GPUs", "use it without XDEVICE_VIRTUAL_GPUS")
 
     def take_characters(self, characters: tuple[Character, ...]) -> None:
-        """Receives the limits of each virtual GPU, such as the dtypes that it lacks; called after `make_virtual_gpus`.
-        `LimitedGpus` has the part that is the same for every framework. The default raises `UnsupportedError` if a
-        virtual GPU has limits."""
-        # a `Character` is true if it has limits; without limits there is nothing to do
+        """Stores and applies the limits of each virtual GPU, such as the dtypes that it lacks. Called after
+        `make_virtual_gpus`. `LimitedGpus` contains the part that is the same for every framework. The default raises
+        `UnsupportedError` if a virtual GPU has limits."""
+        # a `Character` is true if it has limits; without limits, the characters only have to be stored
         if any(characters):
             raise self.unsupported(
                 "limits of virtual GPUs", "set only their number: XDEVICE_VIRTUAL_GPUS=2"
@@ -50,9 +49,9 @@ class VirtualGpus(Primitives):
         self, device: Device, has_default: Callable[[FrameType], bool] | None = None
     ) -> bool:
         """Makes the name "cuda" mean `device`, one of the framework's virtual GPUs, until the process ends. Returns
-        False, and changes nothing, if the framework's devices are not called "cuda" in programs, as by default.
+        True. The default changes nothing and returns False, which means that programs do not use the name "cuda" for
+        the framework's devices.
 
-        With `has_default`, a default device that the program sets applies only to calls from
-        frames for which `has_default` returns True, if the adapter can find the calling
-        frame."""
+        If `has_default` is not None, a default device that the program sets applies only to calls from frames for which
+        `has_default` returns True, provided that the adapter can determine the calling frame."""
         return False
