@@ -330,12 +330,12 @@ WRONG_MARKERS = [
     ("xd_skip(reason='odd')", "xd_skip names no backend"),
     ("xd_xfail('mxnet', reason=' ')", "xd_xfail needs a reason"),
     ("xd_xfail('mxnet', why='odd')", "xd_xfail has no argument why"),
-    ("xd_needs_gpu('2')", "xd_needs_gpu expects a number of GPUs of 1 or more, got ('2',)"),
-    ("xd_needs_gpu(0)", "xd_needs_gpu expects a number"),
-    ("xd_needs_dtype()", 'xd_needs_dtype expects names such as "float64", got '),
+    ("xd_needs_gpu('2')", "xd_needs_gpu expects a positive number of GPUs, got ('2',)"),
+    ("xd_needs_gpu(0)", "xd_needs_gpu expects a positive number of GPUs, got (0,)"),
+    ("xd_needs_dtype()", 'xd_needs_dtype expects names of dtypes such as "float64", got '),
     (
         "xd_needs_dtype('double')",
-        "xd_needs_dtype expects names such as \"float64\", got ['double']",
+        "xd_needs_dtype expects names of dtypes such as \"float64\", got ['double']",
     ),
     ("xd_tol('torch')", "xd_tol sets nothing"),
     ("xd_tol('trch', rtol=1)", "xd_tol: there is no backend 'trch'"),
@@ -611,7 +611,7 @@ def test_a_fault_in_another_environment_is_named(kept, monkeypatch):
     monkeypatch.setenv("MORE", "1")
     result = kept.run_here("--xd-backends=numpy", "--xd-compare=kept")
     result.assert_outcomes(failed=2, passed=2)
-    result.stdout.fnmatch_lines(["this test recorded *, more (1 times), but *torch has *"])
+    result.stdout.fnmatch_lines(["this test recorded *, more (1 times), but *torch contains *"])
 
 
 def test_a_comparison_with_nothing_fails(kept):

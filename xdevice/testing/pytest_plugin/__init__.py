@@ -1,9 +1,9 @@
 """The pytest plugin: a test that uses the fixture `xd` runs on every backend.
 docs/reference/pytest.md shows how to use it.
 
-pytest loads this module in every run in an environment where xdevice is installed. So the module imports neither NumPy
-nor a framework, and does nothing if no test of the run uses its fixtures. Modules that are slow to import are imported
-in the functions that use them. (PYTEST_DONT_REWRITE: it asserts nothing.)
+If xdevice is installed, pytest loads this module in every run. Therefore, the module imports neither NumPy nor a
+framework, and does nothing if no test of the run uses its fixtures. Modules that are slow to import are imported in the
+functions that use them. (PYTEST_DONT_REWRITE: this module contains no assertions.)
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 _SEED_OF_BODY, _SEED_OF_FIXTURES = 0, 1
-"""The seeds of the random numbers that a test itself draws, and of those that its fixtures
-draw."""
+"""The seeds of the random numbers that a test itself draws, and of the numbers that its fixtures draw."""
 
 _uses_no_transfer: Final = pytest.StashKey[bool]()
 """Whether a test uses the fixture `no_transfer`."""
@@ -51,7 +50,7 @@ _uses_no_transfer: Final = pytest.StashKey[bool]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the options of this plugin."""
-    group = parser.getgroup("xdevice", "xdevice: the tests that ask for the fixture xd")
+    group = parser.getgroup("xdevice", "xdevice: the tests that use the fixture xd")
     group.addoption(
         "--xd-backends",
         metavar="NAMES",
@@ -65,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--xd-record",
         metavar="DIR",
-        help="save the values that assert_parity and xdevice.parity.log get in each test",
+        help="save the values that each test passes to assert_parity and xdevice.parity.log",
     )
     group.addoption(
         "--xd-compare",
@@ -75,7 +74,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--xd-cuda",
         metavar="DEVICE",
-        help="the virtual GPU, such as gpu:1, that PyTorch and JAX use as cuda: for test suites that ask for cuda",
+        help="the virtual GPU, such as gpu:1, that PyTorch and JAX use as cuda, for test suites that use cuda",
     )
     group.addoption(
         "--xd-default-of-tests",
@@ -85,12 +84,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("xd_backends", "the default of --xd-backends", default="auto")
 
 
-# tryfirst, because the conftest of a suite may choose its device when it is imported
+# tryfirst, because a suite's conftest may choose the suite's device when it is imported
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Registers the plugin that makes a virtual GPU the device "cuda", if --xd-cuda was given.
-    Raises `pytest.UsageError` if --xd-cuda does not name a virtual GPU, or if
-    --xd-default-of-tests was given without --xd-cuda."""
+    """If the option --xd-cuda is used, registers the plugin that makes a virtual GPU the device "cuda". Raises
+    `pytest.UsageError` if --xd-cuda does not name a virtual GPU, or if --xd-default-of-tests is used without
+    --xd-cuda."""
     options = early_config.known_args_namespace
     if options.xd_cuda is None:
         if options.xd_default_of_tests:
@@ -123,9 +122,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Makes, from each test that uses `xd`, one test for each backend on which it may run, or
-    one skipped test if there is no such backend. A marker of this plugin with wrong arguments,
-    or on a test that does not use `xd`, is an error; only `xd_tol` may be on any test."""
+    """Turns each test that uses `xd` into one test for each backend on which it may run, or into one skipped test if
+    there is no such backend. It is an error if a marker of this plugin has wrong arguments, or is on a test that does
+    not use `xd`; only `xd_tol` may be on any test."""
     definition = metafunc.definition
     marks = [mark for mark in definition.iter_markers() if mark.name in MARKERS]
     for mark in marks:
@@ -147,47 +146,44 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             )
         return
     every = metafunc.config.stash[settings_key].names
-    # chosen here, and not skipped later, so that the report does not list tests for backends
-    # that `xd_only` excludes
+    # chosen here instead of being skipped later, so that the report does not list tests for
+    # backends that `xd_only` excludes
     names: list[Any] = [BackendName(name) for name in every if _may_run(name, marks)]
     if not names:
         reason = f"it is for backends other than those of this run: {', '.join(every)}"
         names = [pytest.param(NOWHERE, marks=pytest.mark.skip(reason=reason))]
-    # with the scope of the session, so that fixtures of any scope may use `xd`, and pytest
-    # sorts the tests by backend
+    # the scope is the session, so that fixtures of any scope may use `xd`, and pytest sorts the
+    # tests by backend
     metafunc.parametrize("xd", names, indirect=True, scope="session")
 
 
 def _asks_for_xd(metafunc: pytest.Metafunc) -> bool:
-    """Whether a test uses this plugin's fixture `xd`, either directly or through a project's
-    own fixture `xd` that takes the plugin's as its argument. A project's own parameter, or any
-    other fixture, with the name `xd` does not count."""
+    """Whether a test uses this plugin's fixture `xd`, either directly or through a project's own fixture `xd` that uses
+    the plugin's fixture as its argument. A project's own parameter `xd`, and any other fixture `xd`, are ignored."""
     if "xd" not in metafunc.fixturenames:
         return False
-    # a private attribute, because pytest has no public function that tells which fixture a name
-    # means
+    # a private attribute, because pytest has no public function that returns the fixture with a name
     definitions = metafunc.definition._fixtureinfo.name2fixturedefs.get("xd", ())
     if not any(definition.func.__module__ == __name__ for definition in definitions):
         return False
-    # pytest uses the last definition; a project's own may take the fixture that it overrides as its argument
+    # pytest uses the last definition; a project's own fixture may have the fixture that it overrides as an argument
     used = definitions[-1]
     return used.func.__module__ == __name__ or "xd" in used.argnames
 
 
 def _may_run(name: str, marks: Sequence[pytest.Mark]) -> bool:
-    """Whether every `xd_only` among these markers names the backend `name`; True if there is
-    none."""
+    """Whether every `xd_only` among these markers names the backend `name`; True if there is no such marker."""
     return all(name in named_by(mark) for mark in marks if mark.name == "xd_only")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Adds pytest's own marker `skip` or `xfail` to a test that this plugin's markers skip, or
-    expect to fail, on the test's backend."""
+    """Adds pytest's own marker `skip` or `xfail` to a test if this plugin's markers say that the test is to be skipped,
+    or is expected to fail, on its backend."""
     name = backend_of(item)
     if name is None:
         return
     for mark in [mark for mark in item.iter_markers() if mark.name in MARKERS]:
-        # markers of a parameter (`pytest.param(..., marks=)`) are not known in
+        # markers of a parameter (`pytest.param(..., marks=)`) are not available in
         # `pytest_generate_tests`
         fault = fault_of(mark)
         if fault:
@@ -201,20 +197,20 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Makes a second device for every backend, whether it is loaded already or will be loaded
-    later, if a test uses the fixture `xd_other_device`."""
+    """If a test uses the fixture `xd_other_device`, creates a second device for every backend that is loaded already or
+    will be loaded later."""
     if any("xd_other_device" in getattr(item, "fixturenames", ()) for item in session.items):
-        # of the backends that are loaded already, and of those that will be loaded
+        # first for the backends that are loaded already, then for those that will be loaded
         for backend in registry.list_loaded():
             _make_second_device(backend)
         registry.on_load.append(_make_second_device)
-        # removed at the end, because pytest may run again in this process
+        # removed at the end of the run, because pytest may run again in this process
         session.config.add_cleanup(lambda: registry.on_load.remove(_make_second_device))
 
 
 def _make_second_device(backend: Backend) -> None:
-    """Makes a second device for a backend that was just loaded, because TensorFlow and JAX can
-    make a second device only before they are used."""
+    """Creates a second device for a backend that was just loaded, because TensorFlow and JAX can create one only before
+    they are used."""
     _second_device(backend)
 
 
@@ -227,7 +223,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     uses `xd`."""
     if backend_of(item) is None:
         return (yield)
-    # the backend that the project itself may have set
+    # the default backend that the project itself may have set
     before = selection.default()
     try:
         with generators.keep_generator():
@@ -238,15 +234,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Prepares a test that uses `xd` before its fixtures are made: selects the backend, and
-    seeds the random numbers. Skips the test if the backend lacks a GPU or a dtype that the test
-    needs, and fails it if the backend cannot be loaded."""
+    """Prepares a test that uses `xd` before its fixtures are set up: selects the backend, and seeds the random numbers.
+    Skips the test if the backend lacks a GPU or a dtype that the test needs. Fails the test if the backend cannot be
+    loaded."""
     name = backend_of(item)
     if name is None:
         return
     backend = _load(name)
-    # for the process, because a block of `use_backend` would not reach the test's threads, nor
-    # an earlier event loop
+    # selected for the whole process, because a block of `use_backend` would not reach the
+    # test's threads, nor an event loop that was created earlier
     selection.set_backend(backend)
     _run_kernel_hook(item, "enter")
     _seed(_SEED_OF_FIXTURES)
@@ -255,10 +251,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _need_gpus(item: pytest.Item, backend: Backend) -> None:
-    """Skips a test whose marker `xd_needs_gpu` asks for more GPUs than the backend has. Without an argument, the
-    marker asks for one."""
-    # returns before GPUs are counted, because that may start the framework: TensorFlow
-    # initializes CUDA for it
+    """Skips a test whose marker `xd_needs_gpu` requires more GPUs than the backend has. Without an argument, the marker
+    requires one GPU."""
+    # returns before GPUs are counted, because counting may start the framework: TensorFlow
+    # initializes CUDA to count
     if not needs_gpu(item):
         return
     wanted = max((*mark.args, 1)[0] for mark in item.iter_markers("xd_needs_gpu"))
@@ -267,7 +263,7 @@ def _need_gpus(item: pytest.Item, backend: Backend) -> None:
         plural = "s" if wanted > 1 else ""
         why = "" if here else f": {backend.why_no_gpu()}"
         reason = f"needs {wanted} GPU{plural}, but {backend.name} finds {here}{why}"
-        # with `_use_item_location`, or the report would name this line as the place of the skip
+        # without `_use_item_location`, the report would name this line as the place of the skip
         raise pytest.skip.Exception(reason, _use_item_location=True)
 
 
@@ -287,14 +283,12 @@ def _need_dtypes(item: pytest.Item, backend: Backend) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Runs the body of a test, and records its values if --xd-record or --xd-compare was
-    given."""
+    """Runs the body of a test, and records its values if --xd-record or --xd-compare is used."""
     name = backend_of(item)
     if name is not None:
         # selected again, because one of the project's fixtures may have changed the backend
         selection.set_backend(name)
-        # seeded again, so that the test draws the same numbers whichever fixtures have drawn
-        # before
+        # seeded again, so that the test draws the same numbers, whichever fixtures have drawn numbers before
         _seed(_SEED_OF_BODY)
     recordings = item.config.stash[settings_key].recordings
     recording: AbstractContextManager[Any] = (
@@ -305,20 +299,19 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def _run_kernel_hook(item: pytest.Item, when: Literal["enter", "leave"]) -> None:
-    """Calls the function `enter` or `leave` of the array namespace of the test's backend. Does
-    nothing if the backend is not loaded, or has no such function. Before the first fixture,
-    `enter` prepares this thread for arithmetic functions; at the test's end, `leave` undoes
-    that for the next test."""
+    """Calls the function `enter` or `leave` of the array namespace of the test's backend. Does nothing if the backend
+    is not loaded, or has no such function. Before the first fixture, `enter` prepares this thread for arithmetic
+    functions. At the end of the test, `leave` undoes this for the next test."""
     for backend in registry.list_loaded():
         if backend.name == backend_of(item):
-            # raised if the backend has no arithmetic functions, or cannot prepare this thread
-            # for them
+            # UnsupportedError: the backend has no arithmetic functions, or cannot prepare this
+            # thread for such functions
             with suppress(UnsupportedError):
                 getattr(backend.namespace(), when, _nothing)()
 
 
 def _nothing() -> None:
-    """Stands for a function that an array namespace lacks."""
+    """Replaces a function that an array namespace lacks."""
 
 
 def _seed(n: int) -> None:
@@ -342,11 +335,10 @@ def _refusing_transfers(item: pytest.Item) -> AbstractContextManager[Any]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Hides xdevice's own frames in the traceback of an error, and adds the facts for the
-    summary to the report."""
+    """Hides xdevice's own frames in the traceback of an error. Adds the facts for the summary to the report."""
     name = backend_of(item)
     if name is not None and call.excinfo is not None:
-        # so that pytest shows the line of the test, and not those inside xdevice
+        # so that pytest shows the line of the test instead of lines inside xdevice
         for entry in call.excinfo.traceback:
             module = entry.frame.f_globals
             if module["__name__"].startswith("xdevice."):
@@ -364,8 +356,8 @@ def pytest_runtest_makereport(
 
 
 def _is_xdevice_error(error: pytest.ExceptionInfo[BaseException]) -> bool:
-    """Whether an error is an `XDeviceError`: its cause is the line that called xdevice, and not a line inside
-    xdevice."""
+    """Whether an error is an `XDeviceError`. Such an error is caused by the line that called xdevice, and not by a line
+    inside xdevice."""
     return isinstance(error.value, XDeviceError)
 
 
@@ -382,13 +374,12 @@ def _load(name: str) -> Backend:
 
 @pytest.fixture(scope="session")
 def xd(request: pytest.FixtureRequest) -> Backend:
-    """The backend that this test runs on. A test that uses `xd` runs once on every backend of
-    the run.
+    """The backend on which this test runs. A test that uses `xd` runs once on every backend of the run.
 
-    The functions of `xdevice` use this backend by default, in every thread of the test. Tests
-    can read `xd.name`, `xd.framework` and `xd.version`. Fixtures of any scope may use `xd`: the
-    tests are sorted by backend. Each test draws from `xdevice.random` as if after `seed(0)`,
-    and the fixtures that are made for the test as if after `seed(1)`.
+    The functions of `xdevice` use this backend by default, in every thread of the test. Tests can read `xd.name`,
+    `xd.framework` and `xd.version`. Fixtures of any scope may use `xd`, because the tests are sorted by backend. Each
+    test draws from `xdevice.random` as if after `seed(0)`, and the fixtures that are set up for the test draw as if
+    after `seed(1)`.
     """
     if not hasattr(request, "param"):
         pytest.fail(
@@ -401,24 +392,24 @@ def xd(request: pytest.FixtureRequest) -> Backend:
 
 @pytest.fixture(scope="session")
 def xd_device(xd: Backend, pytestconfig: pytest.Config) -> Device:
-    """The device to test on: the device that --xd-device names; without that option gpu:0 if
-    the backend has a GPU, and cpu:0 otherwise."""
+    """The device on which to test: the device that --xd-device names. Without this option, gpu:0 if the backend has a
+    GPU, and cpu:0 otherwise."""
     device = _device(xd, pytestconfig.stash[settings_key])
     pytestconfig.stash.setdefault(used_devices, {})[xd.name] = device
     return device
 
 
 def _device(backend: Backend, settings: Settings) -> Device:
-    """Returns the device to test on: the value of the fixture `xd_device`. If the backend lacks
-    the device that --xd-device names, the test is skipped in a run on "auto", because another
-    backend may have the device; in a run on named backends, the test fails."""
+    """Returns the device on which to test: the value of the fixture `xd_device`. If the backend lacks the device that
+    --xd-device names, the test is skipped if the backends are "auto", because another backend may have the device. If
+    the user has named the backends, the test fails."""
     if settings.device is None:
         return next(iter(_gpus(backend)), devices.CPU)
     try:
         device = backend.require(devices.parse(settings.device))
     except XDeviceError as error:
-        # "auto" passes over a backend that lacks the device; a backend that the user has named
-        # must have it
+        # "auto" skips a backend that lacks the device; a backend that the user has named must
+        # have the device
         if settings.is_auto and isinstance(error, DeviceNotFoundError):
             pytest.skip(f"--xd-device={settings.device}: {error}")
         pytest.fail(f"--xd-device={settings.device}: {error}", pytrace=False)
@@ -427,21 +418,19 @@ def _device(backend: Backend, settings: Settings) -> Device:
 
 @pytest.fixture(scope="session")
 def xd_devices(xd: Backend, xd_device: Device) -> list[Device]:
-    """All GPUs of the backend, `xd_device` first, if `xd_device` is a GPU; otherwise
-    `[xd_device]`."""
+    """All GPUs of the backend, beginning with `xd_device`, if `xd_device` is a GPU; otherwise `[xd_device]`."""
     if xd_device.kind != "gpu":
         return [xd_device]
-    # `xd_device` first, because many tests use the first device only
+    # `xd_device` comes first, because many tests use only the first device
     return [xd_device, *(device for device in _gpus(xd) if device is not xd_device)]
 
 
 @pytest.fixture(scope="session")
 def xd_other_device(xd: Backend, xd_device: Device) -> Device:
-    """A device other than `xd_device`, for tests of two devices: another GPU, or a second CPU
-    device, or cpu:0.
+    """A device other than `xd_device`, for tests that need two devices: another GPU, a second CPU device, or cpu:0.
 
-    The test is skipped if there is no such device. TensorFlow and JAX get their second CPU
-    device when they are loaded.
+    The test is skipped if there is no such device. For TensorFlow and JAX, the second CPU device is created when they
+    are loaded.
     """
     for device in (*_gpus(xd), _second_device(xd), devices.CPU):
         # tensors on torch's "meta" hold no values, so a test that compares values cannot use it
@@ -451,18 +440,18 @@ def xd_other_device(xd: Backend, xd_device: Device) -> Device:
 
 
 def _gpus(backend: Backend) -> list[Device]:
-    """Returns the GPUs of a backend; [] if it has none or cannot have any."""
+    """Returns the GPUs of a backend; [] if it has no GPUs, or cannot have any."""
     try:
         return [devices.of("gpu", index) for index in range(backend.count("gpu"))]
-    # XDEVICE_VIRTUAL_GPUS requests GPUs, and NumPy cannot have any
+    # XDEVICE_VIRTUAL_GPUS requests GPUs, which NumPy cannot have
     except UnsupportedError:
         return []
 
 
 def _second_device(backend: Backend) -> Device | None:
-    """Returns a second device of the backend, and makes it at the first call; None if the
-    adapter has no samples, or if the framework cannot make a second device, perhaps because the
-    framework has already been used."""
+    """Returns a second device of the backend, which is created at the first call. Returns None if the adapter has no
+    samples, or if the framework cannot create a second device, for example because the framework has already been
+    used."""
     try:
         device: Device | None = backend.samples().other_device()
         return device
@@ -475,9 +464,8 @@ def _second_device(backend: Backend) -> Device | None:
 def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
     """`xdevice.assert_parity` with the tolerances of the test's `xd_tol` markers.
 
-    With --xd-record it also saves its arguments `actual` and `expected`, and with --xd-compare
-    it compares them with the saved values. Its own transfers to the host are allowed in a test
-    with `no_transfer`.
+    With --xd-record, it also saves its arguments `actual` and `expected`; with --xd-compare, it compares both with the
+    saved values. Its own transfers to the host are allowed in a test with `no_transfer`.
     """
     defaults = tolerances(request.node)
     recordings = request.config.stash[settings_key].recordings
@@ -488,7 +476,7 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
         from xdevice.twins.parity.comparing import assert_parity as check
 
         options = {**defaults, **arguments}
-        # inside, the transfers are not reported
+        # the transfers inside this block are not reported
         with patching.unseen():
             if recordings is not None:
                 recordings.record(actual, expected, options)
@@ -499,8 +487,7 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 @pytest.fixture
 def no_transfer(request: pytest.FixtureRequest) -> None:
-    """Makes the test fail if its body reads a tensor on the host or moves a tensor. Fixtures of
-    the test may do so.
+    """Makes the test fail if its body reads a tensor on the host, or moves a tensor. The test's fixtures may do both.
 
     The body runs in a block of `xdevice.transfers("disallow_explicit")`. To guard only a part
     of a test, use such a block in the test instead of this fixture.

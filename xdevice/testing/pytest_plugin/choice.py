@@ -1,5 +1,5 @@
-"""Finds the backend that a test runs on, and the settings of the test's markers for that backend.
-(PYTEST_DONT_REWRITE: it asserts nothing.)"""
+"""Finds the backend on which a test runs, and what the test's markers set for this backend. (PYTEST_DONT_REWRITE: this
+module contains no assertions.)"""
 
 from __future__ import annotations
 
@@ -13,41 +13,37 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 _DEVICE_FIXTURES: Final = {"xd_device", "xd_devices", "xd_other_device"}
-"""The fixtures that give a test a device."""
+"""The fixtures that provide a device for a test."""
 
 used_devices: Final[pytest.StashKey[dict[str, Device]]] = pytest.StashKey()
-"""For each backend's name, the device that the fixture `xd_device` has given to tests on that
-backend."""
+"""For each backend's name, the device that the fixture `xd_device` has returned to tests on that backend."""
 
 
 class BackendName(str):
-    """A value of the parameter `xd`. A project's own parameter of that name has values of other
-    types."""
+    """A value of the parameter `xd`. If a project has its own parameter of that name, its values have other types."""
 
     __slots__ = ()
 
 
 NOWHERE: Final = BackendName("none")
-"""The value of `xd` for a test that no backend of this run may run. Such a test is reported as
-skipped."""
+"""The value of `xd` for a test that may not run on any backend of this run. Such a test is reported as skipped."""
 
 
 def backend_of(item: pytest.Item) -> str | None:
-    """Returns the name of the backend that a test runs on; None if the test does not use
-    `xd`."""
+    """Returns the name of the backend on which a test runs; None if the test does not use `xd`."""
     callspec = getattr(item, "callspec", None)
     name = callspec.params.get("xd") if callspec is not None else None
-    # not the value of a project's own parameter with the name `xd`
+    # a value of another type belongs to a project's own parameter `xd`
     return name if isinstance(name, BackendName) else None
 
 
 def tolerances(item: pytest.Item) -> dict[str, Any]:
-    """Returns the arguments for `assert_parity` that the test's `xd_tol` markers set for its
-    backend; {} if there are none. A marker that names no backend applies to all. The marker
-    closest to the test takes precedence."""
+    """Returns the arguments for `assert_parity` that the test's `xd_tol` markers set for its backend; {} if there are
+    no such markers. A marker that names no backend applies to all backends. The marker that is closest to the test
+    takes precedence."""
     name = backend_of(item)
     options: dict[str, Any] = {}
-    # pytest yields the closest marker first, so in reverse it is applied last
+    # pytest yields the closest marker first; in reverse order, this marker is applied last
     for mark in reversed(list(item.iter_markers("xd_tol"))):
         if not mark.args or name in named_by(mark):
             options.update(mark.kwargs)
@@ -55,8 +51,8 @@ def tolerances(item: pytest.Item) -> dict[str, Any]:
 
 
 def named_by(mark: pytest.Mark) -> tuple[str, ...]:
-    """Returns the names of the backends in a marker's arguments, each in xdevice's own
-    spelling. Raises `BackendNotFoundError` for an unknown name."""
+    """Returns the names of the backends in a marker's arguments, in xdevice's own spelling. Raises
+    `BackendNotFoundError` for an unknown name."""
     return tuple(registry.canonical(name) for name in mark.args)
 
 
@@ -66,13 +62,13 @@ def needs_gpu(item: pytest.Item) -> bool:
 
 
 def facts_of(item: pytest.Item, name: str) -> dict[str, Any]:
-    """Returns the facts about a test on the backend `name` that the summary needs: the name of
-    the backend, its version (None if it is not loaded), and whether the test used a GPU. They
-    are added to the reports of the test, which xdist sends to another process."""
-    # `str`, because execnet, by which xdist sends reports, refuses subclasses of it
+    """Returns the facts about a test on the backend `name` that the summary needs: the name of the backend, its version
+    (None if it is not loaded), and whether the test used a GPU. These facts are added to the reports of the test, which
+    xdist sends to another process."""
+    # `str`, because xdist sends reports through execnet, which refuses subclasses of `str`
     facts: dict[str, Any] = {"backend": str(name), "version": None, "on_gpu": False}
     for backend in registry.list_loaded():
-        # without loading one, which could fail: a test that was skipped may not have loaded it
+        # the backend of a skipped test may not be loaded, and loading it here could fail
         if backend.name == name:
             facts["version"] = str(backend.version)
             facts["on_gpu"] = needs_gpu(item) or _is_placed_on_gpu(item, name)
@@ -80,7 +76,7 @@ def facts_of(item: pytest.Item, name: str) -> dict[str, Any]:
 
 
 def _is_placed_on_gpu(item: pytest.Item, name: str) -> bool:
-    """Whether a fixture of the plugin has given a GPU to this test on the backend `name`."""
+    """Whether a fixture of the plugin has returned a GPU to this test on the backend `name`."""
     device = item.config.stash.get(used_devices, {}).get(name)
     is_placed = not _DEVICE_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
     return is_placed and device is not None and device.kind == "gpu"

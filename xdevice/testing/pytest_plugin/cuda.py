@@ -1,5 +1,5 @@
-"""`--xd-cuda`: makes a virtual GPU the device that test suites of other projects call "cuda".
-(PYTEST_DONT_REWRITE: it asserts nothing.)"""
+"""`--xd-cuda`: makes a virtual GPU the device that test suites of other projects call "cuda". (PYTEST_DONT_REWRITE:
+this module contains no assertions.)"""
 
 from __future__ import annotations
 
@@ -20,19 +20,17 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 _WRAPPERS: Final = "array_api_compat"
-"""The package through which tests and libraries call frameworks. Some libraries have their own
-copy of it."""
+"""A package through which tests and libraries call frameworks. Some libraries contain their own copy of this
+package."""
 
 
 class Cuda:
-    """Makes "cuda" mean the device that `--xd-cuda` names, for each backend as soon as it is
-    loaded. Makes the run fail if no loaded backend has a device "cuda", because the run has
-    then tested nothing on a GPU.
+    """Makes "cuda" mean the device that `--xd-cuda` names, for each backend as soon as the backend is loaded. Makes the
+    run fail if no loaded backend has a device "cuda", because then nothing was tested on a GPU.
 
     Args:
-        name: the value of `--xd-cuda`. `pytest.UsageError` is raised if it is not a virtual
-            GPU.
-        is_default_of_tests: whether `--xd-default-of-tests` was given.
+        name: the value of `--xd-cuda`. If this is not a virtual GPU, `pytest.UsageError` is raised.
+        is_default_of_tests: whether `--xd-default-of-tests` is used.
     """
 
     def __init__(self, name: str, *, is_default_of_tests: bool) -> None:
@@ -54,8 +52,8 @@ class Cuda:
                 f"{environment.VIRTUAL_GPUS}={wanted}, and name a virtual GPU such as gpu:1 (a real GPU is already "
                 f"called cuda)"
             )
-        # the backends for which "cuda" was changed in this process, and those of all processes
-        # of xdist
+        # the backends for which "cuda" was changed: in this process, and in all processes of
+        # xdist
         self._taken_here: list[str] = []
         self._taken: dict[str, None] = {}
         # the suite may have imported a framework before the options were read
@@ -64,15 +62,15 @@ class Cuda:
         registry.on_load.append(self._take_for_cuda)
 
     def _take_for_cuda(self, backend: Backend) -> None:
-        """Makes "cuda" mean the virtual GPU for a backend that was just loaded. Changes nothing
-        if programs do not ask the backend's framework for "cuda"."""
+        """Makes "cuda" mean the virtual GPU for a backend that was just loaded. Changes nothing if programs do not use
+        the name "cuda" for devices of the backend's framework."""
         if backend.take_for_cuda(
             self._device, _in_tests(backend) if self._is_default_of_tests else None
         ):
             self._taken_here.append(f"{backend.name} {backend.version}")
 
     def pytest_report_header(self) -> str:
-        """Returns the line at the start of a run that says which device "cuda" is."""
+        """Returns the line for the start of a run that says which device "cuda" is."""
         return f'xdevice: "cuda" is {self._device}, a virtual GPU in the memory of the host'
 
     def pytest_collection_finish(self) -> None:
@@ -81,7 +79,8 @@ class Cuda:
         virtual GPUs."""
         try:
             for framework in frameworks.list_imported():
-                # raises the error that xdevice's import hook has kept until the backend is used
+                # raises an error that xdevice's import hook has postponed until the backend is
+                # used
                 registry.load(framework.name)
         except XDeviceError as error:
             raise pytest.UsageError(f"--xd-cuda={self._device}: {error}") from None
@@ -92,7 +91,7 @@ class Cuda:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Adds to the report of a test the names of the backends for which "cuda" was changed."""
         report = yield
-        # with xdist, the reports carry the names to the main process
+        # with xdist, the reports transfer the names to the main process
         report.xdevice_cuda = self._taken_here  # type: ignore[attr-defined]
         return report
 
@@ -102,10 +101,9 @@ class Cuda:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Makes a run fail that would otherwise pass without having tested a backend on the
-        virtual GPU."""
+        """Makes a run fail if it would otherwise pass, although it has tested no backend on the virtual GPU."""
         if (
-            # a run that has failed keeps its own status
+            # a run that has failed keeps its exit status
             session.exitstatus == pytest.ExitCode.OK
             and not self._taken
             and not session.config.option.collectonly
@@ -127,14 +125,14 @@ class Cuda:
 
 
 def _in_tests(backend: Backend) -> Callable[[FrameType], bool]:
-    """Returns a function that takes a frame, and returns whether the innermost caller of the
-    framework in the frame's stack is a test, and not a library."""
+    """Returns a function that accepts a frame, and returns whether the innermost caller of the framework in the frame's
+    stack is a test instead of a library."""
     # the packages of the framework and its adapter
     inner = {*backend.modules, f"xdevice_{backend.name}"}
 
     def is_called_by_test(frame: FrameType | None) -> bool:
         """Whether the innermost caller of the framework in the stack of `frame` is a test."""
-        # the innermost frame outside the framework and its wrappers has made the call
+        # the caller is the innermost frame outside the framework and its wrappers
         while frame is not None:
             packages = frame.f_globals.get("__name__", "").split(".")
             if packages[0] not in inner and _WRAPPERS not in packages:
@@ -146,9 +144,8 @@ def _in_tests(backend: Backend) -> Callable[[FrameType], bool]:
 
 
 def _is_test(path: Path) -> bool:
-    """Whether a source file belongs to tests: by its name, or because it is in a folder of
-    tests."""
-    # the names of pytest's files
+    """Whether a source file belongs to tests, either because of its name or because it is in a folder of tests."""
+    # names that pytest itself uses for files of tests
     is_named = (
         path.stem.startswith("test_") or path.stem.endswith("_test") or path.stem == "conftest"
     )

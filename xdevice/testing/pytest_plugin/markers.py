@@ -1,5 +1,4 @@
-"""The plugin's markers, and the check of their arguments. (PYTEST_DONT_REWRITE: it asserts
-nothing.)"""
+"""The plugin's markers, and the check of their arguments. (PYTEST_DONT_REWRITE: this module contains no assertions.)"""
 
 from __future__ import annotations
 
@@ -15,11 +14,11 @@ if TYPE_CHECKING:
 
 MARKERS: Final = {
     "xd_only": "xd_only(*backends): run this test on these backends only",
-    "xd_skip": "xd_skip(*backends, reason): skip it on these backends",
-    "xd_xfail": "xd_xfail(*backends, reason, raises=None, strict=False, run=True): it is expected to fail on these",
-    "xd_needs_gpu": "xd_needs_gpu(n=1): skip it if the backend finds fewer than n GPUs",
-    "xd_needs_dtype": "xd_needs_dtype(*dtypes): skip it if xd_device cannot hold tensors of one of these",
-    "xd_tol": "xd_tol(*backends, rtol=, atol=, ...): arguments of its assert_parity, on these backends or on all",
+    "xd_skip": "xd_skip(*backends, reason): skip this test on these backends",
+    "xd_xfail": "xd_xfail(*backends, reason, raises=None, strict=False, run=True): expect it to fail on these backends",
+    "xd_needs_gpu": "xd_needs_gpu(n=1): skip this test if the backend finds fewer than n GPUs",
+    "xd_needs_dtype": "xd_needs_dtype(*dtypes): skip this test if xd_device cannot hold one of these dtypes",
+    "xd_tol": "xd_tol(*backends, rtol=, atol=, ...): arguments for assert_parity, on these backends or on all",
 }
 """The markers of this plugin, with the texts that `pytest --markers` shows."""
 _KEYWORDS: Final = {
@@ -30,24 +29,24 @@ _KEYWORDS: Final = {
     "xd_needs_dtype": (),
     "xd_tol": ("rtol", "atol", "check_device", "check_dtype", "equal_nan"),
 }
-"""The keywords that each marker takes."""
+"""The keywords that each marker accepts."""
 
 
 def fault_of(mark: pytest.Mark) -> str | None:
-    """Returns a text that says what is wrong with the arguments of one of this plugin's
-    markers; None if they are right."""
-    # pytest would ignore a misspelt keyword
+    """Returns a message that says what is wrong with the arguments of one of this plugin's markers; None if the
+    arguments are right."""
+    # checked here, because pytest would ignore a misspelled keyword
     unknown = sorted(set(mark.kwargs) - set(_KEYWORDS[mark.name]))
     if unknown:
         return f"{mark.name} has no argument {', '.join(unknown)}; {MARKERS[mark.name]}"
     if mark.name == "xd_needs_gpu":
         wanted = mark.args or (1,)
-        # by `type`, because Python counts True as an int
+        # compares the type, because in Python True is an instance of int
         is_count = len(wanted) == 1 and type(wanted[0]) is int and wanted[0] > 0
         return (
             None
             if is_count
-            else f"xd_needs_gpu expects a number of GPUs of 1 or more, got {wanted!r:.100}"
+            else f"xd_needs_gpu expects a positive number of GPUs, got {wanted!r:.100}"
         )
     if mark.name == "xd_needs_dtype":
         unknown = [name for name in mark.args if name not in (*DTYPES, *SHORT_FLOATS)]
@@ -55,7 +54,7 @@ def fault_of(mark: pytest.Mark) -> str | None:
         return (
             None
             if is_right
-            else f'xd_needs_dtype expects names such as "float64", got {unknown or "nothing"!r:.100}'
+            else f'xd_needs_dtype expects names of dtypes such as "float64", got {unknown or "nothing"!r:.100}'
         )
     try:
         named_by(mark)

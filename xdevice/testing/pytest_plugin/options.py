@@ -1,4 +1,4 @@
-"""The options of a run. (PYTEST_DONT_REWRITE: it asserts nothing.)"""
+"""The options of a run. (PYTEST_DONT_REWRITE: this module contains no assertions.)"""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class Settings:
-    """The options of this run, from the command line and the ini file. `pytest_configure` makes
-    it. Raises `pytest.UsageError` for a wrong value."""
+    """The options of this run, from the command line and the ini file. `pytest_configure` creates this object. Raises
+    `pytest.UsageError` for a wrong value."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.device: str | None = config.getoption("xd_device")
@@ -34,16 +34,16 @@ class Settings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the backends that tests run on. For "auto" they are looked up at the
-        first use."""
+        """The names of the backends on which tests run. If the option is "auto", the names are looked up at the first
+        use."""
         if self._names is None:
             self._names = selection.backends()
         return self._names
 
 
 def _named(text: str) -> tuple[str, ...]:
-    """Returns the names of the backends in the value of --xd-backends. Raises
-    `pytest.UsageError` if there are none, or if one is unknown or not installed."""
+    """Returns the names of the backends in the value of --xd-backends. Raises `pytest.UsageError` if there is no name,
+    or if a backend is unknown or not installed."""
     if not text.strip():
         raise pytest.UsageError(
             "--xd-backends names no backend; write auto, or names such as torch,paddle"
@@ -51,7 +51,7 @@ def _named(text: str) -> tuple[str, ...]:
     # an empty word, as in "torch,,jax", is kept, so that it is reported as an unknown name
     words = [word for part in text.split(",") for word in part.split() or [""]]
     try:
-        # each backend once, even if the option has two of its names
+        # each backend is listed once, even if the option contains two of its names
         names = tuple(dict.fromkeys(map(registry.canonical, words)))
     except BackendNotFoundError as error:
         raise pytest.UsageError(f"--xd-backends={text}: {error}") from None
@@ -70,8 +70,8 @@ def _check_device(text: str, settings: Settings) -> None:
     with suppress(DeviceError):
         devices.parse(text)
         return
-    # a loaded adapter may add the name, such as its framework's own name for a device. For a
-    # mistake such as "gpu1", no framework is loaded
+    # loading an adapter may make the name known, because it may be the framework's own name for
+    # a device. For a mistake such as "gpu1", no framework is loaded
     for name in settings.names if text.partition(":")[0].isalpha() else ():
         with suppress(XDeviceError):
             registry.load(name)

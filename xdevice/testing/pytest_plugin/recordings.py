@@ -1,10 +1,9 @@
-"""`--xd-record` and `--xd-compare`: saves the values that each test compares or records, and
-compares them with values that another environment has saved.
+"""`--xd-record` and `--xd-compare`: saves the values that each test compares or records, and compares these values with
+those that another environment has saved.
 
-Each option names a folder. The folder contains a folder for each test, with a recording for
-each backend that ran the test. A test is compared with the recording of its own backend. If
-there is none, because the other environment has other frameworks, the test is compared with the
-recordings of all backends.
+Each option names a folder, which contains a subfolder for each test, with a recording for each backend that ran the
+test. A test is compared with the recording of its own backend. If there is no such recording, because the other
+environment has other frameworks, the test is compared with the recordings of all backends.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from xdevice.twins.parity.record_files import RecordedCall, Recorder
 
 WITHOUT_BACKEND: Final = "without-backend"
-"""The name of the folder with the recording of a test that does not use `xd`. For other tests,
-this folder has the name of the backend."""
+"""The name of the folder that contains the recording of a test that does not use `xd`. For other tests, this folder has
+the name of the backend."""
 # the names under which the values of `assert_parity` are recorded
 _ACTUAL: Final = "assert_parity.actual"
 _EXPECTED: Final = "assert_parity.expected"
@@ -47,32 +46,32 @@ class Recordings:
     def __init__(self, config: pytest.Config) -> None:
         self._target = _path(config, "xd_record")
         self._reference = _path(config, "xd_compare")
-        # in `pytest --xd-record tests`, "tests" is meant as the tests to run, but becomes the
-        # option's value
+        # whoever writes `pytest --xd-record tests` means the tests to run, but "tests" becomes
+        # the option's value
         if self._target is not None and next(self._target.glob("*.py"), None):
             raise pytest.UsageError(
                 f"--xd-record={self._target} holds Python files; name another folder for the recordings"
             )
         if self._reference is not None and not self._reference.is_dir():
             raise pytest.UsageError(
-                f"--xd-compare={self._reference}: there is no such folder; make it with --xd-record"
+                f"--xd-compare={self._reference}: there is no such folder; create it with --xd-record"
             )
         if (
             self._target
             and self._reference
-            # `samefile` raises for a folder that does not exist yet
+            # `samefile` raises an error for a folder that does not exist yet
             and self._target.exists()
             and self._target.samefile(self._reference)
         ):
             raise pytest.UsageError(
-                f"--xd-record and --xd-compare both name {self._target}; record into another folder"
+                f"--xd-record and --xd-compare both name {self._target}; name another folder in --xd-record"
             )
         self._recorder: Recorder | None = None
         self._arguments: list[dict[str, Any]] = []
 
     def describe(self, values: int, tests: int) -> str:
-        """Returns the line at the end of a run that says how many values of how many tests were
-        recorded and compared."""
+        """Returns the line for the end of a run that says how many values of how many tests were recorded and
+        compared."""
         parts = []
         if self._target is not None:
             parts.append(f"recorded in {self._target}")
@@ -82,9 +81,8 @@ class Recordings:
 
     @contextmanager
     def recording(self, item: pytest.Item) -> Iterator[None]:
-        """A block in which the values of the test `item` are recorded. When the block ends, the
-        values are compared with the recordings in the folder that --xd-compare names, if that
-        option was given."""
+        """A block in which the values of the test `item` are recorded. When the block ends, the values are compared
+        with the recordings in the folder that --xd-compare names, if this option is used."""
         path = _path_of(item)
         self._arguments = []
         with ExitStack() as stack:
@@ -92,7 +90,7 @@ class Recordings:
                 folder = Path(stack.enter_context(TemporaryDirectory(prefix="xdevice-")))
             else:
                 folder = self._target / path
-                # removes the values of an earlier run, which would stay if this run records
+                # removes the values of an earlier run, which would remain if this run recorded
                 # nothing
                 for name in (INDEX, ARRAYS):
                     (folder / name).unlink(missing_ok=True)
@@ -107,9 +105,9 @@ class Recordings:
                 self._compare(item, entries, self._reference / path)
 
     def record(self, actual: object, expected: object, arguments: dict[str, Any]) -> None:
-        """Records the two values of a call of `assert_parity`, and keeps its arguments for the
-        comparison. Ignores a call from a fixture, outside the body of a test."""
-        # only the body of a test has a recorder
+        """Records the two values of a call of `assert_parity`, and stores its other arguments for the comparison. A
+        call from a fixture, outside the body of a test, is ignored."""
+        # there is a recorder only during the body of a test
         if self._recorder is None:
             return
         self._arguments.append(arguments)
@@ -117,9 +115,10 @@ class Recordings:
         self._recorder.add(_EXPECTED, expected)
 
     def _compare(self, item: pytest.Item, entries: list[RecordedCall], own: Path) -> None:
-        """Compares the recorded calls of a test with the recording of its own backend, in the folder `own`. If that
-        does not exist, compares them with the recordings of all backends, in the folders beside it. Fails the test at
-        a difference, or if it has recorded calls and there is no recording to compare them with."""
+        """Compares the recorded calls of a test with the recording of its own backend, in the folder `own`. If this
+        folder does not exist, compares the calls with the recordings of all backends, in the neighboring folders. Fails
+        the test if there is a difference, or if the test has recorded calls but there is no recording of an earlier
+        run."""
         folders = sorted(path.parent for path in own.parent.glob(f"*/{INDEX}"))
         if own in folders:
             folders = [own]
@@ -134,8 +133,8 @@ class Recordings:
     def _compare_with(
         self, item: pytest.Item, entries: list[RecordedCall], folder: Path
     ) -> None:
-        """Compares the recorded calls of a test, their names and values but not their devices,
-        with the recording in a folder. Fails the test at the first difference."""
+        """Compares the recorded calls of a test with the recording in a folder. Names and values are compared, but not
+        devices. Fails the test at the first difference."""
         from xdevice.twins.parity.comparing import compare_leaves
         from xdevice.twins.parity.tolerances import Strictness
 
@@ -145,7 +144,7 @@ class Recordings:
         )
         if mine != theirs:
             pytest.fail(
-                f"this test recorded {_steps(mine)}, but {folder} has {_steps(theirs)}",
+                f"this test recorded {_steps(mine)}, but {folder} contains {_steps(theirs)}",
                 pytrace=False,
             )
         defaults = tolerances(item)
@@ -153,8 +152,8 @@ class Recordings:
             arguments = (
                 self._arguments[call.step] if call.name in (_ACTUAL, _EXPECTED) else defaults
             )
-            # only the arguments that concern values; and without devices, because the other
-            # environment may have others
+            # only the arguments that concern values are used; devices are not compared, because
+            # the other environment may have other devices
             options: dict[str, Any] = {
                 name: x for name, x in arguments.items() if name in Strictness._fields
             }
@@ -170,27 +169,27 @@ class Recordings:
 
 
 def _path(config: pytest.Config, option: str) -> Path | None:
-    """Returns the folder that an option names, relative to the folder in which pytest was
-    started; None if the option was not given."""
+    """Returns the folder that an option names, relative to the folder in which pytest was started; None if the option
+    is not used."""
     text = config.getoption(option)
     return Path(config.invocation_params.dir, text) if text else None
 
 
 def _path_of(item: pytest.Item) -> Path:
-    """Returns the path of a test's recording: the folder of the test, and in it that of its
-    backend, such as `test_net.py-test_loss-3f2a90bc/torch`."""
+    """Returns the path of a test's recording: the folder of the test, and inside it the folder of the backend, such as
+    `test_net.py-test_loss-3f2a90bc/torch`."""
     nodeid, backend = item.nodeid, backend_of(item)
     callspec = getattr(item, "callspec", None)
-    # without the backend among the parameters, so that all backends have the same folder of the
-    # test
+    # the name of the backend is removed from the parameters, so that the test has the same
+    # folder on all backends
     if backend is not None and callspec is not None:
         parts = callspec.id.split("-")
         parts.remove(backend)
         nodeid = f"{nodeid.removesuffix(f'[{callspec.id}]')}[{'-'.join(parts)}]".removesuffix(
             "[]"
         )
-    # cut to 80 characters, because file systems limit names; the hash distinguishes names that
-    # are cut to the same text
+    # cut to 80 characters, because file systems limit the length of names; the hash
+    # distinguishes names that are equal after the cut
     name = re.sub(r"[^\w.]+", "-", nodeid).strip("-")[-80:]
     return Path(
         f"{name}-{hashlib.sha256(nodeid.encode()).hexdigest()[:8]}", backend or WITHOUT_BACKEND
@@ -198,13 +197,13 @@ def _path_of(item: pytest.Item) -> Path:
 
 
 def _entries(folder: Path) -> list[RecordedCall]:
-    """Returns the recorded calls in a folder; an empty list if nothing was recorded, because
-    the folder then has no files."""
+    """Returns the recorded calls in a folder; an empty list if nothing was recorded, because then the folder contains
+    no files."""
     return Recording(folder).entries if (folder / INDEX).exists() else []
 
 
 def _steps(entries: list[tuple[str, int]]) -> str:
-    """Returns a text, for an error, that says how often each name occurs in these pairs of a
-    name and a step; "nothing" if there are none."""
+    """Returns the part of an error that says how often each name occurs in `entries`, which are pairs of a name and a
+    step; "nothing" if there are no entries."""
     steps = Counter(name for name, _ in entries)
     return ", ".join(f"{name} ({number} times)" for name, number in steps.items()) or "nothing"

@@ -1,5 +1,5 @@
-"""Writes the lines at the beginning and the end of a run that name its backends and count its
-recorded values. (PYTEST_DONT_REWRITE: it asserts nothing.)"""
+"""Writes the lines at the beginning and the end of a run that name the backends and count the recorded values.
+(PYTEST_DONT_REWRITE: this module contains no assertions.)"""
 
 from __future__ import annotations
 
@@ -22,35 +22,34 @@ _PYTEST_ORDER: Final = ("passed", "failed", "error", "skipped", "xfailed", "xpas
 
 
 class Summary:
-    """Writes the plugin's lines at the beginning and end of a run. Makes a run fail if all
-    tests that use `xd` were skipped, or if values were to be recorded and no test recorded
-    any."""
+    """Writes the plugin's lines at the beginning and end of a run. Makes a run fail if all tests that use `xd` were
+    skipped, or if values were to be recorded but no test recorded a value."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._counts: dict[str, Counter[str]] = {}
         """For each backend, the number of tests by outcome."""
         self._versions: dict[str, str] = {}
-        """The versions of the frameworks that were loaded, by the names of their backends."""
+        """The versions of the frameworks that were loaded, by the name of the backend."""
         self._on_gpu = False
         """Whether a test has run on a GPU."""
         self._recorded: list[int] = []
-        """The number of values of each test that recorded any."""
+        """The number of recorded values of each test that recorded at least one."""
         self._has_header = False
 
     def pytest_report_header(self) -> str | None:
-        """Returns the line with the backends at the start of a run, if an option asks for a
-        backend, a device or recordings; None otherwise."""
-        # from the options only, because the tests are not collected yet; with xdist they are
-        # collected elsewhere
+        """Returns the line with the backends for the start of a run, if an option names a backend, a device or a folder
+        of recordings. Returns None otherwise."""
+        # only the options decide, because the tests are not collected yet; with xdist, they are
+        # collected in other processes
         is_asked_for = (
             not self._settings.is_auto or self._settings.device or self._settings.recordings
         )
         return self._header() if is_asked_for else None
 
     def pytest_report_collectionfinish(self, items: Sequence[pytest.Item]) -> str | None:
-        """Returns the line with the backends after collection, if a test uses `xd` and the line
-        was not written at the start of the run; None otherwise."""
+        """Returns the line with the backends after collection, if a test uses `xd` and this line was not written at the
+        start of the run. Returns None otherwise."""
         return (
             self._header()
             if not self._has_header and any(backend_of(item) for item in items)
@@ -70,16 +69,16 @@ class Summary:
         )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Counts the outcome of a test, and its recorded values, from one of its reports: that
-        of the setup, the call or the teardown."""
+        """Counts the outcome of a test, and its recorded values, from one of its reports: the report of its setup, its
+        call or its teardown."""
         if getattr(report, "xdevice_values", 0):
             self._recorded.append(report.xdevice_values)
         facts = getattr(report, "xdevice", None)
         if facts is None:
             return
         counts = self._counts.setdefault(facts["backend"], Counter())
-        # not `report.outcome`, which is "skipped" for an expected failure, and does not have
-        # the categories of plugins
+        # `report.outcome` would be "skipped" for an expected failure, and would not include the
+        # categories of plugins
         category = self._config.hook.pytest_report_teststatus(
             report=report, config=self._config
         )[0]
@@ -91,8 +90,7 @@ class Summary:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Makes a run fail that would otherwise pass without having run or recorded
-        anything."""
+        """Makes a run fail if it would otherwise pass, although it has run or recorded nothing."""
         is_green = session.exitstatus in (
             pytest.ExitCode.OK,
             pytest.ExitCode.NO_TESTS_COLLECTED,
@@ -109,12 +107,12 @@ class Summary:
 
     @property
     def _ran_nothing(self) -> bool:
-        """Whether there were tests of backends, and all of them were skipped."""
+        """Whether there were tests of backends but all of these tests were skipped."""
         return bool(self._counts) and not self._ran
 
     @property
     def _recorded_nothing(self) -> bool:
-        """Whether values were to be recorded, and no test recorded any."""
+        """Whether values were to be recorded but no test recorded a value."""
         return (
             self._settings.recordings is not None
             and not self._recorded
@@ -122,8 +120,8 @@ class Summary:
         )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Writes the last lines: the recorded values, the capabilities that adapters lack, and
-        the backends that were run and not run."""
+        """Writes the last lines: the number of recorded values, the capabilities that adapters lack, and which backends
+        were run and which were not."""
         if self._settings.recordings is not None:
             line = self._settings.recordings.describe(sum(self._recorded), len(self._recorded))
             hint = ", which is a failure: use the fixture assert_parity, or xdevice.parity.log"
@@ -142,18 +140,18 @@ class Summary:
         terminalreporter.write_line(line.removesuffix("; not run: "), red=not ran)
 
     def _version(self, name: str) -> str:
-        """Returns the version of a backend's framework: that of the loaded one, or else the
-        installed one."""
+        """Returns the version of a backend's framework: the loaded version if the framework was loaded, otherwise the
+        installed version."""
         return self._versions.get(name) or _installed(name)
 
     def _not_run(self) -> list[str]:
-        """Returns the names that the last line lists as not run: "gpu" if no test has used a
-        GPU, and backends, some with the reason."""
+        """Returns the names that the last line lists as not run: "gpu" if no test has used a GPU, and backends, some of
+        them with the reason."""
         not_run = [] if self._on_gpu else ["gpu"]
         for name in registry.names():
             if name in self._ran:
                 continue
-            # all of its tests were skipped
+            # all tests on this backend were skipped
             if name in self._counts:
                 not_run.append(f"{name} ({_outcomes(self._counts[name])})")
             elif name in self._settings.names:
@@ -164,13 +162,12 @@ class Summary:
 
 
 def _lacking(skipped: Sequence[pytest.TestReport | pytest.CollectReport]) -> list[str]:
-    """Returns lines that name the capabilities that the tested adapters lack, with the methods
-    to write; [] if there are none. Each line comes from a property that `xdevice.testing` has
-    added to a skipped test."""
-    # a dict, because it keeps the order, and has each line once
+    """Returns lines that name the capabilities that the tested adapters lack, with the methods to write; [] if they
+    lack none. Each line comes from a property that `xdevice.testing` has added to a skipped test."""
+    # a dict, because it keeps the order, and contains each line only once
     lines: dict[str, None] = {}
     for report in skipped:
-        # the report of a module that was skipped as a whole has no properties
+        # if a whole module was skipped, its report has no properties
         if isinstance(report, pytest.TestReport):
             lines |= {
                 str(value): None
@@ -181,8 +178,7 @@ def _lacking(skipped: Sequence[pytest.TestReport | pytest.CollectReport]) -> lis
 
 
 def _outcomes(counts: Counter[str]) -> str:
-    """Returns a text with the number of tests for each outcome, such as "3 passed, 1 skipped",
-    in pytest's order."""
+    """Returns the number of tests for each outcome in pytest's order, such as "3 passed, 1 skipped"."""
     # outcomes that plugins have added come last
     shown = sorted(
         counts,
@@ -197,5 +193,5 @@ def _outcomes(counts: Counter[str]) -> str:
 
 
 def _installed(name: str) -> str:
-    """Returns the installed version of a backend's framework; "?" if it is not known."""
+    """Returns the installed version of a backend's framework; "?" if it is unknown."""
     return versions.installed_version(name) or "?"

@@ -26,7 +26,7 @@ class WaitingChecks(Suite):
     def test_sync_takes_every_target(self) -> None:
         x = self.make()
         xdevice.sync()
-        # a device as a text, as a `Device` and as the framework's own object; a tensor, a
+        # a device as a string, as a `Device` and as the framework's own object; a tensor, a
         # container, and a backend
         xdevice.sync(
             self.home,
@@ -48,12 +48,12 @@ class WaitingChecks(Suite):
             lambda result: self.adapter.wait(result),
             lambda result: self.adapter.synchronize(None),
         ]
-        # new work for each way, because a way that does not wait is noticed only while work is
-        # under way
+        # each way of waiting has its own work, because a way that does not wait is detected
+        # only while work is in progress
         for number, wait in enumerate(ways):
             work = self.long_work(self.home_device)
             assert not work.is_done(), (
-                "the work was done before anything waited for it; make the sample longer"
+                "the work was complete before anything waited for it; make long_work of the samples longer"
             )
             wait(work.result)
             assert work.is_done(), f"way number {number} of this check does not wait"
@@ -65,8 +65,8 @@ class WaitingChecks(Suite):
         assert all(work.is_done() for work in works)
 
     def test_errors_of_asynchronous_work_surface_at_sync(self) -> None:
-        # each kind of target separately, because the error must come whichever targets are
-        # named
+        # each kind of target is tested separately, because the error must be raised whichever
+        # targets are named
         for targets_of in (
             lambda x: (),
             lambda x: ("cpu:0",),
@@ -77,8 +77,8 @@ class WaitingChecks(Suite):
             with pytest.raises(Exception) as raised:
                 xdevice.sync(*targets_of(x))
             assert not isinstance(raised.value, XDeviceError)
-            # the traceback keeps the work alive, whose error every later `sync` would raise
-            # again
+            # the traceback keeps the work alive, and every later `sync` would raise the work's
+            # error again
             del x, raised
 
     # blocking mode
@@ -92,7 +92,8 @@ class WaitingChecks(Suite):
     def test_blocking_leaves_nothing_under_way(self) -> None:
         self.needs_kernels()
         self.needs_blocking()
-        # nested, because a program in blocking mode may call a library that enters it again
+        # the blocks are nested, because a program in blocking mode may call a library that also
+        # enters blocking mode
         with xdevice.accelerator.blocking(), xdevice.accelerator.blocking():
             x, expected = self.pending()
             self.assert_reads(x, expected)
@@ -104,7 +105,7 @@ class WaitingChecks(Suite):
         with xdevice.accelerator.blocking():
             with xdevice.accelerator.blocking():
                 assert self.long_work(self.home_device).is_done(), (
-                    "the work is under way inside blocking mode"
+                    "inside blocking mode, the work is still in progress"
                 )
             assert self.long_work(self.home_device).is_done(), (
                 "an inner block has ended the outer one"
@@ -112,7 +113,7 @@ class WaitingChecks(Suite):
         with pytest.raises(Planned), xdevice.accelerator.blocking():
             raise Planned
         work = self.long_work(self.home_device)
-        assert not work.is_done(), "blocking mode is still on after its block"
+        assert not work.is_done(), "blocking mode is still enabled after its block"
         xdevice.sync()
 
     @needs("Blocking")
@@ -149,7 +150,8 @@ class StreamChecks(Suite):
             with self.adapter.stream_scope(default):
                 assert self.adapter.current_stream(here) == default
             assert self.adapter.current_stream(here) == side
-            # PyTorch has a current stream for each thread, other frameworks one for the process
+            # PyTorch has a current stream for each thread, other frameworks have one for the
+            # whole process
             elsewhere = self.in_thread(self.adapter.current_stream, here)
             assert (elsewhere == side) is (self.adapter.stream_reach == "process")
         assert self.adapter.current_stream(here) == default
@@ -165,7 +167,7 @@ class StreamChecks(Suite):
             side = xdevice.accelerator.Stream(self.home_device)
             work = self.samples.long_work(self.home_device)
             x, expected = self.pending()
-            # both stand for the work of the current stream so far
+            # both represent the work that the current stream contains so far
             mark = (
                 xdevice.accelerator.Event(self.home_device).record()
                 if way == "event"
@@ -184,13 +186,12 @@ class StreamChecks(Suite):
             self.assert_reads(z, expected * 4, way)
 
     def test_events_are_there_or_refused(self) -> None:
-        """`require_events` must raise an error for exactly those devices for which `new_event`
-        does."""
+        """`require_events` must raise an error for exactly the same devices as `new_event`."""
         for place in self.devices_with_values():
             refusal = refusal_of(partial(self.adapter.new_event, place))
             earlier = refusal_of(partial(self.adapter.require_events, place))
             assert (refusal is None) is (earlier is None), (
-                f"{place}: require_events raised {earlier!r}, but new_event {refusal!r}"
+                f"{place}: require_events raised {earlier!r}, but new_event raised {refusal!r}"
             )
 
     @needs("Streams")
@@ -207,12 +208,12 @@ class StreamChecks(Suite):
         assert work.is_done(), "the event has happened before the work"
         whole, tail = start.elapsed(end), middle.elapsed(end)
         took = time.perf_counter() - before
-        # the long work of the samples takes a tenth of a second or more; the two clocks may
+        # the long work of the samples takes at least a tenth of a second; the two clocks may
         # differ by some milliseconds
         assert 0.05 <= whole <= took + 0.01, (
             f"elapsed() returned {whole} s for work that took {took} s"
         )
-        # no work lies between the last two events
+        # there is no work between the last two events
         assert 0 <= tail < whole
         assert start.elapsed(middle) + tail == pytest.approx(whole, abs=0.01)
 
@@ -226,8 +227,8 @@ class StreamChecks(Suite):
             y = self.add(x, x)
         side.keep(x)
         del x
-        # without `keep` the allocator would give these tensors the memory that the side stream
-        # still reads
+        # without `keep`, the allocator would place these tensors into memory that the side
+        # stream still reads
         more = [self.make(np.zeros_like(expected)) for _ in range(8)]
         xdevice.sync(self.home_device)
         xdevice.sync(more)
@@ -253,14 +254,13 @@ class StreamChecks(Suite):
             return self.samples.add(x, x)
 
         step = xdevice.accelerator.make_graphed_callable(task, self.home_device)
-        # a replay reads the same memory as the recorded work, with the values that are in it
-        # now
+        # a replay reads the same memory as the recorded work, but with the present values
         for factor in (1, 3, -2):
             self.adapter.write(x, self.make(small_numbers("float32") * factor))
             self.assert_reads(step(), small_numbers("float32") * factor * 2, "a replay")
-        # once before the recording, because a first call may allocate memory, and once for the
-        # recording
-        assert len(calls) == 2, "the task is called exactly twice"
+        # the task is called once before the recording, because the first call may allocate
+        # memory, and once for the recording
+        assert len(calls) == 2, "the task must be called exactly twice"
         # a replay records no gradients
         assert self.requires_grad(step()) in (None, False)
         side = xdevice.accelerator.Stream(self.home_device)
@@ -284,11 +284,12 @@ class StreamChecks(Suite):
         with pytest.raises(Planned):
             xdevice.accelerator.make_graphed_callable(self.fail, self.home_device)
         x, expected = self.pending()
-        # a recording that fails must end, or later work would be recorded and not done
+        # a failed recording must end, because otherwise later work would be recorded instead of
+        # being done
         self.assert_reads(x, expected, "after a capture that failed")
 
     def fail(self) -> None:
-        """The task of a graph: raises an error."""
+        """A task for a graph, which raises an error."""
         raise Planned
 
     # compiled functions
@@ -299,11 +300,11 @@ class StreamChecks(Suite):
         def double(x: Any) -> list[Any]:
             return [x + x, "and", x]
 
-        # twice, because the function is compiled only at the first call
+        # called twice, because the function is compiled only at the first call
         for factor in (1, 3):
             twice, _, same = double(self.make(small_numbers("float32") * factor))
             self.assert_reads(twice, small_numbers("float32") * factor * 2)
-            # the tensor that the function returns unchanged is checked too
+            # the tensor that the function returns unchanged is checked, too
             assert [xdevice.device_of(y) for y in (twice, same)] == [self.home_device] * 2
 
     @needs("Compiling")
@@ -316,8 +317,8 @@ class StreamChecks(Suite):
             self.make(),
             xdevice.to_device(self.make(), self.second_device_with_values()),
         )
-        # twice: the second time there is a compiled program, from the call with `near` only,
-        # which must not run
+        # called twice: at the second time there is a compiled program from the call with only
+        # `near`, which must not run
         for _ in range(2):
             with pytest.raises(
                 DeviceMismatchError, match="a compiled function takes tensors on one device"

@@ -1,5 +1,5 @@
-"""Functions that the conformance suite runs in a fresh process. Each public function prints its
-result as one line of JSON."""
+"""Functions that the conformance suite runs in a fresh process. Each public function prints its report as one line of
+JSON."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _IMPORTED = sorted({framework.modules[0] for framework in registry.KNOWN} & set(sys.modules))
-"""The frameworks that `import xdevice` alone has imported, which should be none."""
+"""The frameworks that `import xdevice` alone has imported. The list should be empty."""
 
 
 def load(name: str) -> None:
-    """Loads the backend `name` in eight threads at once, while the main thread holds the import
-    lock. Reports whether the framework was imported before the lock was released, which other
-    backends were loaded, which GPUs were started, whether the backend works in two threads, and
-    its default floats."""
+    """Loads the backend `name` in eight threads at once, while the main thread holds the import lock. Reports whether
+    the framework was imported before the lock was released, which other backends were loaded, which GPUs were started,
+    whether the backend works in two threads, and which dtype its floats have by default."""
     answer: dict[str, Any] = {"imported by xdevice": _IMPORTED}
     framework = frameworks.find(name)
     root = framework.modules[0] if framework is not None else name
-    # threads append to one list, which is safe under Python's lock
+    # all threads append to this list, which is safe because of Python's lock
     loaded: list[Any] = []
     threads = [
         threading.Thread(target=lambda: loaded.append(xdevice.backend(name))) for _ in range(8)
@@ -42,10 +41,11 @@ def load(name: str) -> None:
     with lock.inner:
         for thread in threads:
             thread.start()
-        # until a thread waits for the lock, or, in a faulty adapter, all have ended without it
+        # waits until a thread requests the lock or, with a faulty adapter, until all threads
+        # have ended without the lock
         while not lock.is_wanted and any(thread.is_alive() for thread in threads):
             time.sleep(0.01)
-        # NumPy does not count, because modules other than its adapter import it too
+        # NumPy is ignored, because modules other than its adapter import it, too
         answer["imported under a held lock"] = root in sys.modules and root != "numpy"
     for thread in threads:
         thread.join()
@@ -54,7 +54,8 @@ def load(name: str) -> None:
         {backend.name for backend in registry.list_loaded()} - {name, "numpy"}
     )
     answer["started by counting"] = _list_started(name)
-    # a framework may have kept state for the thread that imported it, and that thread has ended
+    # a framework may have state that belongs to the thread that imported it, and this thread
+    # has ended
     answer["works in the main thread"] = _work(name)
     answer["works in a new thread"] = _in_thread(lambda: _work(name))
     answer["floats"] = _floats(name)
@@ -62,7 +63,7 @@ def load(name: str) -> None:
 
 
 class _Watched:
-    """A lock that notes, in `is_wanted`, whether a thread has tried to acquire it."""
+    """A lock that records in `is_wanted` whether a thread has tried to acquire it."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -77,8 +78,8 @@ class _Watched:
 
 
 def fork(name: str) -> None:
-    """Reports the result of `_work` in a forked child, or how it failed: once after the parent
-    has loaded a backend, and once after the parent has used it."""
+    """Reports the result of `_work` in a forked child, or how the child failed. Forks once after the parent has loaded
+    a backend, and once after the parent has used the backend."""
     answer = {}
     with xdevice.use_backend(name):
         xdevice.num_gpus()
@@ -92,8 +93,8 @@ def fork(name: str) -> None:
 
 
 def end(name: str, place: str) -> None:
-    """Reports the first batch of a `prefetch` to the device `place`, and ends the process while
-    the thread of `prefetch` is at work: that thread must not keep the process from ending."""
+    """Reports the first batch of a `prefetch` to the device `place`, and ends the process while the thread of
+    `prefetch` is working. This thread must not prevent the process from ending."""
     global _unfinished
     with xdevice.use_backend(name):
         batches = iter(xdevice.prefetch(_batches(), place))
@@ -107,7 +108,7 @@ _unfinished: Any = None
 
 
 def _batches() -> Iterator[Any]:
-    """Yields batches without end."""
+    """Yields an endless sequence of batches."""
     import numpy
 
     while True:
@@ -115,8 +116,8 @@ def _batches() -> Iterator[Any]:
 
 
 def virtual(name: str) -> None:
-    """Reports the names of two virtual GPUs, and the values of a tensor that was copied to
-    each; or the text of the `UnsupportedError` if the framework cannot have them."""
+    """Reports the names of two virtual GPUs, and the values of a tensor that was copied to each of these GPUs. If the
+    framework cannot have virtual GPUs, reports the message of the `UnsupportedError`."""
     # the variable may request another number of virtual GPUs than the two below
     os.environ.pop("XDEVICE_VIRTUAL_GPUS", None)
     try:
@@ -140,8 +141,9 @@ def virtual(name: str) -> None:
 
 
 def _list_started(name: str) -> list[str]:
-    """Counts the GPUs and makes an event, and returns the names of the GPUs that the framework has started for that.
-    There should be none. Returns [] if the GPUs are virtual, or if the adapter cannot tell."""
+    """Counts the GPUs and creates an event, and returns the names of the GPUs that the framework has started for this.
+    The list should be empty. Returns [] if the GPUs are virtual, or if the adapter cannot tell which GPUs are
+    started."""
     from xdevice.contract import Backend
 
     backend = xdevice.backend(name)
@@ -149,7 +151,8 @@ def _list_started(name: str) -> list[str]:
         xdevice.num_gpus()
         xdevice.try_all_gpus()
         with suppress(xdevice.errors.UnsupportedError):
-            # an event of CUDA would start the GPU, so xdevice must make it at its first use
+            # an event of CUDA would start the GPU, so xdevice must create the event at its
+            # first use
             xdevice.accelerator.Event()
     if backend.virtual or type(backend).is_started is Backend.is_started:
         return []
@@ -164,8 +167,8 @@ def _work(name: str) -> float:
     """Returns 1 + 1, computed by creating, copying and reading tensors that are large enough
     for the framework to use its threads."""
     with xdevice.use_backend(name) as backend:
-        # small tensors are computed without threads, and would not show that a lock is never
-        # released
+        # small tensors are computed without threads, so they would not show that a lock is
+        # never released
         x = xdevice.tensor([1.0] * 100_000)
         y = backend.samples().add(x, xdevice.copy_to(x, "cpu"))
         xdevice.sync(y)
@@ -173,8 +176,8 @@ def _work(name: str) -> float:
 
 
 def _floats(name: str) -> list[str]:
-    """Makes float64 the framework's default, and returns the dtypes of the floats that the
-    framework then makes in this thread and in another; [] if it has no such default."""
+    """Makes float64 the framework's default, and returns the dtypes of the floats that the framework then creates in
+    this thread and in another. Returns [] if the framework has no such default."""
     from xdevice.base.dtypes import dtype_name
 
     backend = xdevice.backend(name)
@@ -196,24 +199,24 @@ def _in_thread(work: Callable[[], Any]) -> Any:
 
 
 def _in_fork(work: Callable[[], str]) -> str:
-    """Calls `work` in a forked child. Returns its result, the name of the type of its error, or
-    a text that says how the child ended."""
-    # through a pipe, because the child shares no memory with its parent
+    """Calls `work` in a forked child. Returns the result of `work`, the name of the type of its error, or a message
+    that says how the child ended."""
+    # the answer is sent through a pipe, because the child shares no memory with its parent
     read, write = os.pipe()
     with warnings.catch_warnings():
-        # JAX and Python 3.12 warn of any fork
+        # JAX and Python 3.12 warn about any fork
         warnings.simplefilter("ignore")
         child = os.fork()
     if child == 0:
-        # ends the child after 20 seconds if it waits for a lock whose thread exists in the
-        # parent only
+        # ends the child after 20 seconds if it waits for a lock of a thread that exists only in
+        # the parent
         signal.alarm(20)
         try:
             answer = work()
         except Exception as error:
             answer = type(error).__name__
         os.write(write, answer.encode())
-        # without exit hooks, which belong to the parent
+        # exits without calling exit hooks, because these belong to the parent
         os._exit(0)
     os.close(write)
     answer = os.read(read, 1000).decode()

@@ -21,7 +21,7 @@ from .values import FLOATS, aligned_and_not, extreme_values, small_numbers, unus
 
 
 def _name_of(dtype: object) -> str:
-    """Returns xdevice's name for a framework's dtype; "no dtype" if it has none."""
+    """Returns xdevice's name for a framework's dtype; "no dtype" if xdevice does not know the dtype."""
     try:
         return dtype_name(dtype)
     except xdevice.errors.DTypeError:
@@ -29,10 +29,9 @@ def _name_of(dtype: object) -> str:
 
 
 class CreationChecks(Suite):
-    """Checks of dtypes, of making and reading tensors, and of sharing memory between
-    frameworks."""
+    """Checks of dtypes, of creating and reading tensors, and of sharing memory between frameworks."""
 
-    # which dtype a tensor gets, and which are refused
+    # which dtype a tensor has, and which dtypes are refused
 
     def test_dtypes_are_the_same_everywhere(self) -> None:
         int_dtype = xdevice.to_numpy(self.make(np.zeros(1, "int64"))).dtype.name
@@ -78,9 +77,9 @@ class CreationChecks(Suite):
                 assert not self.keeps(name), f"{name} is refused, but is kept"
 
     def keeps(self, name: str) -> bool:
-        """Whether a tensor on the home device can be made of an array of the dtype `name`, and
-        still has that dtype when it is read. A `DTypeError` counts as a refusal, and so does a
-        warning of the framework if warnings are raised as errors."""
+        """Whether a tensor on the home device can be created from an array of the dtype `name`, and still has this
+        dtype when it is read. False if a `DTypeError` is raised, or a warning of the framework if warnings are
+        errors."""
         try:
             return bool(
                 self.adapter.to_numpy(
@@ -91,25 +90,26 @@ class CreationChecks(Suite):
         except (xdevice.errors.DTypeError, Warning):
             return False
 
-    # making and reading tensors
+    # creating and reading tensors
 
     def test_every_dtype_survives_the_way_in_and_out(self) -> None:
         for name in self.dtypes():
             array = extreme_values(name)
-            # shapes that a copy of bytes gets wrong: strides, no axes, no elements, an axis of one
+            # arrays that a copy of bytes easily gets wrong: with strides, without axes, without elements, with an axis
+            # of length 1
             for source in (array, array.T, array[1, 2], array[:0], array[None]):
                 x = xdevice.tensor(source, device=self.home, dtype=name)
                 self.assert_on(self.home_device, x, np.asarray(source), name)
                 self.assert_reads(x, np.asarray(source), name)
 
     def test_memory_is_taken_over_and_read_without_a_change(self) -> None:
-        """`from_numpy` and `from_buffer` make tensors of an array's memory, and `to_numpy` and
-        `peek` read them: every value of every dtype must be the same afterwards."""
+        """`from_numpy` and `from_buffer` create tensors from an array's memory, and `to_numpy` and `peek` read these
+        tensors. Every value of every dtype must be the same afterwards."""
         for name in (
             *self.dtypes(),
             *sorted(self.adapter.short_floats - self.adapter.lacks(self.home_device)),
         ):
-            # 251 is prime, so that a copy with an offset of a power of two is noticed; a bool
+            # 251 is prime, so that a copy with an offset of a power of two is detected; a bool
             # has only two values. The array begins at a multiple of 64 bytes, because JAX
             # shares no other memory
             raw = np.arange(64 * 80 + 64, dtype="uint8") % (2 if name == "bool" else 251)
@@ -121,7 +121,7 @@ class CreationChecks(Suite):
                 self.adapter.from_buffer(source),
             ):
                 assert self.adapter.device_of(x) in (devices.CPU, self.home_device), name
-                # `peek` may share the memory, `to_numpy` may not; both must have every value
+                # `peek` may share the memory, `to_numpy` may not; both must return every value
                 for array in (self.adapter.to_numpy(x), self.adapter.peek(x)):
                     assert_same(array, expected, name)
             assert self.adapter.device_of(self.adapter.from_buffer(source)) is devices.CPU
@@ -139,16 +139,16 @@ class CreationChecks(Suite):
                 tensors = [self.make(source), self.adapter.from_numpy(source, self.home_device)]
                 if waits:
                     xdevice.sync(tensors)
-                # JAX aliases an aligned array on the CPU, and MXNet reads an array later, when
-                # its engine gets to it
+                # JAX aliases an aligned array on the CPU, and MXNet's engine reads an array
+                # only later
                 source[:] = -1
                 for x in tensors:
-                    self.assert_reads(x, expected, "the source was written afterwards")
+                    self.assert_reads(x, expected, "the source was overwritten afterwards")
 
     def test_to_numpy_never_aliases(self) -> None:
         for place in self.devices_with_values():
-            # also with a tensor without axes, because NumPy often returns a scalar instead of
-            # an array without axes
+            # a tensor without axes is tested, too, because NumPy often returns a scalar instead
+            # of an array without axes
             for data in (((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)), 1.0):
                 x = xdevice.to_device(self.make(data), place)
                 read = xdevice.to_numpy(x)
@@ -162,7 +162,8 @@ class CreationChecks(Suite):
     def test_to_numpy_reads_every_tensor(self) -> None:
         for place in self.devices_with_values():
             for name, x, array in self.odd():
-                # compiled code that takes NumPy arrays often assumes that they are C-contiguous
+                # compiled code that accepts NumPy arrays often assumes that they are
+                # C-contiguous
                 assert xdevice.to_numpy(xdevice.to_device(x, place)).flags.c_contiguous, name
                 for read in (xdevice.to_numpy, self.adapter.to_numpy, self.adapter.peek):
                     assert_same(read(xdevice.to_device(x, place)), array, f"{name} on {place}")
@@ -196,7 +197,8 @@ class CreationChecks(Suite):
             xdevice.to_numpy(self.make(array)),
             self.adapter.to_numpy(self.make(array)).copy(),
         ]
-        # new tensors of the same size, which an allocator would give memory that was freed
+        # new tensors of the same size, which an allocator would place into memory that was
+        # freed
         more = [self.make(np.zeros_like(array)) for _ in range(4)]
         xdevice.sync(more)
         for read in arrays:
@@ -215,15 +217,14 @@ class CreationChecks(Suite):
 
     def test_creators_place_where_they_are_told(self) -> None:
         for place in self.all_devices():
-            # an explicit device is used, whatever the framework's default is
+            # an explicit device must be used, whatever the framework's default is
             for x in self.create(str(place)):
                 assert xdevice.device_of(x) is place
                 assert tuple(x.shape) == (2, 3)
 
     def create(self, place: str) -> list[Any]:
-        """Returns tensors of shape (2, 3) on the device `place`: one from `xdevice.tensor`,
-        and, if the framework can compute on the GPU, one from each of `ones`, `zeros` and
-        `random.uniform`."""
+        """Returns tensors of shape (2, 3) on the device `place`: a result of `xdevice.tensor` and, if the framework can
+        compute on the GPU, results of `ones`, `zeros` and `random.uniform`."""
         creators = (
             (xdevice.ones, xdevice.zeros, xdevice.random.uniform) if self.computes else ()
         )
@@ -253,7 +254,7 @@ class CreationChecks(Suite):
                 else [-2.25, 0.5, float("inf")]
             )
             for value in numbers:
-                # twice, to notice a tensor that is cached or shared
+                # called twice, to detect a tensor that is cached or shared
                 x, y = (
                     self.adapter.full((2, 3), value, self.home_device, name) for _ in range(2)
                 )
@@ -266,14 +267,14 @@ class CreationChecks(Suite):
 
     def test_as_many_axes_and_elements_fit_as_it_says(self) -> None:
         axes, longest = self.adapter.most_axes, self.adapter.longest_axis
-        # ints, because xdevice compares them with shapes
+        # both must be ints, because xdevice compares these limits with shapes
         assert type(axes) is int
         assert type(longest) is int
-        # arrays of NumPy 1 have at most 32 axes, so more cannot be tried
+        # arrays of NumPy 1 have at most 32 axes, so more axes cannot be tested
         fitting: list[tuple[int, ...]] = [(1,) * min(axes, 32)]
         too_much: list[tuple[int, ...]] = [(1,) * (axes + 1)] if axes < 32 else []
-        # only a short limit is tried: an array at MXNet's, 2**31 - 1, would need 2 GiB, and at
-        # the default, 2**63 - 1, it cannot exist
+        # only a small limit is tested: an array at MXNet's limit, 2**31 - 1, would need 2 GiB,
+        # and an array at the default limit, 2**63 - 1, cannot exist
         if longest < 1 << 24:
             fitting.append((longest,))
             too_much.append((longest + 1,))
@@ -286,7 +287,7 @@ class CreationChecks(Suite):
                     f"{len(shape)} axes of up to {max(shape)} do not fit: {error}"
                 ) from error
             self.assert_holds(x, array)
-        # with `wait`, because an asynchronous framework may raise its error only there
+        # `wait` is called, because an asynchronous framework may raise its error only then
         for shape in too_much:
             with pytest.raises(Exception, match=r".+"):
                 self.adapter.wait(
@@ -294,8 +295,8 @@ class CreationChecks(Suite):
                 )
 
     def test_what_is_given_away_is_nobody_elses(self) -> None:
-        """If `gives_away` says that an array which `to_numpy` has returned belongs to the
-        caller, neither the tensor nor another array may use its memory."""
+        """If `gives_away` says that an array returned by `to_numpy` belongs to the caller, neither the tensor nor
+        another array may use the memory of this array."""
         for name, x, array in self.odd():
             first = self.adapter.to_numpy(x)
             if not self.adapter.gives_away(x):
@@ -303,7 +304,7 @@ class CreationChecks(Suite):
             assert not np.shares_memory(first, self.adapter.to_numpy(x)), (
                 f"{name}: the memory was given away twice"
             )
-            # a framework that gave memory away may still use it
+            # this detects a framework that still uses the memory that it gave away
             if first.flags.writeable:
                 first[...] = np.zeros_like(first)
                 self.assert_holds(
@@ -323,7 +324,7 @@ class CreationChecks(Suite):
     def test_converting_reads_what_is_computed(self) -> None:
         for copy in (None, True):
             x, expected = self.pending()
-            # NumPy takes memory of the host only
+            # NumPy can use only memory of the host
             if self.home_device is devices.CPU:
                 assert_same(np.asarray(xdevice.convert(x, "numpy", copy=copy)), expected)
             else:
@@ -340,8 +341,8 @@ class CreationChecks(Suite):
 
     @once
     def test_what_numpy_lends_can_be_worked_in(self) -> None:
-        """A tensor that shares the memory of a NumPy array has the array's values, and can be
-        computed with."""
+        """A tensor that shares the memory of a NumPy array must have the array's values, and the framework must be able
+        to compute with it."""
         for name, source in unusual_arrays():
             before = source.copy()
             for copy in (None, False):
@@ -365,7 +366,7 @@ class CreationChecks(Suite):
         host = xdevice.convert(x, "numpy")
         back = xdevice.convert(xdevice.convert(array.copy(), self.backend), "numpy")
         # the array must keep the memory alive without the tensor. The new tensors have the same
-        # size, so an allocator would give them memory that was freed
+        # size, so an allocator would place them into memory that was freed
         del x
         more = [xdevice.tensor(np.zeros_like(array)) for _ in range(4)]
         xdevice.sync(more)
@@ -374,12 +375,11 @@ class CreationChecks(Suite):
 
     @needs("Conversion")
     def test_memory_is_described_as_it_is(self) -> None:
-        """`memory_layout` must give the address that the samples give, and agree with DLPack
-        about the strides."""
+        """`memory_layout` must return the same address as the samples, and agree with DLPack about the strides."""
         for name, x in self.odd_tensors().items():
             detached = self.adapter.detached(x)
             layout = self.adapter.memory_layout(detached)
-            # a tensor without elements has no memory, and None leaves the answer to DLPack
+            # a tensor without elements has no memory, and None means that only DLPack can tell the layout
             if 0 in tuple(x.shape) or layout is None:
                 continue
             assert layout[0] == skip_if_none(self.samples.address(detached), "addresses"), (
@@ -391,8 +391,7 @@ class CreationChecks(Suite):
                 assert layout == (lent.address, lent.is_compact(), is_forward), name
 
     def export(self, x: Any) -> dlpack.Lent | None:
-        """Returns the memory of a tensor as DLPack describes it; None if the adapter refuses to
-        export it."""
+        """Returns the memory of a tensor as DLPack describes it; None if the adapter refuses to export the tensor."""
         self.adapter.finish(x)
         try:
             with self.adapter.lending(x):
@@ -419,7 +418,7 @@ class CreationChecks(Suite):
     def test_lending_lets_go(self) -> None:
         x = self.adapter.detached(self.make())
         self.lend(x)
-        # in another thread, which would wait for a lock that was not released
+        # called in another thread, which would wait for a lock that was not released
         self.in_thread(self.lend, x)
 
     def lend(self, x: Any) -> None:
@@ -430,28 +429,28 @@ class CreationChecks(Suite):
     def test_detached_is_the_same_memory_without_a_gradient(self) -> None:
         self.needs_kernels()
         x = self.make()
-        # without a gradient there is nothing to detach
+        # a tensor without a gradient need not be detached
         assert self.adapter.detached(x) is x or self.requires_grad(x) is None
         marked = self.samples.marked(self.make())
         if self.requires_grad(marked) is None:
             return
         detached = self.adapter.detached(marked)
         assert self.requires_grad(detached) is False
-        assert self.requires_grad(marked) is True, "detached has changed its source"
+        assert self.requires_grad(marked) is True, "detached() has changed its source"
         assert self.address(detached) == self.address(marked)
         self.assert_equal(detached, marked)
 
     def test_a_compact_copy_is_new_and_in_order(self) -> None:
         self.needs_kernels()
         for name, x, array in self.odd():
-            # `compact` is not called for such tensors
+            # xdevice does not call `compact` for such tensors
             if name == "empty" or self.adapter.detached(x) is not x:
                 continue
             compact = self.adapter.compact(x)
             self.assert_on(self.home_device, compact, array, name)
             self.assert_apart(compact, x, name)
-            # on cpu:0, the core uses only the NumPy adapter's `compact`; elsewhere, the memory must
-            # begin at a multiple of 64 bytes, so that any framework can adopt it
+            # on cpu:0, xdevice uses only the NumPy adapter's `compact`; on other devices, the memory must begin at a
+            # multiple of 64 bytes, so that any framework can adopt it
             must_be_aligned = self.home_device is not devices.CPU and self.adapter.shares(
                 self.home_device
             )
@@ -461,15 +460,14 @@ class CreationChecks(Suite):
     @needs("Conversion")
     @once
     def test_memory_is_adopted_in_place(self) -> None:
-        """An array whose memory fits the rules that `takes` returns must be converted without a
-        copy."""
-        rules = skip_if_none(self.adapter.takes(), "memory of others that it takes over")
+        """An array whose memory complies with the rules that `takes` returns must be converted without a copy."""
+        rules = skip_if_none(self.adapter.takes(), "a framework that adopts memory of others")
         assert rules.alignment >= 1
         assert rules.strides in ("any", "forward", "compact")
         for name in self.dtypes():
-            # longer than the tensor, so that an aligned part can be cut out
+            # the array is longer than the tensor, so that an aligned part can be cut out
             array = np.zeros(64, host_dtype(name))
-            # JAX takes over only memory that begins at a multiple of 64 bytes
+            # JAX adopts only memory that begins at a multiple of 64 bytes
             begin = (-array.ctypes.data % 64) // array.itemsize
             source = array[begin : begin + 12].reshape(3, 4)
             source[...] = cast(small_numbers(name), name)
@@ -486,11 +484,11 @@ class RandomNumberChecks(Suite):
         if self.samples.draw() is NotImplemented:
             pytest.skip("the samples do not have: generators of the framework")
         first, again, other = (self.numbers_from(seed) for seed in (3, 3, 4))
-        assert first == again, "the same seed gave two sequences"
-        assert first != other, "two seeds gave the same sequence"
+        assert first == again, "the same seed produced two sequences"
+        assert first != other, "two seeds produced the same sequence"
 
     def numbers_from(self, seed: int) -> object:
-        """Seeds all generators, and returns numbers that the framework then draws."""
+        """Seeds all generators, and returns numbers that the framework draws after that."""
         with keep_generator():
             xdevice.random.seed_all(seed)
             return self.samples.draw()
@@ -515,6 +513,6 @@ class RandomNumberChecks(Suite):
     def test_seeded_numbers_are_the_same_everywhere(self) -> None:
         with xdevice.random.seed(3):
             x = xdevice.random.uniform(50, device=self.home)
-        # the numbers of every backend are those of NumPy's Philox
+        # every backend must draw the numbers of NumPy's Philox
         expected = np.random.Generator(np.random.Philox(3)).random(50, "float32")
         self.assert_on(self.home_device, x, expected, "float32")

@@ -29,8 +29,8 @@ class ModelChecks(Suite):
     """Checks of the models of a framework."""
 
     def build(self) -> Iterator[tuple[str, Any]]:
-        """Yields the names and models of the samples, with each model on the home device. Skips
-        the check if there are none."""
+        """Yields the names and models of the samples. Each model is on the home device. Skips the check if the samples
+        have no models."""
         models = self.samples.models()
         if not models:
             pytest.skip(f"{self.backend} has no models")
@@ -38,7 +38,7 @@ class ModelChecks(Suite):
             yield name, xdevice.to_device(make(), self.home)
 
     def values(self, model: Any) -> dict[str, Array]:
-        """Returns the values of a model's variables by name, as the samples read them."""
+        """Returns, by name, the values of a model's variables, as the samples read them."""
         return {name: xdevice.to_numpy(x) for name, x in self.samples.variables(model).items()}
 
     def test_a_model_that_is_there_is_left_alone(self) -> None:
@@ -51,8 +51,8 @@ class ModelChecks(Suite):
             assert self.addresses(model) == before, name
 
     def addresses(self, model: Any) -> dict[str, int | None]:
-        """Returns, by the variable's name, the address at which its memory begins; None if the
-        framework does not tell the address."""
+        """Returns, by the variable's name, the address at which the variable's memory begins; None if the framework
+        does not reveal the address."""
         return {
             name: self.samples.address(x) for name, x in self.samples.variables(model).items()
         }
@@ -69,7 +69,7 @@ class ModelChecks(Suite):
                 assert xdevice.to_device(model, target) is model, name
                 self.assert_all_on(target, model, name)
                 after = self.samples.variables(model)
-                # on "meta" one of PyTorch's lazy modules is no longer lazy
+                # a lazy module of PyTorch is no longer lazy on "meta"
                 if self.holds_values(target):
                     assert list(after) == list(before), name
                     assert self.marks(model) == marks, name
@@ -77,14 +77,14 @@ class ModelChecks(Suite):
                     self.assert_on(target, after[key], array, f"{name}.{key} on {target}")
 
     def assert_all_on(self, target: Device, model: Any, name: str) -> None:
-        """Checks that the adapter reports no device other than `target` for the parts of a
-        model, and that `device_of` returns `target`."""
+        """Checks that the adapter reports only the device `target` for the parts of a model, and that `device_of`
+        returns `target`."""
         assert {place for _, place in self.adapter.model_devices(model)} <= {target}, name
         assert xdevice.device_of(model) is target, name
 
     def marks(self, model: Any) -> dict[str, bool | None]:
-        """Returns, by the variable's name, whether it is marked as one that gets a gradient;
-        None if the framework does not mark tensors."""
+        """Returns, by the variable's name, whether the variable is marked as requiring a gradient; None if the
+        framework does not mark tensors."""
         return {
             name: self.requires_grad(x) for name, x in self.samples.variables(model).items()
         }
@@ -115,12 +115,11 @@ class ModelChecks(Suite):
         for (name, model), (_, twin) in zip(self.build(), self.build(), strict=True):
             if not self.samples.variables(model):
                 continue
-            # a parameter and its model are moved in one call, and the parameter must stay the
-            # model's. This is checked only if the parameter stays the same object when its model
-            # is moved alone
+            # a parameter and its model are moved in one call, after which the parameter must still belong to the model.
+            # This is checked only if the parameter stays the same object when its model is moved alone
             alone, parameter = self.first_variable(twin), self.first_variable(model)
             xdevice.to_device(twin, there)
-            # False for Gluon, whose moves make new arrays
+            # False for Gluon, whose moves create new arrays
             is_kept = self.first_variable(twin) is alone
             moved = xdevice.to_device({"parameter": parameter, "net": model}, there)
             assert moved["net"] is model, name
@@ -134,25 +133,26 @@ class ModelChecks(Suite):
     def test_variables_are_those_of_the_state_dict(self) -> None:
         built = 0
         for (name, model), (_, twin) in zip(self.build(), self.build(), strict=True):
-            # one of PyTorch's lazy modules has no values yet
+            # a lazy module of PyTorch has no values yet
             with suppress(NotBuiltError):
                 self.assert_named(name, model, twin)
                 built += 1
         assert built
 
     def assert_named(self, name: str, model: Any, twin: Any) -> None:
-        """Checks that the adapter's variables have distinct names, the same in `twin`, a second
-        model of the same structure; that their values are among those that the samples read;
-        and that all of them are on the second device after a move."""
+        """Checks the variables that the adapter lists. They must have distinct names, and `twin`, a second model of the
+        same structure, must have the same names. Their values must be among the values that the samples read. After a
+        move, all variables must be on the second device."""
         variables = list(self.adapter.variables(model))
         keys = [key for key, _ in variables]
-        assert len(set(keys)) == len(keys), f"{name}: two variables have one name: {keys}"
+        assert len(set(keys)) == len(keys), f"{name}: two variables have the same name: {keys}"
         others = [key for key, _ in self.adapter.variables(twin)]
-        # Gluon numbers the names in a ParameterDict through the whole program, so they differ
+        # Gluon numbers the names in a ParameterDict across the whole program, so the names
+        # differ
         assert keys == others or "ParameterDict" in name, (
-            f"{name}: equal models have variables of different names: {others}"
+            f"{name}: the variables of an equal model have other names: {others}"
         )
-        # compared by values, because frameworks name the same variable in several ways
+        # compared by their values, because frameworks have several names for the same variable
         all_values = [array.tobytes() for array in self.values(model).values()]
         assert variables, name
         assert {self.adapter.to_numpy(value).tobytes() for _, value in variables} <= set(
@@ -165,13 +165,13 @@ class ModelChecks(Suite):
         }, name
 
     def linear(self) -> Any:
-        """Returns a model of one linear layer with three inputs and two outputs, on the home
-        device. Skips the check if the framework has no models."""
+        """Returns a model on the home device that consists of one linear layer with three inputs and two outputs. Skips
+        the check if the framework has no models."""
         return xdevice.to_device(skip_if_none(self.samples.network(3, 2), "models"), self.home)
 
     def test_a_linear_layer_has_a_weight_and_a_bias(self) -> None:
         variables = list(self.adapter.variables(self.linear()))
-        # sorted, because TensorFlow keeps the weight as (3, 2)
+        # sorted, because the shape of the weight is (3, 2) on TensorFlow
         assert sorted(sorted(value.shape) for _, value in variables) == [[2], [2, 3]]
         assert len({name for name, _ in variables}) == 2
         assert {device for _, device in self.adapter.model_devices(self.linear())} == {
@@ -187,8 +187,8 @@ class ModelChecks(Suite):
         assert [layer.kind for layer in layers] == ["linear"], "expected one linear layer"
         values = {}
         for name, variable in self.adapter.variables(net):
-            # rounded to multiples of 1/64, which TF32 can hold, so that the result is exact
-            # even if a GPU computes in it
+            # rounded to multiples of 1/64, which TF32 can represent, so that the result is
+            # exact even if a GPU computes in TF32
             values[name] = np.round(self.adapter.to_numpy(variable) * 64) / 64
             self.adapter.write(variable, self.make(values[name]))
         canonical: dict[str, Any] = {}
@@ -203,13 +203,13 @@ class ModelChecks(Suite):
             y = net(self.make(x))
         expected = x @ canonical["weight"].T + canonical["bias"]
         np.testing.assert_allclose(xdevice.to_numpy(y), expected, rtol=1e-6, atol=1e-6)
-        # otherwise a conversion would write the parameter twice
+        # no two parts may contain the same parameter, because a conversion would write it twice
         for kind in layouts.KINDS:
             covered = [
                 name for part in self.adapter.parts(kind, {"layers": 1}) for name in part.of
             ]
             assert len(set(covered)) == len(covered), (
-                f"{kind}: two parts have one parameter: {covered}"
+                f"{kind}: two parts have the same parameter: {covered}"
             )
 
     @needs("Operations", "Calls")
@@ -221,7 +221,7 @@ class ModelChecks(Suite):
             expected = list(self.adapter.layers(net))
             layers = list(self.adapter.operations(net, expected))
         first, *others = layers
-        # `operations` only adds the line of the program to such a layer
+        # for such a layer, `operations` only adds the line of the program
         assert [first._replace(line="")] == expected, (
             "operations has changed the layers with parameters"
         )
@@ -259,7 +259,7 @@ class ModelChecks(Suite):
         array = np.arange(6, dtype="float32").reshape(2, 3)
         with self.home_device:
             x = self.make(array)
-            # the layer refuses this shape; a call that fails must leave no hook behind
+            # the layer refuses this shape; a failed call must not leave a hook behind
             with suppress(Exception), self.adapter.calls(net):
                 net(self.make(array[:, :2]))
             with self.adapter.calls(net) as calls:
@@ -282,14 +282,12 @@ class ModelChecks(Suite):
 
     @needs("Calls")
     def test_the_call_of_a_model_goes_through_one_function(self) -> None:
-        """Inside `outermost(around)`, a call of a model must call `around` once, and return its
-        result."""
+        """Inside `outermost(around)`, a call of a model must call `around` once, and return the result of `around`."""
         net = self.traceable()
         inputs: list[Any] = []
 
         def around(model: Any, arguments: Any, call: Any) -> Any:
-            """Keeps the input of the model's call, and returns its result together with a
-            text."""
+            """Records the input of the model's call, and returns the result of the call together with a string."""
             inputs.append(arguments[0][0])
             return call(), "told"
 
@@ -308,7 +306,7 @@ class ModelChecks(Suite):
         net = self.traceable()
         with self.home_device:
             x = self.make()
-            # `infer` computes the same, and records nothing for gradients
+            # `infer` must compute the same, and must not record anything for gradients
             y, expected = self.adapter.infer(net, (x,)), net(x)
         assert not self.requires_grad(y)
         np.testing.assert_allclose(xdevice.to_numpy(y), xdevice.to_numpy(expected), rtol=1e-6)
@@ -319,7 +317,7 @@ class ModelChecks(Suite):
     def test_a_shared_variable_comes_under_both_names(self) -> None:
         model, _ = skip_if_none(self.samples.tied(), "a model with shared parameters")
         names, values = zip(*self.adapter.variables(model), strict=True)
-        # state dicts of all frameworks list a tied weight under each of its names
+        # the state dicts of all frameworks list a tied weight under each of its names
         assert len(set(names)) > len(set(map(id, values)))
 
     def test_shared_parameters_stay_shared(self) -> None:
@@ -351,7 +349,7 @@ class ModelChecks(Suite):
         far = next((place for place in self.all_devices() if place is not devices.CPU), None)
         there = skip_if_none(far, "a second device")
         model = skip_if_none(self.samples.spread(there), "a model spread over two devices")
-        # the error names the device that the model is spread to
+        # the error must name the second device of the model
         for ask in (xdevice.device_of, xdevice.check_same_device):
             with pytest.raises(DeviceMismatchError, match=f"{there}"):
                 ask(model)
@@ -381,7 +379,9 @@ class ModelChecks(Suite):
                 with pytest.raises(NotBuiltError):
                     self.adapter.require_built(model)
             else:
-                assert self.accepts(model), f"require_built has refused {name}, which is built"
+                assert self.accepts(model), (
+                    f"require_built refused {name}, although it is built"
+                )
 
     def accepts(self, model: Any) -> bool:
         """Whether `require_built` accepts a model."""
@@ -402,7 +402,8 @@ class ModelChecks(Suite):
             assert not self.adapter.is_all_on(model, there), (
                 f"is_all_on must be False: {name} is not on {there}"
             )
-        # the device of the second part of a model whose first part the samples put on cpu:0
+        # `far` is the device of the model's second part; the samples place its first part on
+        # cpu:0
         far = there if there is not devices.CPU else self.home_device
         model = skip_if_none(self.samples.spread(far), "a model spread over two devices")
         assert not any(self.adapter.is_all_on(model, place) for place in (devices.CPU, far)), (
@@ -411,7 +412,7 @@ class ModelChecks(Suite):
 
     def test_the_parts_of_a_copy_stand_for_those_of_the_model(self) -> None:
         """`model_parts` must list the parts of a model and of its copy in the same order. If a part is copied together
-        with its model, xdevice returns the same part of the model's copy."""
+        with its model, xdevice returns the corresponding part of the model's copy."""
         for target in self.all_devices():
             for name, model in self.build():
                 self.assert_parts_follow(name, model, target)
@@ -432,19 +433,18 @@ class ModelChecks(Suite):
         for part, twin, copy in zip(parts, its, copies, strict=True):
             kind = self.adapter.classify(type(part))
             assert self.adapter.classify(type(twin)) == kind, (
-                f"{name}: the parts come in a different order"
+                f"{name}: the parts of the copy are in a different order"
             )
             assert copy is twin, (
-                f"{name}: a {type(part).__qualname__} is no longer part of the copy"
+                f"{name}: the copy of a {type(part).__qualname__} is not part of the copied model"
             )
             if kind == "tensor" and self.accepts(model):
-                # Paddle's recurrent layers have a buffer without memory
+                # a buffer of Paddle's recurrent layers has no memory
                 with suppress(NotBuiltError):
                     self.assert_equal(twin, part, name)
 
     def parts_to_hold(self, model: Any) -> list[Any]:
-        """Returns the parts of a model that can be moved by themselves, which are its tensors
-        and models."""
+        """Returns those parts of a model that can be moved by themselves: its tensors and models."""
         parts = self.adapter.model_parts(model)
         return [
             part for part in parts if self.adapter.classify(type(part)) in ("tensor", "model")

@@ -1,4 +1,4 @@
-"""Checks of moves, copies, gradients through them, and containers."""
+"""Checks of moves and copies, of gradients through moves and copies, and of containers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import xdevice
 from .base import Suite, assert_same, side_by_side, skip_if_none
 
 _LARGE = (33, 1_017_001)
-"""The shape of a tensor of bytes that is larger than the pieces in which adapters copy."""
+"""The shape of a tensor of bytes. It is larger than the pieces into which adapters divide a copy."""
 
-# a namedtuple, which is rebuilt by its fields
+# a namedtuple, which is rebuilt from its fields
 Pair = namedtuple("Pair", ["left", "right"])
 
 
@@ -32,8 +32,8 @@ class Batch:
 
 
 def _verbs() -> tuple[Any, Any]:
-    """Returns `to_device` and `copy_to`. They are looked up at each call, because a test of the
-    suite itself may have replaced one."""
+    """Returns `to_device` and `copy_to`. Both are looked up at each call, because a test of the suite itself may have
+    replaced one of these functions."""
     return xdevice.to_device, xdevice.copy_to
 
 
@@ -43,12 +43,12 @@ class MovingChecks(Suite):
 
     def test_to_device_gives_the_same_object_where_it_is_there(self) -> None:
         for name, x in self.odd_tensors().items():
-            # a copy would take memory, and optimizers would go on with the old tensor
+            # a copy would need memory, and optimizers would continue with the old tensor
             for spelling in (self.home_device, self.home, self.home_device.native):
                 assert xdevice.to_device(x, spelling) is x, name
         batch = {"x": [self.make()]}
-        # the container too, because a program may compare it by identity, or refer to it
-        # elsewhere
+        # the container must be the same, too, because a program may compare it by identity, or
+        # refer to it elsewhere
         assert xdevice.to_device(batch, self.home) is batch
 
     def test_to_device_moves_and_leaves_the_source(self) -> None:
@@ -57,7 +57,7 @@ class MovingChecks(Suite):
             moved = xdevice.to_device(x, there)
             assert moved is not x
             self.assert_on(there, moved, array, name)
-            # with some settings, MXNet and JAX silently narrow 64-bit numbers
+            # MXNet and JAX silently narrow 64-bit numbers with some settings
             assert str(moved.dtype) == str(x.dtype), name
             assert xdevice.device_of(x) is self.home_device, name
             # a move must not take over the memory of its source
@@ -73,7 +73,7 @@ class MovingChecks(Suite):
             "twice": [shared, shared],
             "marked": marked,
         }
-        # one tensor in two places must stay one
+        # a tensor in two places must stay one tensor
         moved = xdevice.to_device(batch, there)
         for name, x in moved["odd"].items():
             self.assert_on(there, x, arrays[name], name)
@@ -97,12 +97,12 @@ class MovingChecks(Suite):
 
     def test_a_move_is_in_memory_of_its_own(self) -> None:
         there = self.second_device_with_values()
-        # tensors may share memory into which nobody can write
+        # tensors may share memory if nobody can write into it
         if "gpu" not in (there.kind, self.home_device.kind) and not self.adapter.can_write(
             self.make()
         ):
             pytest.skip(
-                f"{self.backend} may share tensors on the host, where nothing can be written into them"
+                f"{self.backend} may share the memory of tensors on the host, because nobody can write into these"
             )
         for name, x in self.odd_tensors().items():
             moved = xdevice.to_device(x, there)
@@ -110,8 +110,8 @@ class MovingChecks(Suite):
             self.assert_apart(xdevice.to_device(moved, self.home), x, name)
 
     def test_large_tensors_move_whole_and_leave_their_source_free(self) -> None:
-        """A moved tensor must have all its values, even if it is read at once. It must not change if the program
-        writes into its source right after the move, or into the array from which the source was made."""
+        """A moved tensor must have all its values, even if it is read immediately. It must not change if, right after
+        the move, the program writes into its source, or into the array from which the source was created."""
         pattern = np.resize(np.arange(251, dtype="uint8"), _LARGE)
         places = (self.home_device, self.second_device_with_values())
         for source, target in (places, places[::-1]):
@@ -120,14 +120,15 @@ class MovingChecks(Suite):
                 x = xdevice.tensor(buffer, device=source)
                 buffer[...] = 255
                 moved = verb(x, target)
-                # at once, because the copy may still be under way
+                # immediately, because the copy may still be in progress
                 if self.computes and self.adapter.can_write(x):
                     self.adapter.write(x, xdevice.zeros(_LARGE, dtype="uint8", device=source))
                 self.assert_holds(moved, pattern, f"{verb.__name__} from {source} to {target}")
 
     def test_large_moves_of_threads_do_not_meet(self) -> None:
         places = (self.home_device, self.second_device_with_values())
-        # without a number in common, so that even one byte of the other array shows
+        # the arrays have no number in common, so that even one byte of the other array is
+        # detected
         arrays = [
             np.resize(np.arange(start, start + 101, dtype="uint8"), _LARGE)
             for start in (0, 101)
@@ -158,7 +159,7 @@ class MovingChecks(Suite):
         assert xdevice.to_device(x, self.home, non_blocking=True) is x
         moved = xdevice.to_device({"x": [x]}, there, non_blocking=True)["x"][0]
         self.assert_holds(moved, xdevice.to_numpy(x))
-        # with every dtype and shape, because the framework may copy in another way if it does not wait
+        # tested with every dtype and shape, because the framework may copy in another way if it does not wait
         for name, x, array in self.odd():
             self.assert_holds(xdevice.to_device(x, there, non_blocking=True), array, name)
 
@@ -175,13 +176,13 @@ class MovingChecks(Suite):
         there = self.second_device_with_values()
         for verb in _verbs():
             for target in (there, self.home_device):
-                # the sum may still be computed when the copy begins
+                # the computation of the sum may still be in progress when the copy begins
                 x, expected = self.pending()
                 self.assert_reads(verb(x, target), expected, f"{verb.__name__} to {target}")
 
     def test_every_device_reaches_every_other(self) -> None:
         expected = self.odd_arrays()["float32"]
-        # at most three, because the number of pairs grows with the square
+        # at most three GPUs, because the number of pairs grows quadratically
         gpus = [xdevice.gpu(i) for i in range(self.adapter.count("gpu"))][:3]
         places = [xdevice.cpu(), *gpus]
         for source in places:
@@ -210,7 +211,7 @@ class MovingChecks(Suite):
 
     def test_requires_grad_stays(self) -> None:
         self.needs_kernels()
-        # both, because a faulty copy may mark every result or none
+        # both are tested, because a faulty copy may mark every result, or no result
         for wanted in (True, False):
             x = self.samples.marked(self.make()) if wanted else self.make()
             # JAX, TensorFlow and NumPy have no such mark
@@ -247,8 +248,8 @@ class MovingChecks(Suite):
             )
         there = self.second_device()
         holders = self.samples.holders(self.make())
-        # such as the framework's own containers of tensors, which xdevice walks by the
-        # framework's rules
+        # holders are, for example, the framework's own containers of tensors, which xdevice
+        # walks by the framework's rules
         if not holders:
             pytest.skip("the samples do not have: objects that the framework knows")
         for name, (holder, read) in holders.items():
@@ -257,10 +258,10 @@ class MovingChecks(Suite):
                     self.assert_walked(name, holder, read, verb, target)
 
     def assert_walked(self, name: str, holder: Any, read: Any, verb: Any, target: Any) -> None:
-        """Checks that `verb`, which is `to_device` or `copy_to`, returns an object of the type
-        of `holder` with its tensor on `target` and its other part unchanged, that a copy is in
-        new storage, and that `holder` itself has not changed. `read` returns the tensor and the
-        other part of such an object; `name` names the object in the error."""
+        """Checks the result of `verb`, which is `to_device` or `copy_to`: it must be an object of the same type as
+        `holder`, with the tensor on `target` and the other part unchanged. A copy must be in new storage, and `holder`
+        itself must not change. `read` returns the tensor and the other part of such an object. Errors call the object
+        `name`."""
         x, beside = read(holder)
         moved = verb(holder, target)
         assert type(moved) is type(holder), name
@@ -288,23 +289,21 @@ class MovingChecks(Suite):
         natives: list[Any] = []
 
         class Mover:
-            """An object that holds a tensor. The check adds the method by which such objects
-            move."""
+            """An object that holds a tensor. The check adds the method that moves such objects."""
 
             def __init__(self, x: Any) -> None:
                 self.x = x
 
         def move(mover: Mover, native: Any) -> Mover:
-            """Keeps the native device, and returns a new object with the tensor on that
-            device."""
+            """Records the native device, and returns a new object with the tensor on that device."""
             natives.append(native)
             return Mover(getattr(mover.x, method)(native))
 
         setattr(Mover, method, move)
         mover = Mover(x)
         moved = xdevice.to_device([mover], there)[0]
-        # such classes pass the device on to the framework, which does not accept xdevice's
-        # `Device`
+        # classes with such a method pass the device to the framework, which does not accept
+        # xdevice's `Device`
         assert natives == [there.native], (
             f"{method}() must be called once, with the framework's own device"
         )
@@ -333,7 +332,7 @@ class MovingChecks(Suite):
             ]
             assert moved["frozen"].label == "cat"
             assert moved["named"].right is None
-            # a `defaultdict` that is rebuilt from its items alone would lose its factory
+            # a `defaultdict` that is rebuilt only from its items would lose its factory
             assert moved["default"].default_factory is list
             tensors = [
                 moved["list"][0],

@@ -20,8 +20,8 @@ _LOG_2 = 0.69315
 
 
 class LayerFunctionChecks(Suite):
-    """Checks of neural-network functions. An adapter may have none of them, and raise `UnsupportedError`. Otherwise it
-    must have all of them, with the right results."""
+    """Checks of neural-network functions. An adapter may have no such functions, and raise `UnsupportedError`.
+    Otherwise, it must have all functions, with the right results."""
 
     @needs("nn")
     def test_functions_of_layers_are_whole_and_right_or_refused(self) -> None:
@@ -33,18 +33,20 @@ class LayerFunctionChecks(Suite):
         missing = [name for name in contract.KERNELS if not hasattr(kernels, name)]
         assert not missing, f"nn() lacks {', '.join(missing)}"
         self.needs_kernels()
-        # in a new thread, so that settings of the framework for the thread end with it
+        # run in a new thread, so that the framework's settings for this thread end with the
+        # thread
         self.in_thread(self.check_with_backend)
 
     def check_with_backend(self) -> None:
-        """Runs `check_layers` with the backend under test selected. It is called in a new
-        thread, in which another backend may be the default."""
+        """Selects the backend under test, and runs `check_layers`. Called in a new thread, in which another backend may
+        be the default."""
         with xdevice.use_backend(self.backend):
             self.check_layers()
 
     def check_layers(self) -> None:
-        """Checks functions of `xdevice.nn` against results that were worked out by hand."""
-        # exp(-200) is zero in float32: a softmax before its logarithm would give -inf
+        """Checks functions of `xdevice.nn` against results that were computed by hand."""
+        # exp(-200) is zero in float32, so the logarithm of a softmax that was computed first
+        # would be -inf
         x = self.make([[0.0, -200.0], [-3.0, -3.0]])
         labels = self.make([1, 0])
         self.check_activations(x)
@@ -60,8 +62,8 @@ class LayerFunctionChecks(Suite):
         self.assert_labels_refused(x)
 
     def check_activations(self, x: Any) -> None:
-        """Checks the activation functions, with numbers for which a naive formula would
-        overflow. `x` is `[[0, -200], [-3, -3]]`."""
+        """Checks the activation functions with numbers for which a naive formula would overflow. `x` is `[[0, -200],
+        [-3, -3]]`."""
         nn = xdevice.nn
         self.assert_near(nn.relu(self.make([-1.0, 0.0, 2.5])), [0.0, 0.0, 2.5])
         self.assert_near(nn.sigmoid(self.make([-1000.0, 0.0, 1000.0])), [0.0, 0.5, 1.0])
@@ -71,13 +73,13 @@ class LayerFunctionChecks(Suite):
         self.assert_near(gelu, [-0.158808, 0.0, 2.996363])
 
     def check_losses(self, x: Any, labels: Any) -> None:
-        """Checks the loss functions and `one_hot`. As in `check_layers`, `x` has two rows of
-        logits for two classes, and `labels` has the class of each row."""
+        """Checks the loss functions and `one_hot`. As in `check_layers`, `x` contains two rows of logits for two
+        classes, and `labels` contains the class of each row."""
         nn = xdevice.nn
         self.assert_near(nn.cross_entropy(x, labels), (200 + _LOG_2) / 2)
         self.assert_near(nn.cross_entropy(x, labels, reduction="none"), [200.0, _LOG_2])
         self.assert_near(nn.mse_loss(x, x, reduction="sum"), 0.0)
-        # a sigmoid before the logarithm would give log(0)
+        # if the sigmoid were computed before the logarithm, this would be log(0)
         logits = self.make([0.0, 200.0])
         loss = nn.binary_cross_entropy_with_logits(logits, self.make([1.0, 0.5]))
         self.assert_near(loss, 50.346575)
@@ -85,7 +87,7 @@ class LayerFunctionChecks(Suite):
         assert xdevice.to_numpy(nn.one_hot(labels, 2, dtype="int32")).dtype == "int32"
 
     def check_images(self) -> None:
-        """Checks convolutions and pools on an image of two rows and three columns."""
+        """Checks convolutions and pooling on an image of two rows and three columns."""
         nn = xdevice.nn
         image = self.make([[[[-1.0, -2.0, -3.0], [-4.0, -5.0, -6.0]]]])
         # powers of ten, so that the digits of a result show which elements were multiplied, and
@@ -95,7 +97,8 @@ class LayerFunctionChecks(Suite):
         self.assert_near(strided, [[[[-5420.5]]]])
         padded = nn.conv2d(image, kernel, padding=(0, 1))
         self.assert_near(padded, [[[[-4010.0, -5421.0, -6532.0, -603.0]]]])
-        # the image has negative numbers only, so zeros as padding would change the maximum
+        # the image contains only negative numbers, so padding with zeros would change the
+        # maximum
         largest = nn.max_pool2d(image, 2, stride=1, padding=1)
         self.assert_near(largest, [[[[-1, -1, -2, -3], [-1, -1, -2, -3], [-4, -4, -5, -6]]]])
         self.assert_near(nn.max_pool2d(image, 2), [[[[-1.0]]]])
@@ -110,13 +113,14 @@ class LayerFunctionChecks(Suite):
         self.assert_near(nn.batch_norm(x, *nn.moments(x)), [[1.0, -1.0], [-1.0, 1.0]])
 
     def assert_labels_refused(self, x: Any) -> None:
-        """Checks that labels outside the classes raise `IndexError`, and do not read other
-        memory. `x` has two rows of logits, each for two classes."""
+        """Checks that labels outside the classes raise `IndexError` instead of reading other memory. `x` contains two
+        rows of logits, each for two classes."""
         # PyTorch and Paddle ignore the label -100 by default
         for label in (2, -1, -100):
             labels = self.make([0, label])
             message = f"index {label} is out of range; expected 0 to 1"
-            # in blocking mode, because a GPU raises the error at the line of the call only then
+            # in blocking mode, because only then is an error of a GPU raised at the line of the
+            # call
             with (
                 xdevice.accelerator.blocking()
                 if self.home_device.kind == "gpu"
@@ -128,8 +132,8 @@ class LayerFunctionChecks(Suite):
                     xdevice.nn.one_hot(labels, 2)
 
     def assert_near(self, result: Any, numbers: Any) -> None:
-        """Checks that a result is a float32 tensor on the home device that has the shape of
-        `numbers` and their values, up to rounding."""
+        """Checks that a result is a float32 tensor on the home device, and that it has the same shape as `numbers` and
+        the same values, up to rounding."""
         device = xdevice.device_of(result)
         assert device is self.home_device, f"the result is on {device}"
         array = xdevice.to_numpy(result)

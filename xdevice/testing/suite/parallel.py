@@ -32,7 +32,7 @@ class ParallelChecks(Suite):
         y, _ = self.pending()
 
         add = partial(self.add, x, y)
-        # several times, because the threads of the pool are reused, and may have kept state
+        # repeated, because the threads of the pool are reused, and may have kept state
         for _ in range(3):
             first, number, *others = xdevice.parallel.run(add, lambda: 7, add, add)
             # a result need not be a tensor
@@ -71,14 +71,14 @@ class ParallelChecks(Suite):
                     f"{name} has no effect in tasks: see thread_state"
                 )
                 state = self.adapter.thread_state()
-            # a new thread, which begins with the framework's defaults
+            # tested in a new thread, because this begins with the framework's defaults
             answers = self.in_thread(_is_on_inside_and_after, state, is_on)
             assert answers == (True, False), (
-                f"{name} must be on in the block of the state, and off after it"
+                f"{name} must be enabled in the block of the state, and disabled after it"
             )
             assert not is_on(), name
             assert xdevice.parallel.run(is_on, is_on) == [False, False], (
-                f"{name} is still on in a thread"
+                f"{name} is still enabled in a thread"
             )
 
     def test_tasks_of_many_threads_work(self) -> None:
@@ -86,7 +86,7 @@ class ParallelChecks(Suite):
         array = small_numbers("float32")
 
         def task(number: int) -> Any:
-            # different numbers in each task, so that a tensor of another task shows
+            # different numbers in each task, so that a tensor of another task is detected
             xs = [self.make(array + number * i) for i in range(5)]
             return [xdevice.to_numpy(self.add(x, xdevice.copy_to(x, self.home))) for x in xs]
 
@@ -105,7 +105,7 @@ class ParallelChecks(Suite):
                 {"x": self.make(array, array.dtype.name), "name": name}
                 for name, array in arrays.items()
             ]
-            # the tensors of NumPy are arrays, and `prefetch` makes float32 of float64 arrays
+            # the tensors of NumPy are arrays, and `prefetch` turns float64 arrays into float32
             if isinstance(batches[0]["x"], np.ndarray):
                 batches = [batch for batch in batches if batch["name"] != "float64"]
                 arrays.pop("float64", None)
@@ -130,8 +130,8 @@ class ParallelChecks(Suite):
             ):
                 with target:
                     sums.append(self.samples.add(x, x))
-                # its memory may now be given to a later batch, although the sum may not be
-                # computed yet
+                # the memory of `x` may now be used for a later batch, although the sum may not
+                # be computed yet
                 del x
             for i, x in enumerate(sums):
                 self.assert_reads(x, array * np.float32(2 * i), f"batch {i} on {target}")
@@ -144,11 +144,11 @@ class ParallelChecks(Suite):
             shared = self.make(buffer) if self.can_be_written() else None
 
             def fill(buffer: Any = buffer, shared: Any = shared) -> Iterator[Any]:
-                """Yields six batches, each in the same memory as the one before."""
+                """Yields six batches, all of them in the same memory."""
                 for i in range(6):
                     buffer[...] = i
                     if shared is not None:
-                        # a loader that fills the same tensor again, as many do
+                        # like many loaders, this one fills the same tensor again
                         self.adapter.write(shared, self.make(buffer))
                         xdevice.sync(shared)
                     yield {"host": buffer, "tensor": shared}
@@ -182,7 +182,9 @@ class ParallelChecks(Suite):
         deadline = time.monotonic() + self.patience
         while threading.active_count() > before and time.monotonic() < deadline:
             time.sleep(0.005)
-        assert threading.active_count() <= before, f"threads are left: {threading.enumerate()}"
+        assert threading.active_count() <= before, (
+            f"threads have not ended: {threading.enumerate()}"
+        )
 
     @needs("Prefetch")
     def test_a_loader_of_the_framework_is_iterated(self) -> None:
@@ -202,7 +204,7 @@ class ParallelChecks(Suite):
 
         def source() -> Iterator[Any]:
             yield arrays[0]
-            # an error of the loader must reach the loop, and not hang it
+            # an error of the loader must reach the loop instead of blocking it
             raise Planned("in the loader")
 
         with pytest.raises(Planned, match="in the loader"):
@@ -213,8 +215,8 @@ class ParallelChecks(Suite):
 def _is_on_inside_and_after(
     state: Callable[[], Any], is_on: Callable[[], bool]
 ) -> tuple[bool, bool]:
-    """Returns whether a mode is on inside a block of `state`, the state of another thread, and
-    whether it is on after the block."""
+    """Returns whether a mode is enabled inside a block of `state`, which is the state of another thread, and whether
+    the mode is enabled after the block."""
     with state():
         is_on_inside = is_on()
     return is_on_inside, is_on()

@@ -1,5 +1,5 @@
-"""Checks of eight threads at once, and checks in fresh processes: of loading, of forking, of
-ending a process, and of virtual GPUs."""
+"""Checks of eight threads at once, and checks in fresh processes: loading, forking, ending a process, and virtual
+GPUs."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class ProcessChecks(Suite):
             side_by_side(work, list(range(8)))
         except Exception as error:
             raise AssertionError(
-                f"eight threads made, copied, moved and read their own tensors: {error!r}. The adapter's methods are "
-                f"called in any thread, whatever `threads` says; hold a lock if the framework allows one at a time"
+                f"eight threads created, copied, moved and read their own tensors: {error!r}. The adapter's methods "
+                f"are called in any thread, whatever `threads` says; hold a lock if the framework allows one thread"
             ) from error
 
     @once
@@ -55,9 +55,11 @@ class ProcessChecks(Suite):
         )
         assert answer["loaded in threads"] == 8
         assert answer["other backends"] == []
-        assert answer["started by counting"] == [], "counting the devices must not start any"
+        assert answer["started by counting"] == [], (
+            "counting the devices must not start a device"
+        )
         assert answer["works in the main thread"] == 2.0, (
-            "it must work after the thread that loaded it has ended"
+            "the backend must work after the thread that loaded it has ended"
         )
         assert answer["works in a new thread"] == 2.0
         assert set(answer["floats"]) <= {"float64"}, (
@@ -70,7 +72,8 @@ class ProcessChecks(Suite):
         if not hasattr(os, "fork"):
             pytest.skip("this system does not fork")
         answer = in_child("fork", self.backend, self.child_setup)
-        # TensorFlow initializes CUDA to count GPUs, and a forked child cannot use CUDA then
+        # TensorFlow initializes CUDA to count GPUs, and after that a forked child cannot use
+        # CUDA
         allowed = ("2.0", "UnsupportedError") if self.adapter.count("gpu") else ("2.0",)
         assert answer["child after loading"] in allowed, answer
         assert answer["child after use"] in ("2.0", "UnsupportedError"), (
@@ -101,12 +104,13 @@ _CHILD: Final = Path(__file__).with_name("child.py")
 
 
 def in_child(question: str, backend: str, setup: str = "", *arguments: str) -> dict[str, Any]:
-    """Calls the function `question` of child.py for a backend, in a fresh process, and returns
-    the JSON object that the function prints. `setup` is Python code that runs before the
-    function, and `arguments` are passed after the backend's name. Raises `AssertionError` if
-    the process fails, and `subprocess.TimeoutExpired` if it takes longer than 240 seconds."""
+    """Calls the function `question` of child.py for a backend in a fresh process, and returns the JSON object that the
+    function prints. `setup` is Python code that runs before the function, and `arguments` are passed to the function
+    after the backend's name. Raises `AssertionError` if the process fails, and `subprocess.TimeoutExpired` if it takes
+    longer than 240 seconds."""
     passed = ", ".join(map(repr, (backend, *arguments)))
-    # by the path, because importing the package of the suite would import pytest and NumPy
+    # the file is run by its path, because importing the package of the suite would import
+    # pytest and NumPy
     code = f"{setup}\nimport runpy\nrunpy.run_path({str(_CHILD)!r})[{question!r}]({passed})"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False

@@ -1,8 +1,8 @@
 """One rank of the checks of several processes: `python -m xdevice.testing.suite.ranks`, started
 as a launcher would start it.
 
-It prints the failed checks as one line of JSON. Every rank makes the inputs of all ranks, so it
-can compute the right result by itself.
+The process prints the failed checks as one line of JSON. Every rank creates the inputs of all ranks, so it can compute
+the right result by itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _ROUNDING = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "complex64": 1e-6}
-"""The relative difference that rounding may cause in each dtype; 1e-15 in the others."""
+"""The relative difference that rounding may cause in these dtypes. In all other dtypes, it is 1e-15."""
 
 
 class Ranks:
@@ -43,15 +43,14 @@ class Ranks:
         self.world, self.dtype = world, dtype
         self.rank, self.size = world.rank, world.size
         self.extreme_values = self.for_each_rank(values.extreme_values(dtype))
-        """Input for collectives that move values: for each rank an array of extreme values, all
-        with different bits."""
+        """Input for collectives that move values: one array of extreme values for each rank. No two arrays are
+        equal."""
         self.small_numbers = self.for_each_rank(values.small_numbers(dtype))
-        """Input for collectives that compute: for each rank an array of small numbers, which
-        every dtype adds exactly."""
+        """Input for collectives that compute: one array for each rank, of small numbers whose sums are exact in every
+        dtype."""
 
     def for_each_rank(self, array: Array) -> list[Array]:
-        """Returns one array for each rank: `array`, with its elements shifted by the rank's
-        number."""
+        """Returns one array for each rank: `array`, with its elements rotated by the rank's number."""
         return [np.roll(array, rank) for rank in range(self.size)]
 
     def tensor(self, array: Array) -> Any:
@@ -65,8 +64,7 @@ class Ranks:
     # comparing
 
     def same(self, x: Any, expected: Array, name: str) -> None:
-        """Checks that a tensor equals an array bit for bit. Here and below, `name` names the
-        tensor in the error."""
+        """Checks that a tensor equals an array bit for bit. Here and below, the error calls the tensor `name`."""
         assert_same(xdevice.to_numpy(x), expected, name)
 
     def near(self, x: Any, expected: Array, name: str) -> None:
@@ -76,7 +74,7 @@ class Ranks:
         assert array.dtype == host_dtype(self.dtype), (
             f"{name}: {array.dtype}, expected {self.dtype}"
         )
-        # in the widest dtype, so that the comparison itself does not round
+        # compared in the widest dtype, so that the comparison itself does not round
         off = np.abs(array.astype("complex128") - expected).max()
         assert off <= _ROUNDING.get(self.dtype, 1e-15) * max(1.0, np.abs(expected).max()), (
             f"{name}: off by {off}"
@@ -89,13 +87,12 @@ class Ranks:
             self.world.all_reduce(self.mine(self.small_numbers), op)
         except xdevice.errors.DTypeError:
             return
-        raise AssertionError(f"{op} of {self.dtype} raised no DTypeError")
+        raise AssertionError(f"{op} of {self.dtype} must raise DTypeError")
 
     # the checks, each of which every rank runs
 
     def sums(self) -> None:
-        """Checks sums, which are written into the input if it can be written. Booleans must be
-        refused."""
+        """Checks sums. A sum must be written into the input if the input can be written. Booleans must be refused."""
         if self.dtype == "bool":
             self.assert_refused("sum")
             return
@@ -105,23 +102,25 @@ class Ranks:
         # tensors of JAX and TensorFlow cannot be written, so the result is a new tensor
         backend = xdevice.backend()
         if backend.can_write(backend.detached(x)):
-            assert result is x, "sum: a new tensor, though the input can be written"
+            assert result is x, (
+                "sum: the result is a new tensor, although the input can be written"
+            )
         else:
             self.same(
                 x, self.small_numbers[self.rank], "the input of sum, which cannot be written"
             )
 
     def means(self) -> None:
-        """Checks means, and weighted means, in which a rank with more rows counts more. Dtypes
-        other than floats must be refused."""
+        """Checks means, and weighted means, in which each rank has its own weight. Dtypes other than floats must be
+        refused."""
         if self.dtype not in values.FLOATS:
             self.assert_refused("mean")
             return
-        # the exact mean, to which the engine's is compared
+        # the mean in a wider dtype, with which the engine's mean is compared
         wide = [row.astype("complex128") for row in self.small_numbers]
         mean = self.world.all_reduce(self.mine(self.small_numbers), "mean")
         self.near(mean, reduce(np.add, wide) / self.size, "mean")
-        # not whole numbers, with which the sum would be exact in any order
+        # fractions, because with whole numbers the sum would be exact in any order
         weights = [rank + 0.5 for rank in range(self.size)]
         expected = np.average(wide, axis=0, weights=weights)
         weighed = self.world.all_reduce(
@@ -140,8 +139,8 @@ class Ranks:
 
     def broadcasts(self) -> None:
         """Checks a broadcast from each rank."""
-        # every rank, because rank 0 is the default: an engine that ignores the root would pass
-        # with it
+        # every rank is the root once, because an engine that ignores the root would pass with
+        # rank 0, the default
         for root in range(self.size):
             result = self.world.broadcast(self.mine(self.extreme_values), root=root)
             self.same(result, self.extreme_values[root], f"broadcast from {root}")
@@ -158,10 +157,10 @@ class Ranks:
         self.same(gathered, np.concatenate(uneven), "uneven all_gather")
 
     def scatters(self) -> None:
-        """Checks that each rank gets its own part of the sum. Checks nothing for booleans."""
+        """Checks that each rank receives its own part of the sum. Checks nothing for booleans."""
         if self.dtype == "bool":
             return
-        # each rank has a part for every rank
+        # each rank contributes a part for every rank
         rows = [np.concatenate([row] * self.size) for row in self.small_numbers]
         x = self.mine(rows)
         expected = np.split(reduce(np.add, rows), self.size)[self.rank]
@@ -179,8 +178,8 @@ class Ranks:
             self.same(self.world.recv(like, 0), self.extreme_values[0], "recv")
 
     def shapes(self) -> None:
-        """Checks tensors without axes and tensors without elements, with which engines are
-        seldom tested. Checks nothing for booleans."""
+        """Checks tensors without axes and tensors without elements, because engines are seldom tested with these.
+        Checks nothing for booleans."""
         if self.dtype == "bool":
             return
         kind, world = host_dtype(self.dtype), self.world
@@ -201,9 +200,8 @@ class Ranks:
 
 
 def faults(world: World) -> Iterator[str]:
-    """Runs the checks with each dtype of the backend, and yields a text for each that failed,
-    such as "sums of float16: ...". A check that the engine (gloo, NCCL) refuses is no fault,
-    and is added to `refused`."""
+    """Runs the checks with each dtype of the backend, and yields a message for each check that failed, such as "sums of
+    float16: ...". A check that the engine (gloo, NCCL) refuses is not a fault: it is added to `refused`."""
     backend = xdevice.backend()
     for dtype in sorted(backend.dtypes):
         if backend.dtype_refusal(dtype) is not None:
@@ -215,39 +213,40 @@ def faults(world: World) -> Iterator[str]:
             except AssertionError as error:
                 yield f"{check.__name__} of {dtype}: {error}"
             except (xdevice.errors.DTypeError, xdevice.errors.UnsupportedError) as error:
-                # an error that does not name the engine is a fault of the adapter
+                # if the error does not mention the engine, the adapter is at fault
                 if "the engine" not in str(error):
                     raise
                 refused.append(f"{check.__name__} of {dtype}: {error}")
-            # otherwise an error of a slower rank could be reported for the next check
+            # without this barrier, an error of a slower rank could be reported for the next
+            # check
             world.barrier()
 
 
 refused: list[str] = []
-"""The checks that the engine refused because it does not support the dtype, with the texts of
-its errors."""
+"""The checks that the engine refused because it does not support the dtype, with the messages of the engine's
+errors."""
 
 
 def train(world: World) -> Iterator[str]:
-    """Takes a training step with uneven parts of a batch in several processes, which must equal
-    the step of one process. Yields a text for each fault."""
+    """Performs a training step in several processes, each with a part of the batch. The parts are uneven. The step must
+    equal that of a single process with the whole batch. Yields a message for each fault."""
     backend = xdevice.backend()
-    # a few units in the last place, because the sum over the parts has another order than the
-    # sum over the whole batch
+    # a few units in the last place, because the sum over the parts is computed in another order
+    # than the sum over the whole batch
     for dtype, tolerance in (("float32", 2e-7), ("float64", 1e-15)):
         if backend.dtype_refusal(dtype) is None and dtype in backend.dtypes:
             yield from _train_in(dtype, tolerance, world)
 
 
 def _train_in(dtype: str, tolerance: float, world: World) -> Iterator[str]:
-    """Does the work of `train` in one dtype. `tolerance` is the largest relative difference that is allowed between
-    the gradient of several processes and that of one process."""
-    # with the same seed on all ranks, so that all have the same data
+    """Does the work of `train` in one dtype. `tolerance` is the largest relative difference that is allowed between the
+    gradient of several processes and the gradient of one process."""
+    # all ranks use the same seed, so that they have the same data
     generator = np.random.default_rng(0)
     x = generator.normal(size=(2 * world.size + 1, 4))
     y = generator.normal(size=(2 * world.size + 1,))
     w = generator.normal(size=4)
-    # one row more than twice the ranks, so that the parts are uneven
+    # one row more than twice the number of ranks, so that the parts are uneven
     own_x, own_y = world.split_batch([x, y], even=False)
     own = xdevice.tensor(_gradient(own_x, own_y, w), dtype=dtype, device="cpu")
     mean = xdevice.to_numpy(world.average_gradients([own], weight=len(own_y))[0])
@@ -261,8 +260,8 @@ def _train_in(dtype: str, tolerance: float, world: World) -> Iterator[str]:
 
 
 def _gradient(x: Array, y: Array, w: Array) -> Array:
-    """Returns the gradient, with respect to `w`, of the mean of the squares of `x @ w - y`;
-    zeros if there are no rows."""
+    """Returns the gradient of the mean of the squares of `x @ w - y` with respect to `w`; zeros if there are no
+    rows."""
     return np.asarray(2 * x.T @ (x @ w - y) / max(1, len(y)))
 
 
@@ -270,10 +269,9 @@ def _gradient(x: Array, y: Array, w: Array) -> Array:
 
 
 def fails(world: World, how: str) -> dict[str, Any]:
-    """Makes one rank fail in the way `how`, a key of `FAILURES`, while the other calls a
-    collective. Returns a report of the error that the collective raised, with the seconds after
-    which it came; {} if it raised none. A `PeerError` is reported on standard output and raised
-    again."""
+    """Makes one rank fail in the way `how`, a key of `FAILURES`, while the other rank calls a collective. Returns a
+    report of the error that the collective raised, with the seconds after which it was raised; {} without an error. A
+    `PeerError` is reported on standard output and raised again."""
     x = xdevice.ones(4)
     calls: dict[str, Callable[[], object]] = {
         "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -315,13 +313,13 @@ def fails(world: World, how: str) -> dict[str, Any]:
 
 
 def _raise() -> None:
-    """Raises the error of a rank's own program."""
+    """Raises an error, as a bug in a rank's own program would."""
     raise ValueError("a bug in rank 1")
 
 
 def _call_for_long(world: World, stops: bool) -> None:
-    """Calls `all_reduce` of a large tensor again and again, until a call raises an error. With
-    `stops`, this process is stopped (SIGSTOP) after `STOPS_AFTER` seconds."""
+    """Calls `all_reduce` with a large tensor again and again, until a call raises an error. With `stops`, this process
+    is stopped (SIGSTOP) after `STOPS_AFTER` seconds."""
     # 256 MB, so that the process is stopped inside a call
     x = xdevice.zeros(1 << 26)
     if stops:
@@ -331,14 +329,13 @@ def _call_for_long(world: World, stops: bool) -> None:
 
 
 def _described(error: xdevice.errors.PeerError) -> dict[str, Any]:
-    """Returns a report of a `PeerError`: the name of its type, its reason, the rank that
-    failed, and its text."""
+    """Returns a report of a `PeerError`: the name of its type, its reason, the rank that failed, and its message."""
     return {"error": "PeerError", "why": error.why, "peer": error.rank, "text": str(error)}
 
 
 def main() -> None:
-    """Joins the other ranks, and prints a report: of the failure that the command line names,
-    or of all checks if it names none."""
+    """Joins the other ranks, and prints a report. The report is about the failure that the command line names, or about
+    all other checks if it names no failure."""
     how = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
         with xdevice.distributed.processes() as world:

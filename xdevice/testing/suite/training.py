@@ -1,5 +1,4 @@
-"""Checks of training: the state of optimizers, steps after a move, and the reports of gradients
-by `watch_gradients`."""
+"""Checks of training: the state of optimizers, steps after a move, and the gradients that `watch_gradients` reports."""
 
 from __future__ import annotations
 
@@ -25,21 +24,20 @@ class TrainingChecks(Suite):
     """Checks of training steps and of optimizers."""
 
     def optimized(self) -> tuple[Any, Any, Any]:
-        """Returns a model on the home device, its optimizer, which has no state yet, and a
-        function that takes a training step. Skips the check if the samples have no such
-        optimizer."""
+        """Returns a model on the home device, its optimizer, which has no state yet, and a function that performs a
+        training step. Skips the check if the samples have no such optimizer."""
         model, optimizer, step = skip_if_none(
             self.samples.optimized(), "an optimizer without state"
         )
         return xdevice.to_device(model, self.home), optimizer, step
 
     def test_an_optimizer_takes_state_that_it_would_make_in_a_step(self) -> None:
-        """`state_to_come` must return the state that an optimizer would make in its first step,
-        and change nothing. A new optimizer that gets the state of another one by `take_state`
-        must continue where the other one has stopped."""
+        """`state_to_come` must return the state that an optimizer would create in its first step, and must not change
+        anything. A new optimizer that receives the state of another optimizer through `take_state` must continue where
+        that optimizer stopped."""
         self.needs_kernels()
         model, optimizer, step = self.optimized()
-        # a second model and a second optimizer, which have taken no step yet
+        # a second model and a second optimizer, which have not been trained yet
         fresh, untrained, other_step = self.optimized()
         data = self.training_data_here()
         with self.home_device:
@@ -49,15 +47,15 @@ class TrainingChecks(Suite):
         lacking = [name for name in state if name not in before]
         assert lacking, "variables() must list the state of an optimizer that has taken steps"
         assert not self.adapter.state_to_come(untrained, []), (
-            "state_to_come must be empty if it is asked for no names"
+            "state_to_come must return nothing if no names are requested"
         )
-        # a network has no state to come, whatever names it is asked for
+        # a network has no state to come, whichever names are requested
         assert not self.adapter.state_to_come(fresh, lacking), (
-            "state_to_come must be empty for a network"
+            "state_to_come must return nothing for a network"
         )
         to_come = self.adapter.state_to_come(untrained, lacking)
         assert set(lacking) <= set(to_come), (
-            f"state_to_come has {list(to_come)}, expected {lacking}"
+            f"state_to_come returned {list(to_come)}, expected {lacking}"
         )
         for name in lacking:
             assert tuple(to_come[name].shape) == tuple(state[name].shape), (
@@ -70,7 +68,8 @@ class TrainingChecks(Suite):
             "state_to_come has added the state to the optimizer"
         )
         with self.home_device:
-            # equal bit for bit, because it is the same computation on the same device
+            # the losses must be equal bit for bit, because this is the same computation on the
+            # same device
             assert other_step(*data) == losses[0], (
                 "reading the state has changed the results of the optimizer"
             )
@@ -81,31 +80,31 @@ class TrainingChecks(Suite):
         return {name for name, _ in self.adapter.variables(optimizer)}
 
     def assert_resumes(self, model: Any, optimizer: Any, step: Any, data: list[Any]) -> None:
-        """Checks that a new model and a new optimizer, which are given the weights of `model`
-        and the state of `optimizer`, have exactly the same losses as these in their next steps
-        on `data`. `step` takes a training step with `model` and `optimizer`."""
+        """Checks that training can be resumed: a new model and a new optimizer receive the weights of `model` and the
+        state of `optimizer`, and must then have exactly the same losses in their next steps on `data`. `step` performs
+        a training step with `model` and `optimizer`."""
         fresh, untrained, other_step = self.optimized()
         values = self.arrays_of(optimizer)
         state = dict(self.adapter.variables(untrained))
         lacking = [name for name in values if name not in state]
         state.update(self.adapter.state_to_come(untrained, lacking))
-        # the trained weights, to which the state belongs
+        # the trained weights are written, because the state belongs to these weights
         self.write_values(dict(self.adapter.variables(fresh)), self.arrays_of(model))
         self.write_values(state, values)
         self.adapter.take_state(untrained, state)
         resumed = self.arrays_of(untrained)
         assert set(resumed) == set(values), (
-            "variables() must list the state that take_state was given"
+            "variables() must list the state that was passed to take_state"
         )
         for name, value in values.items():
             assert_same(resumed[name], value, name)
-        # two steps, because the second shows whether the first has updated the state
+        # two steps, because only the second step shows whether the first has updated the state
         for _ in range(2):
             with self.home_device:
                 assert other_step(*data) == step(*data), "training continues differently"
 
     def write_values(self, variables: dict[str, Any], values: dict[str, Array]) -> None:
-        """Writes into each of these variables the value with the same name."""
+        """Writes into each of the `variables` the value with the same name."""
         for name, x in variables.items():
             place = self.adapter.device_of(x)
             self.adapter.write(x, self.adapter.from_numpy(np.array(values[name]), place))
@@ -116,7 +115,7 @@ class TrainingChecks(Suite):
         model, optimizer, step = self.optimized()
         with skipping_what_is_refused():
             read = self.adapter.optimizer(optimizer)
-        # compared by `id`, because an optimizer that has copies of the variables would not
+        # compared by `id`, because an optimizer that holds copies of the variables would not
         # train the model
         names = {id(variable): name for name, variable in self.adapter.variables(model)}
         owned = {names.get(id(parameter.variable)) for parameter in read.parameters}
@@ -140,7 +139,8 @@ class TrainingChecks(Suite):
             moved = values[names[id(parameter.variable)]] - self.adapter.to_numpy(
                 parameter.variable
             )
-            # some frameworks keep the momentum times the learning rate, or minus that
+            # some frameworks store the momentum times the learning rate, or the negative of
+            # this product
             rate = terms.FORMS.get(slot, parameter.settings["lr"])
             np.testing.assert_allclose(
                 moved, rate * state[name], rtol=1e-3, atol=1e-6, err_msg="the first step"
@@ -149,13 +149,13 @@ class TrainingChecks(Suite):
     def test_a_moved_model_trains_on_as_if_it_had_stayed(self) -> None:
         self.needs_kernels()
         model, step = skip_if_none(self.samples.trainable(), "training")
-        # a second model stays on the CPU, and has the expected losses
+        # a second model stays on the CPU, and computes the expected losses
         stayed, twin_step = skip_if_none(self.samples.trainable(), "training")
         x, y = self.training_data()
         first, *others = self.devices_with_values()
         losses = []
-        # to the second device and back, because the optimizer's state must follow in both
-        # directions
+        # the model moves to the second device and back, because the optimizer's state must
+        # follow in both directions
         for place in (first, *others, first) if others else (first,):
             xdevice.to_device(model, place)
             for _ in range(3):
@@ -165,11 +165,11 @@ class TrainingChecks(Suite):
                     )
                 with devices.CPU:
                     expected = twin_step(x, y)
-                # not exactly, because a GPU adds in another order than the CPU
+                # not compared exactly, because a GPU adds numbers in another order than the CPU
                 assert losses[-1] == pytest.approx(expected, rel=1e-4), (
                     f"training differs on {place}"
                 )
-        # steps that change nothing would equal those of the second model too
+        # if no step changed anything, the losses would be equal, too
         assert losses[-1] < 0.9 * losses[0], "the model does not learn"
         mine, its = self.samples.variables(model), self.samples.variables(stayed)
         for (name, a), b in zip(mine.items(), its.values(), strict=True):
@@ -178,9 +178,8 @@ class TrainingChecks(Suite):
             )
 
     def test_a_stored_gradient_is_told(self) -> None:
-        """`watch_gradients` must call `ready` once for each gradient of a backward pass, after
-        the gradient was stored, and no longer once the watch has ended. An error that `ready`
-        raises must end the pass."""
+        """`watch_gradients` must call `ready` once for each gradient of a backward pass, after the gradient has been
+        stored. It must not call `ready` after the watch has ended. An error that `ready` raises must end the pass."""
         self.needs_kernels()
         model, step = skip_if_none(self.samples.trainable(), "training")
         try:
@@ -190,11 +189,10 @@ class TrainingChecks(Suite):
         gradients: dict[int, Any] = {}
 
         def ready(i: int, gradient: Any) -> None:
-            """Checks that the gradient of variable number `i` is stored, and keeps its
-            values."""
+            """Checks that the gradient of variable number `i` is stored, and remembers its values."""
             stored = [own for _, _, own in self.adapter.gradients(model)][i]
-            assert stored is not None, "reported before it is stored"
-            assert i not in gradients, "reported twice in one pass"
+            assert stored is not None, "the gradient is reported before it is stored"
+            assert i not in gradients, "the gradient is reported twice in one pass"
             gradients[i] = xdevice.to_numpy(gradient)
             self.assert_reads(stored, gradients[i], "the gradient that was reported")
 
@@ -205,7 +203,7 @@ class TrainingChecks(Suite):
         end = self.adapter.watch_gradients(variables, ready)
         step(*data)
         end()
-        # without its own `watch_gradients`, the adapter reports no gradients
+        # an adapter without its own `watch_gradients` reports no gradients
         cls: Any = type(self.adapter)
         if cls.watch_gradients is not Steps.watch_gradients:
             assert sorted(gradients) == list(range(len(variables))), (
@@ -220,12 +218,11 @@ class TrainingChecks(Suite):
             with pytest.raises((ArithmeticError, SystemError)):
                 step(*data)
             end()
-            # if a watch had not ended, this would report a gradient twice, and fail
+            # if a watch had not ended, this step would report a gradient twice, and fail
             step(*data)
 
     def training_data(self) -> tuple[Any, Any]:
-        """Returns a batch of 16 rows on the CPU: 4 random inputs each, and their sum as the
-        target."""
+        """Returns a batch of 16 rows on the CPU. Each row has 4 random inputs, and their sum as the target."""
         rng = np.random.default_rng(0)
         x = rng.normal(size=(16, 4)).astype("float32")
         return xdevice.tensor(x), xdevice.tensor(x.sum(axis=1, keepdims=True))

@@ -1,4 +1,4 @@
-"""Checks of the transfers that `xdevice.transfers` records, and of the reported memory."""
+"""Checks of the transfers that `xdevice.transfers` records, and of the memory that `xdevice.memory` reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TransferChecks(Suite):
-    """Checks of `transfers`, and of the memory that is reported."""
+    """Checks of `transfers` and of `memory`."""
 
     def require_transfers(self) -> None:
         """Skips the check if the adapter has no kind of device other than the CPU."""
@@ -26,8 +26,8 @@ class TransferChecks(Suite):
             pytest.skip(f"{self.backend} has one device, so nothing is transferred")
 
     def reads(self, x: Any) -> list[Callable[[], object]]:
-        """Returns functions without arguments that read the number in `x`. `float` is among
-        them if it accepts the framework's tensors."""
+        """Returns functions without arguments that read the number in `x`. One of these functions calls `float`, if
+        `float` accepts the framework's tensors."""
         by_xdevice: list[Callable[[], object]] = [
             lambda: xdevice.item(x),
             lambda: xdevice.to_numpy(x),
@@ -40,11 +40,12 @@ class TransferChecks(Suite):
         self.needs_kernels()
         x = self.make(2.5)
         reads = self.reads(x)
-        # several ways of reading, because frameworks implement them by different functions
+        # there are several ways of reading, because frameworks implement them with different
+        # functions
         with xdevice.transfers() as log:
             for read in reads:
                 read()
-        # in a block of the home device, because TensorFlow would otherwise copy `x` to another device
+        # inside a block of the home device, because TensorFlow would otherwise copy `x` to another device
         with xdevice.transfers() as log_without_reads, self.home_device:
             xdevice.device_of(x)
             self.samples.add(x, x)
@@ -55,9 +56,9 @@ class TransferChecks(Suite):
                 self.home_device,
                 devices.CPU,
             )
-            # the size of one float32
+            # the size of a float32
             assert record.nbytes == 4
-            # a read on the CPU moves nothing, and is only logged
+            # a read on the CPU moves nothing, so it is only logged
             assert record.physical is (self.home_device.kind != "cpu")
         assert not list(log_without_reads), (
             "a transfer was recorded, but nothing was read or moved"
@@ -68,7 +69,7 @@ class TransferChecks(Suite):
         self.require_transfers()
         there = self.second_device_with_values()
         x = self.make()
-        # a move, a move to the same device, which is no transfer, and a copy
+        # a move; a move to the same device, which is not a transfer; and a copy
         with xdevice.transfers() as log:
             xdevice.to_device(x, there)
             xdevice.to_device(x, self.home)
@@ -93,7 +94,7 @@ class TransferChecks(Suite):
                 xdevice.transfers("disallow_explicit"),
             ):
                 read()
-        # a hook that stays after the block would slow down or refuse later reads
+        # a hook that is still installed after the block would slow down or refuse later reads
         before = _attributes(type(x)), _attributes(self.adapter)
         with xdevice.transfers() as log:
             pass
@@ -107,11 +108,11 @@ class TransferChecks(Suite):
     @needs("memory")
     def test_memory_is_told(self) -> None:
         self.needs_kernels()
-        # tensors of 4 MB, which are large compared with what an allocator adds by rounding
+        # tensors of 4 MB, which are large compared with the rounding of an allocator
         count = 1 << 20
         for device in self.devices_with_values():
-            # first, because memory that is freed during the check would hide what the check
-            # allocates
+            # garbage is collected first, because memory that is freed during the check would
+            # hide what the check allocates
             gc.collect()
             xdevice.sync()
             before = xdevice.memory(device)
@@ -125,7 +126,8 @@ class TransferChecks(Suite):
                 assert number is None or (type(number) is int and number >= 0), during
             if during.allocated is not None and before.allocated is not None:
                 grown = during.allocated - before.allocated
-                # two float32 tensors, and up to ten times that for what the allocator adds
+                # the size of two float32 tensors, or up to ten times as much, because the
+                # allocator may add memory
                 assert 8 * count <= grown < 80 * count, (
                     f"allocated grew by {grown} for {8 * count} bytes on {device}"
                 )
@@ -134,9 +136,9 @@ class TransferChecks(Suite):
                 xdevice.sync()
                 after = xdevice.memory(device).allocated
                 assert after is not None
-                # at least the memory of one tensor is free again
+                # the memory of at least one tensor must be free again
                 assert after <= during.allocated - 4 * count, (
-                    f"memory on {device} stays after its tensors have gone"
+                    f"memory on {device} is still allocated, although its tensors no longer exist"
                 )
             if during.total is not None and during.free is not None:
                 assert 0 <= during.free <= during.total
@@ -145,9 +147,9 @@ class TransferChecks(Suite):
                 self.assert_peak(device)
 
     def assert_peak(self, device: Any) -> None:
-        """Checks that a reset lowers the peak of a device, but not below the memory that is
-        allocated then. Checks nothing if the framework cannot reset its peak. Before the call,
-        the peak must be higher than the allocated memory."""
+        """Checks that a reset lowers the peak of a device, but not below the memory that is allocated at that time.
+        Checks nothing if the framework cannot reset its peak. When this method is called, the peak must be higher than
+        the allocated memory."""
         high = xdevice.memory(device).peak
         assert high is not None
         # some frameworks cannot reset their peak
@@ -160,7 +162,7 @@ class TransferChecks(Suite):
 
 
 def _attributes(x: Any) -> dict[str, Any]:
-    """Returns the methods and properties that are set on a class or object itself."""
+    """Returns the methods and properties that are stored in a class or object itself."""
     return {
         name: value
         for name, value in vars(x).items()

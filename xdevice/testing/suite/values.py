@@ -1,4 +1,4 @@
-"""Arrays with values that show whether a copy went through a narrower dtype, lost a sign, or was never made."""
+"""Arrays whose values show whether a copy went through a narrower dtype, lost a sign, or was never made."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _TOP = {
 
 
 def extreme_values(name: str) -> Array:
-    """Returns a 3x4 array of the dtype `name` with values that an inexact copy would change: for floats, both zeros,
-    infinities, extremes, and NaNs with a sign and with a payload; for ints, the limits of the dtype and numbers with
-    many bits set."""
-    # without a regular pattern, so that a shifted row shows
+    """Returns a 3x4 array of the dtype `name` with values that an inexact copy would change. For floats, these are both
+    zeros, infinities, extremes, and NaNs with a sign and with a payload. For ints, these are the limits of the dtype,
+    and numbers with many bits set."""
+    # without a regular pattern, so that a shifted row is detected
     if name == "bool":
         return np.array([[0, 1, 1, 0], [1, 1, 0, 1], [0, 0, 0, 1]], dtype="bool")
     if name in FLOATS:
@@ -64,7 +64,7 @@ def _floats(name: str) -> Array:
     if name in _REAL:
         real = _floats(_REAL[name])
         both = np.empty(real.shape, dtype=name)
-        # by parts, because `real + 1j * imag` turns infinities into NaNs
+        # the two parts are assigned, because `real + 1j * imag` turns infinities into NaNs
         both.real, both.imag = real, real[::-1, ::-1]
         return both
     kind = host_dtype(name)
@@ -73,7 +73,7 @@ def _floats(name: str) -> Array:
     numbers = np.array(
         [0.0, -0.0, 1.5, -2.25, 1 / 3, top, -top, np.inf, -np.inf, 0, 0, 0]
     ).astype(kind)
-    # the bits are set directly, because arithmetic makes only one kind of NaN
+    # the bits are set directly, because arithmetic produces only one kind of NaN
     raw = numbers.view(bits)
     one = bits.type(1)
     sign = one << bits.type(bits.itemsize * 8 - 1)
@@ -86,8 +86,8 @@ def _floats(name: str) -> Array:
 
 
 def without_nans(array: Array) -> Array:
-    """Returns a copy of the array with 1 in the place of each NaN, because arithmetic does not
-    keep the bits of a NaN."""
+    """Returns a copy of the array in which each NaN is replaced by 1, because arithmetic does not preserve the bits of
+    a NaN."""
     numbers = array.copy()
     if numbers.dtype.name == "bfloat16" or numbers.dtype.kind in "fc":
         numbers[np.isnan(numbers)] = 1
@@ -95,8 +95,8 @@ def without_nans(array: Array) -> Array:
 
 
 def small_numbers(name: str) -> Array:
-    """Returns a 3x4 array of small numbers to compute with, with fractions and negative numbers
-    if the dtype `name` has them."""
+    """Returns a 3x4 array of small numbers for computations. It contains fractions and negative numbers if the dtype
+    `name` can represent them."""
     numbers: Any = np.arange(12).reshape(3, 4)
     if name == "bool":
         numbers = numbers % 3 == 1
@@ -111,8 +111,8 @@ def small_numbers(name: str) -> Array:
 
 
 def unusual_arrays() -> Iterator[tuple[str, Array]]:
-    """Yields names and NumPy arrays with unusual memory: transposed, backwards, with gaps,
-    misaligned, read-only, without elements, without axes."""
+    """Yields names and NumPy arrays with an unusual memory layout: transposed, backwards, with gaps, misaligned,
+    read-only, without elements, or without axes."""
     base = np.arange(24, dtype="float32").reshape(4, 6) / 3 - 2
     yield "transposed", base.T
     yield "backwards", base[::-1]
@@ -129,9 +129,9 @@ def unusual_arrays() -> Iterator[tuple[str, Array]]:
 
 
 def aligned_and_not() -> Iterator[Array]:
-    """Yields two NumPy arrays of 64 floats: the memory of the first begins at a multiple of 64
-    bytes, and that of the second does not. JAX shares memory with the first only."""
-    # longer than two arrays need, so that an aligned part can be cut out
+    """Yields two NumPy arrays of 64 floats. The memory of the first array begins at a multiple of 64 bytes, the memory
+    of the second does not. JAX shares memory with the first array only."""
+    # longer than the two arrays, so that an aligned part can be cut out
     raw = np.zeros(64 * 4 + 64, dtype="float32")
     start = (-raw.ctypes.data % 64) // 4
     for offset in (start, start + 1):
