@@ -1,1 +1,1 @@
-"""Whether two programs compute the same numbers: recording, comparing, and reports."""
+"""Checks whether two programs compute the same numbers: records values, compares them, and writes reports."""

@@ -1,6 +1,6 @@
-"""`assert_parity` and `compare`: whether two values hold the same numbers, and if not, which leaf, element or layer
-differs. This file lists the steps: both values are read into host memory (`host_leaves`, or `model_pairs` for two
-models), then compared in structure (`structures`) and element by element (`elements`)."""
+"""Defines `assert_parity` and `compare`, which check whether two values contain the same numbers, and if not, which
+leaf, element or layer differs. Both values are first read into host memory (`host_leaves`, or `model_pairs` for two
+models). Then their structures are compared (`structures`), and then their elements (`elements`)."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ if TYPE_CHECKING:
     Names = Mapping[str, str]
 
 _LISTED: Final = 20
-"""How many lines a message lists at most, such as parameters without a counterpart, or settings."""
+"""The maximum number of lines in a list in a message, for example a list of parameters without a counterpart, or of
+settings."""
 _LONGEST: Final = 1100
-"""How many characters the listed lines may have together at most."""
-# the advice if the layers of two models could not be paired
+"""The maximum number of characters in such a list."""
+# added to the message if the layers of two models could not be paired
 _PAIRING_ADVICE: Final = (
     "\n  note      names= and kinds= of convert_state pair them: "
     "assert_parity(convert_state(actual, backend, like=expected, names=..., kinds=...), expected); "
     "skip= leaves layers out, and compares the others"
 )
-# the advice if only the settings of two models differ
+# added to the message if only the settings of two models differ
 _ADVICE: Final = (
     "\n  note      inputs=x runs both models and compares what they return; "
     "assert_parity(convert_state(actual, backend, like=expected), expected) compares the parameters alone"
@@ -59,17 +60,17 @@ def assert_parity(
     names: Mapping[str, str] | None = None,
     skip: Iterable[str] = (),
 ) -> None:
-    """Asserts that two values hold the same numbers, whatever framework each belongs to.
+    """Asserts that two values contain the same numbers, whatever the framework of each value is.
 
     Compares structure, shapes, dtypes and values, within the tolerances that docs/reference/parity.md lists for each
-    dtype. A list equals a tuple of the same leaves. The layers of two models of different frameworks are paired as
-    `convert_state` pairs them, and their settings must agree too. Copies both values to the host and reads them
-    several times: 30 ms for a million elements. With `inputs`, both models also run.
+    dtype. A list equals a tuple of the same leaves. The layers of two models of different frameworks are paired as in
+    `convert_state`, and their settings must agree too. Copies both values to the host and reads them several times,
+    which takes 30 ms for a million elements. With `inputs`, both models also run.
 
     Args:
         actual, expected: tensors, models, containers or numbers, of any backend.
-        rtol, atol: replace the tolerances of the dtype, unless they are None. Ints and bools must always be equal.
-        check_device, check_dtype: whether the tensors must be on the same device, and of the same dtype.
+        rtol, atol: override the tolerances of the dtype, unless they are None. Ints and bools must always be equal.
+        check_device, check_dtype: whether the tensors must have the same device, and the same dtype.
         equal_nan: whether NaN equals NaN.
         inputs: a tensor, a tuple or a dict of keywords, for two models, functions or pairs `(apply, parameters)`: their
             outputs are compared. Models run in evaluation mode.
@@ -77,7 +78,7 @@ def assert_parity(
         skip: without `inputs`, paths of layers of two models that are not compared, as in `convert_state`.
 
     Raises:
-        ParityError: if the values differ. It is an `AssertionError`; its `comparison` is what `compare` returns.
+        ParityError: if the values differ. It is an `AssertionError` with the result of `compare` as `comparison`.
         ArgumentError: if a tolerance is invalid, arguments exclude each other, or a model fails on `inputs`.
         NotATensorError: with `inputs`, if a value is not a model or function. DTypeError: if a dtype has no tolerance.
         UnsupportedError, NotBuiltError: if a tensor is symbolic, or a model is not built. ContainerError: as in `log`.
@@ -85,7 +86,7 @@ def assert_parity(
     Example:
         >>> xdevice.assert_parity({"w": xdevice.ones(2)}, {"w": xdevice.tensor([1, 1 + 1e-7])})
     """
-    # pytest then shows the line of the test and the message, without the lines of this function
+    # makes pytest show the line of the test and the message, without the lines of this function
     __tracebackhide__ = True
     comparison = compare(
         actual, expected, rtol=rtol, atol=atol, check_device=check_device, check_dtype=check_dtype,
@@ -110,7 +111,8 @@ def compare(
     names: Mapping[str, str] | None = None,
     skip: Iterable[str] = (),
 ) -> Comparison:
-    """Compares two values as `assert_parity` does, and returns a `Comparison`, with the worst error even if they agree.
+    """Compares two values as `assert_parity` does, and returns a `Comparison`, which has the worst error even if they
+    agree.
 
     Experimental: it may change in a minor version.
 
@@ -125,7 +127,7 @@ def compare(
         >>> found.ok, found.worst, found.abs, found.off, found.total
         (False, (1,), 1, 1, 2)
     """
-    # before anything is read or run, so that wrong arguments cost no time
+    # arguments are checked before anything is read or run, so that a wrong argument costs no time
     rule = Strictness(rtol, atol, check_device, check_dtype, equal_nan).check()
     skipped = check_skip(skip)
     if inputs is not None:
@@ -136,8 +138,7 @@ def compare(
             )
         return _compare_outputs(actual, expected, rule, inputs, names or {})
     for side, x in (("actual", actual), ("expected", expected)):
-        # a plain function is its own only leaf. A partial, or a dataclass that can be called, is a
-        # container, whose contents can be compared
+        # a plain function is a leaf. A partial, or a callable dataclass, is a container, whose contents can be compared
         if (
             callable(x)
             and functions.is_function(x)
@@ -154,14 +155,14 @@ def compare(
             "two models with convert_state(..., names=...)"
         )
     pair = read_pair(actual, expected, skipped)
-    # comparing the rest would hide that some parameters have no counterpart
+    # if the rest were compared, it would go unnoticed that some parameters have no counterpart
     if pair.unmapped:
         return _unmapped_difference(pair)
     comparison = compare_leaves(pair.actual, pair.expected, rule)
     if not comparison.ok:
-        # settings that differ are often why the numbers differ, so they come first
+        # settings that differ are often the reason why the numbers differ, so the text begins with these settings
         return _with_settings(comparison, pair.settings + pair.modes, pair.stated_by_both)
-    # a difference in training mode alone is no failure, but is listed
+    # a difference in training mode alone is not a failure, but is listed
     return (
         _settings_difference(pair.settings, pair.modes)
         if pair.settings
@@ -172,13 +173,13 @@ def compare(
 def _compare_outputs(
     actual: object, expected: object, rule: Strictness, inputs: object, names: Names
 ) -> Comparison:
-    """The `Comparison` of the outputs of two models or functions for the same `inputs`."""
-    # before the run: it may change settings, or fail because of them
+    """Returns the `Comparison` of the outputs of two models or functions for the same `inputs`."""
+    # settings are read before the run, because the run may change them, or fail because of them
     settings, different = read_settings(actual, expected, names)
     try:
         outputs = run_pair(actual, expected, inputs, names)
     except XDeviceError as error:
-        # the failure may come from a setting that differs, so the error lists them
+        # a setting that differs may have caused the failure, so the error lists such settings
         if different and hasattr(error, "add_note"):  # since Python 3.11
             error.add_note(f"these settings differ:{_listed(different)}")
         raise
@@ -191,8 +192,8 @@ def _compare_outputs(
     # settings that could not be compared do not matter if the outputs agree
     if not different:
         return comparison
-    # settings that differ are listed nevertheless: those of a dropout, or the momentum of a batch
-    # norm, have no effect in evaluation mode
+    # settings that differ are listed nevertheless, because some have no effect in evaluation mode, such as those of a
+    # dropout or the momentum of a batch norm
     text = (
         f"the outputs agree, in evaluation mode, but these settings differ:{_listed(different)}"
     )
@@ -200,11 +201,11 @@ def _compare_outputs(
 
 
 def _unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) -> Comparison:
-    """The `Comparison` of two models that return different numbers of tensors. Its text lists the tensors of both
-    models, the pairs that agree, and a call of `assert_parity` that compares one tensor of each."""
+    """Returns the `Comparison` of two models that return different numbers of tensors. Its text lists the tensors of
+    both models, the pairs that agree, and a call of `assert_parity` that compares one tensor of each model."""
     ours, theirs = outputs.actual, outputs.expected
-    # every output with every other: one model may return a tuple, and the other a dict in another
-    # order
+    # every output is compared with every output of the other model: one model may return a tuple, and the other a dict
+    # in another order
     agreeing = [
         (mine, its)
         for mine in ours
@@ -216,13 +217,13 @@ def _unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) -> 
         shapes = structures.name_some(
             f"{leaf.path or 'a tensor'} {leaf.shape}" for leaf in leaves_of
         )
-        # shapes, because they usually tell the reader which outputs belong together
+        # the shapes usually show the reader which outputs belong together
         text += f"\n  {side}  {shapes or 'no tensor'}"
     for mine, its in agreeing[:_LISTED]:
         text += f"\n  agree     {mine.path or 'the tensor'} of actual and {its.path or 'the tensor'} of expected"
     # the call needs a tensor on each side
     if ours and theirs:
-        # a pair that agrees is an example of how to call; without one, the first tensors are taken
+        # the example call uses a pair that agrees, or otherwise the first tensor of each side
         first = agreeing[0] if agreeing else (ours[0], theirs[0])
         x = "**x" if isinstance(inputs, Mapping) else "*x"
         calls = ", ".join(
@@ -230,7 +231,7 @@ def _unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) -> 
             for side, leaf in zip(("actual", "expected"), first, strict=True)
         )
         text += f"\n  note      pass functions to compare one tensor of each: assert_parity({calls}, inputs=...)"
-    # not all outputs of the shorter side agree, so a layer may be the cause
+    # some outputs of the shorter side do not agree with any other, so a layer may be the cause
     if min(len({pair[side].path for pair in agreeing}) for side in (0, 1)) < min(
         len(ours), len(theirs)
     ):
@@ -241,8 +242,9 @@ def _unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) -> 
 def _with_settings(
     comparison: Comparison, settings: list[str], different: list[str]
 ) -> Comparison:
-    """The comparison with the lines about settings in its field `settings`. If some settings differ, its text begins
-    with the lines about them (`different`), followed by those about settings that could not be compared."""
+    """Returns the comparison with the lines about settings in its field `settings`. If some settings differ, its text
+    begins with the lines about these settings (`different`), followed by the lines about settings that could not be
+    compared."""
     if not different:
         return comparison._replace(settings=tuple(settings))
     rest = [line for line in settings if line not in different]
@@ -253,35 +255,37 @@ def _with_settings(
 def compare_leaves(
     actual: list[HostLeaf], expected: list[HostLeaf], rule: Strictness
 ) -> Comparison:
-    """Compares two values whose leaves are on the host already, such as those of two recordings. Returns the
-    `Comparison` of the leaf that is furthest off, or, if structures, shapes or other properties differ, of the first
-    such difference."""
-    # the counts of batches, which only PyTorch keeps, are left out, and the text says so
+    """Compares two values whose leaves are already on the host, such as values from two recordings. If structures,
+    shapes or other properties differ, returns the `Comparison` of the first such difference. Otherwise returns the
+    `Comparison` of the leaf that is furthest off."""
+    # only PyTorch counts batches, so these counts are left out, and the text says so
     counters = structures.counters_of_one_side(actual, expected)
     if counters:
         ours, theirs = (
             [leaf for leaf in side if leaf.path not in counters] for side in (actual, expected)
         )
         rest = compare_leaves(ours, theirs, rule)
-        note = f"\n  note      not compared, because only one has it: {listed(sorted(counters), 3)}, a count of batches"
+        note = (
+            f"\n  note      not compared, because only one side has it: {listed(sorted(counters), 3)}, "
+            f"a count of batches"
+        )
         return rest._replace(text=f"{rest.text}{note}".lstrip())
     mismatch = structures.compare_paths(actual, expected)
     if mismatch is not None:
         return mismatch
-    # by path, because two dicts may have their keys in different orders
+    # leaves are paired by path, because two dicts may have their keys in different orders
     by_path = dict(zip(unique_paths(actual), actual, strict=True))
     paths = unique_paths(expected)
     pairs = [(by_path[path], leaf) for path, leaf in zip(paths, expected, strict=True)]
     mismatch = structures.compare_pairs(pairs, rule)
     if mismatch is not None:
         return mismatch
-    # Paddle holds the momentum of its batch norms in float32, so their means and variances are
-    # up to 3e-7 off in the first step of a run in float64, too: they always have the tolerance
-    # of a later step
+    # Paddle stores the momentum of its batch norms in float32, so the means and variances are up to 3e-7 off even in
+    # the first step of a run in float64: they always have the tolerance of a later step
     rule_of_statistics = rule if rule.float64_step is None else rule._replace(float64_step=1)
     comparisons = []
     for path, (mine, its) in zip(paths, pairs, strict=True):
-        # in a calibrated run a leaf without noise has 0, and in any other run None
+        # in a calibrated run, the noise of a leaf is 0 if none was measured; in any other run it is None
         noise = rule.noise.get(path, 0.0) if rule.noise is not None else None
         comparisons.append(
             compare_elements(
@@ -291,8 +295,7 @@ def compare_leaves(
     # two empty containers, or models without parameters, are equal
     if not comparisons:
         return Comparison(True, abs=0.0, rel=0.0, ulp=0)
-    # `excess` is a multiple of the leaf's own tolerance, so leaves of any dtype and size can be
-    # compared by it
+    # `excess` is a multiple of the leaf's own tolerance, so it is comparable between leaves of any dtype and size
     worst, pair = max(
         zip(comparisons, pairs, strict=True), key=lambda compared: compared[0].excess
     )
@@ -308,7 +311,7 @@ def compare_leaves(
 
 
 def _unmapped_difference(pair: ReadPair) -> Comparison:
-    """The `Comparison` of two models with parameters that have no counterpart in the other model."""
+    """Returns the `Comparison` of two models with parameters that have no counterpart in the other model."""
     lines = [f"{path}: {why}" if path else why for path, why in pair.unmapped.items()]
     owners = structures.owners_text(pair.actual, pair.expected)
     text = f"the models differ{owners}:{_listed(lines)}{_PAIRING_ADVICE}"
@@ -316,8 +319,8 @@ def _unmapped_difference(pair: ReadPair) -> Comparison:
 
 
 def _settings_difference(settings: list[str], modes: list[str]) -> Comparison:
-    """The `Comparison` of two models whose parameters agree, but whose layers' settings differ or could not be
-    compared. `settings` has at least one line; `modes` are the lines about training mode."""
+    """Returns the `Comparison` of two models whose parameters agree, but the settings of whose layers differ or could
+    not be compared. `settings` has at least one line; `modes` contains the lines about training mode."""
     lines = [*settings, *modes]
     text = f"the parameters agree, but these settings differ or could not be compared:{_listed(lines)}{_ADVICE}"
     # a line begins with the path of its layer and a colon
@@ -326,12 +329,12 @@ def _settings_difference(settings: list[str], modes: list[str]) -> Comparison:
 
 
 def _listed(lines: list[str]) -> str:
-    """Returns the first lines, as many as fit into a message, each on an indented line of its own, and then how many
-    more there are."""
+    """Returns as many of the lines as fit into a message, each one indented on a separate line, followed by the number
+    of remaining lines."""
     texts = [f"\n  {line}" for line in lines]
-    # how many texts end within the limit, if they are written one after the other
+    # the number of texts that fit within the limit if they are written one after the other
     fitting = sum(end <= _LONGEST for end in accumulate(map(len, texts)))
-    # one line, however long it is, is better than none
+    # a single line, however long, is better than no line
     count = max(1, min(_LISTED, fitting))
     more = f"\n  and {len(texts) - count} more" if len(texts) > count else ""
     return "".join(texts[:count]) + more

@@ -1,7 +1,8 @@
-"""Compares the elements of two leaves: whether they are equal within the tolerance, which is furthest off, and by how
-much.
+"""Compares the elements of two leaves: determines whether they are equal within the tolerance, which element is
+furthest off, and by how much.
 
-The distance in ULP is reported, but decides nothing: correct runs of two frameworks may be 10,000 ULP or more apart.
+The distance in ULP is reported, but does not affect the result: correct runs of two frameworks may be 10,000 ULP or
+more apart.
 """
 
 from __future__ import annotations
@@ -21,37 +22,38 @@ if TYPE_CHECKING:
     from .tolerances import Allowed, Strictness
 
 _ROUNDING: Final = 3.0
-"""An error of up to this multiple of what is allowed may be due to rounding alone: correct runs of deep models reached
-2.3."""
+"""An error of up to this multiple of the allowed error may be due to rounding alone: correct runs of deep models
+reached 2.3."""
 _WHOLE: Final = 256
 """The largest factor that is reported between two single numbers, such as the factor between the sum and the mean of a
 batch."""
 _DIGITS: Final = {"float16": 5, "bfloat16": 4, "float32": 9, "complex64": 9}
-"""How many digits distinguish numbers of a dtype; 17 for any other dtype."""
+"""The number of digits that distinguish any two numbers of a dtype; 17 for any other dtype."""
 
 
 def compare_elements(
     actual: HostLeaf, expected: HostLeaf, rule: Strictness, noise: float | None
 ) -> Comparison:
-    """Compares two leaves of one shape. Returns a `Comparison` that describes the element that is furthest off. `noise`
-    is the error that rounding alone makes in them; None if it was not measured. Raises `DTypeError` for a dtype without
-    a tolerance."""
+    """Compares two leaves of the same shape. Returns a `Comparison` that describes the element that is furthest off.
+    `noise` is the error that rounding alone causes in these leaves; None if it was not measured. Raises `DTypeError`
+    for a dtype without a tolerance."""
     if not expected.is_number:
         return _compare_objects(actual, expected)
-    # flat, so that one number is the index of an element; the shapes agree already
+    # flattened, so that the index of an element is a single number; the shapes are known to agree
     a, b = numpy.ravel(actual.value), numpy.ravel(expected.value)
-    # nothing to compare, and no largest element
+    # there is nothing to compare, and no largest element
     if a.size == 0:
         return Comparison(True, leaf=expected.path, abs=0.0, rel=0.0, ulp=0)
     dtype = coarser(actual, expected, rule)
     allowed = allow(dtype, rule, noise)
     error, limit = _errors_of(a, b, allowed, rule.equal_nan)
     excess = _excess(error, limit)
-    # if no error is allowed, the excess of all elements that differ is infinite: then the largest error decides
+    # if no error is allowed, the excess of every element that differs is infinite, so the largest error determines the
+    # worst one
     worst = int(numpy.where(excess == excess.max(), error, -1.0).argmax())
     off = int(numpy.count_nonzero(excess > 1.0))
     mine, its = _python_number(a[worst]), _python_number(b[worst])
-    # infinities of one sign are equal, but their difference is NaN
+    # infinities of the same sign are equal, but their difference is NaN
     distance = 0 if mine == its else abs(mine - its)
     comparison = Comparison(
         ok=not off,
@@ -71,18 +73,18 @@ def compare_elements(
     if not off:
         return comparison
     text = _message(comparison, actual, expected, dtype, allowed)
-    # the factor `_ROUNDING` was measured with the usual tolerances only
+    # `_ROUNDING` was measured only with the usual tolerances
     is_usual = rule.rtol is None and rule.atol is None and rule.noise is None
     if is_usual and dtype not in (None, "float64") and comparison.excess <= _ROUNDING:
         text += (
-            f"\n  note      {comparison.excess:.2g} times what is allowed may be rounding alone: "
+            f"\n  note      {comparison.excess:.2g} times the allowed error may be rounding alone: "
             f"xdevice parity --float64 shows whether it is, and --calibrate allows for it"
         )
     return comparison._replace(text=text)
 
 
 def _compare_objects(actual: HostLeaf, expected: HostLeaf) -> Comparison:
-    """Returns the `Comparison` of two leaves that are not numbers, such as strings or None: they agree only if they are
+    """Returns the `Comparison` of two leaves that are not numbers, such as strings or None. They agree only if they are
     equal."""
     # `is` first, because an object may be unequal to itself
     if actual.value is expected.value or bool(actual.value == expected.value):
@@ -94,8 +96,8 @@ def _compare_objects(actual: HostLeaf, expected: HostLeaf) -> Comparison:
 
 
 def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
-    """Returns a note if two leaves that differ are equal once one of them is transposed, moved by one place, put in
-    another order or multiplied by a number: the most common faults when a model or a training script is moved to
+    """Returns a note if two leaves that differ become equal once one of them is transposed, shifted by one place,
+    reordered or multiplied by a number. These are the most common faults when a model or a training script is ported to
     another framework. Otherwise returns ""."""
     if not expected.is_number:
         return ""
@@ -107,27 +109,27 @@ def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
         error, limit = _errors_of(ours.ravel(), theirs.ravel(), allowed, rule.equal_nan)
         return not (error > limit).any()
 
-    # both have the same shape here, so a transposed leaf fits only if its shape is the same backward
+    # both leaves have the same shape here, so a transposed leaf fits only if that shape is a palindrome
     if y.ndim > 1 and y.shape == y.shape[::-1] and agree(x.T, y):
         return "\n  note      they are equal if one is transposed"
     for axis, size in enumerate(y.shape):
-        # along an axis of fewer than three places, or of equal ones, a shift fits by chance
+        # along an axis with fewer than three places, or with equal slices, a shift fits by chance
         if size < 3 or (y == y.take([0], axis)).all():
             continue
-        # the arguments of `take` that leave out the last place, or the first
+        # the arguments of `take` that leave out the last place, and those that leave out the first
         first, last = (range(size - 1), axis), (range(1, size), axis)
         for where, mine, its in (("ahead of", first, last), ("behind", last, first)):
             if agree(x.take(*mine), y.take(*its)):
                 return f"\n  note      actual is one place {where} expected, along axis {axis}"
-    # ints and bools: they have so few values that another order or a factor may fit by chance
+    # ints and bools have so few different values that another order or a factor may fit by chance
     if allowed is None:
         return ""
-    # NaN is unequal to itself, so no order is found for arrays that contain it
+    # NaN is unequal to itself, so arrays that contain NaN never match in another order
     if numpy.array_equal(numpy.sort(x, axis=None), numpy.sort(y, axis=None)):
         a, b = x.astype(_common_dtype(x, y)), y.astype(_common_dtype(x, y))
         axes = [axis for axis in range(y.ndim) if _slices(a, axis) == _slices(b, axis)]
         along = f", along axis {axes[0]}" if axes else ""
-        return f"\n  note      they are the same numbers in another order{along}"
+        return f"\n  note      both have the same numbers in different orders{along}"
     ratio = _ratio(x, y)
     if ratio is None or not agree(x, ratio * y):
         return ""
@@ -135,22 +137,22 @@ def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
 
 
 def _slices(x: Any, axis: int) -> list[bytes]:
-    """The bytes of each slice along an axis, sorted. Two arrays of one dtype without NaN have the
-    same slices, in any order, exactly if these lists are equal."""
-    # 0.0 is added because it turns -0.0, which has other bytes than the equal 0.0, into 0.0
+    """Returns the bytes of each slice along an axis, sorted. Two arrays of the same dtype without NaN have the same
+    slices, in any order, exactly if these lists are equal."""
+    # adding 0.0 turns -0.0 into 0.0: the two are equal but have different bytes
     return sorted(part.tobytes() for part in numpy.moveaxis(x + 0.0, axis, 0))
 
 
 def _common_dtype(a: Any, b: Any) -> str:
-    """The dtype in which two arrays are compared. It represents the numbers of every other dtype exactly, except large
-    ints."""
+    """Returns the dtype in which two arrays are compared. It represents the numbers of every other dtype exactly,
+    except large ints."""
     return "complex128" if "c" in (a.dtype.kind, b.dtype.kind) else "float64"
 
 
 def _ratio(x: Any, y: Any) -> float | None:
-    """The number by which `y` must be multiplied to come closest to `x`; None if that number is 0 or not finite, or for
-    complex arrays. Two single numbers always have a ratio, so theirs is rounded to a whole number, or to 1 divided by a
-    whole number; None if the whole number is above `_WHOLE`."""
+    """Returns the number by which `y` must be multiplied to come closest to `x`. Returns None if that number is 0 or
+    not finite, or for complex arrays. Two single numbers always have a ratio, so that ratio is rounded to a whole
+    number or to the inverse of one; the result is None if the whole number exceeds `_WHOLE`."""
     if "c" in (x.dtype.kind, y.dtype.kind):
         return None
     ours, theirs = x.astype("float64").ravel(), y.astype("float64").ravel()
@@ -170,22 +172,22 @@ def _ratio(x: Any, y: Any) -> float | None:
     )
 
 
-# how far elements are off, for `compare_elements` and `relation`
+# errors of elements, for `compare_elements` and `relation`
 
 
 def _errors_of(a: Any, b: Any, allowed: Allowed | None, equal_nan: bool) -> tuple[Any, Any]:
-    """Returns two arrays: the absolute error of each element, and the largest error that it may have. The error of two
-    numbers that are not both finite is infinite, unless they are equal. `allowed` is None for exact dtypes."""
+    """Returns two arrays: the absolute error of each element, and the allowed error of each element. If two numbers are
+    not both finite, their error is infinite unless they are equal. `allowed` is None for exact dtypes."""
     if allowed is None:
         return _exact_errors(a, b), numpy.zeros(a.shape)
     x, y = a.astype(_common_dtype(a, b)), b.astype(_common_dtype(a, b))
     with numpy.errstate(all="ignore"):
-        # two infinities of one sign are equal, and their difference would be NaN
+        # two infinities of the same sign are equal, but their difference would be NaN
         same = x == y
         if equal_nan:
             same |= numpy.isnan(x) & numpy.isnan(y)
         size = abs(y)
-        # the largest finite number: an infinity would allow any error
+        # the largest finite number, because an infinity would allow any error
         scale = float(size.max(where=numpy.isfinite(size), initial=0.0))
         error = numpy.where(numpy.isfinite(x) & numpy.isfinite(y), abs(x - y), math.inf)
         error[same] = 0.0
@@ -195,47 +197,48 @@ def _errors_of(a: Any, b: Any, allowed: Allowed | None, equal_nan: bool) -> tupl
 
 
 def _exact_errors(a: Any, b: Any) -> Any:
-    """The absolute error of each element of two arrays of ints or bools, as floats."""
+    """Returns the absolute error of each element of two arrays of ints or bools, as floats."""
     # NumPy 1.24 compares uint64 with int64 in float64, which has 53 bits (https://github.com/numpy/numpy/issues/12525)
     if a.dtype != b.dtype:
         a, b = a.astype(object), b.astype(object)
     off = numpy.asarray(a != b, dtype=bool)
     error = numpy.zeros(a.shape)
-    # differences of NumPy's ints may overflow, and those of Python's do not
+    # differences of NumPy's ints may overflow, unlike those of Python's ints
     error[off] = abs(a[off].astype(object) - b[off].astype(object))
     return error
 
 
 def _excess(error: Any, limit: Any) -> Any:
-    """For each element, its error as a multiple of the error allowed: 0 if there is no error, and infinite if the error
-    is infinite or no error is allowed."""
+    """Returns the error of each element as a multiple of the allowed error: 0 if there is no error, and infinity if the
+    error is infinite or no error is allowed."""
     with numpy.errstate(all="ignore"):
         excess = error / limit
-    # 0 / 0, where nothing is allowed and nothing is off, is NaN: infinite here, and 0 by the last line
+    # 0 / 0, for an element without an error and with no allowed error, is NaN; this line makes it infinite, and the
+    # next one makes it 0
     excess[numpy.isinf(error) | numpy.isnan(excess)] = math.inf
     excess[error == 0] = 0.0
     return excess
 
 
 def _python_number(x: Any) -> Any:
-    """An array's element as a Python bool, int, float or complex. An ml_dtypes number, such as a bfloat16, becomes a
-    float."""
+    """Returns an array's element as a Python bool, int, float or complex. An ml_dtypes number, such as a bfloat16,
+    becomes a float."""
     x = x.item() if isinstance(x, numpy.generic) else x
     return x if isinstance(x, bool | int | complex) else float(x)
 
 
 def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
-    """The distance between two numbers in ULP, steps from one number of the dtype to the next; None if either number is
-    not finite.
+    """Returns the distance between two numbers in ULP, which are steps from one number of the dtype to the next.
+    Returns None if either number is not finite.
 
-    For complex numbers, the larger of the distances of the real and the imaginary parts.
+    For complex numbers, returns the distance of the real parts or of the imaginary parts, whichever is larger.
 
     Example:
         >>> from xdevice.twins.parity.elements import ulp_distance
         >>> ulp_distance(1.0, 1.0 + 2**-23, "float32"), ulp_distance(0.0, -0.0, "float64")
         (1, 0)
     """
-    # complex numbers have no order, so each part is counted by itself
+    # complex numbers have no order, so each part is handled separately
     if isinstance(actual, complex) or isinstance(expected, complex):
         a, b = complex(actual), complex(expected)
         real, imaginary = (
@@ -248,17 +251,17 @@ def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
 
 
 def _position_of(x: Any, dtype: str) -> int | None:
-    """The position of `x`, rounded to the dtype, in the sequence of all numbers of the dtype, counted from 0.0; None if
-    the rounded number is not finite."""
-    # a number beyond the dtype becomes an infinity, which is not counted
+    """Returns the position of `x`, rounded to the dtype, in the sequence of all numbers of the dtype, counted from 0.0;
+    None if the rounded number is not finite."""
+    # a number beyond the range of the dtype becomes an infinity, which has no position
     with numpy.errstate(over="ignore"):
         rounded = numpy.asarray(x, dtype="float64").astype(host_dtype(dtype))
     if not numpy.isfinite(rounded):
         return None
     bits = 8 * rounded.dtype.itemsize
-    # the bit patterns of floats of one sign are in the order of the floats
+    # the bit patterns of floats of the same sign are in the same order as the floats
     pattern = int(rounded.view(f"uint{bits}"))
-    # a negative number has its own bits and the sign bit: -0.0 is at 0, as 0.0 is
+    # the pattern of a negative number has the sign bit in addition; -0.0 is at position 0, like 0.0
     sign = 1 << (bits - 1)
     return pattern if pattern < sign else sign - pattern
 
@@ -273,7 +276,7 @@ def _message(
     dtype: str | None,
     allowed: Allowed | None,
 ) -> str:
-    """The text of a comparison that failed: five lines, with the two numbers of the worst element. `dtype` and
+    """Returns the text of a comparison that failed: five lines, with the two numbers of the worst element. `dtype` and
     `allowed` are None for exact dtypes."""
     place = f" at {list(result.worst)}" if result.worst else ""
     elements = "element" if result.total == 1 else "elements"
@@ -283,7 +286,7 @@ def _message(
         _number_text(result.actual, actual.dtype),
         _number_text(result.expected, expected.dtype),
     )
-    # aligned, so that the digits that differ stand below each other
+    # aligned, so that corresponding digits are below each other
     width = max(len(mine), len(its))
     error = result.abs if isinstance(result.abs, int) else f"{result.abs:.3g}"
     return (
@@ -296,5 +299,5 @@ def _message(
 
 
 def _number_text(value: Any, dtype: str) -> str:
-    """The number as text, with as many digits as are needed to distinguish numbers of its dtype."""
+    """Returns the number as a string with as many digits as are needed to distinguish numbers of its dtype."""
     return str(value) if isinstance(value, int) else f"{value:.{_DIGITS.get(dtype, 17)}g}"

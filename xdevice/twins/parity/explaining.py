@@ -1,5 +1,5 @@
-"""Explains differences in the values of a run that have a known cause: gradients that are zero except for rounding, and
-the variance that a batch norm keeps."""
+"""Explains differences between values of a run that have a known cause: gradients that are zero except for rounding,
+weights that only one program trains, and the variance that a batch norm stores."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from .record_files import RecordedCall
 
 _VANISHING: Final = 1e-5
-"""A leaf whose numbers are at most this share of the record's largest number may be rounding alone: the gradient of a
-convolution's bias before a batch norm was measured at 1e-8."""
+"""A leaf whose numbers are at most this fraction of the record's largest number may consist of rounding errors alone:
+for the gradient of a convolution's bias before a batch norm, the fraction was measured as 1e-8."""
 _ROUNDING: Final = 2.0**-23
-"""The corresponding share for one element of a leaf: the distance from 1 to the next float32 number."""
+"""The corresponding fraction for one element of a leaf: the distance from 1 to the next float32 number."""
 _UNBIASED: Final = (
     "\n  note      PyTorch's batch norms keep the unbiased variance of each batch, n / (n - 1) times what other "
     "frameworks keep"
@@ -34,14 +34,15 @@ Element = tuple[str, tuple[int, ...]]
 
 
 def element_of(comparison: Comparison) -> Element:
-    """The element that a comparison found furthest off; its index is () if the comparison names no element."""
+    """Returns the element that is furthest off according to a comparison; its index is () if the comparison names no
+    element."""
     return _without_brackets(comparison.leaf), comparison.worst or ()
 
 
 def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dict[Element, str]:
-    """Finds the elements in `wanted` that may be nothing but rounding: the element, or its whole leaf, is much smaller
-    than the largest number in one of the reference's records, `calls`. Returns a note for each such element, made from
-    the first record that shows it; other elements are left out."""
+    """Finds the elements in `wanted` that may consist of rounding errors alone: in one of the reference's records,
+    `calls`, the element or its whole leaf is much smaller than the largest number. Returns a note for each such
+    element, based on the first record that shows this; other elements are left out."""
     notes: dict[Element, str] = {}
     for call in calls:
         arrays = {
@@ -51,7 +52,7 @@ def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dic
         largest = max(map(_largest, arrays.values()), default=0.0)
         for path, index in wanted:
             array = arrays.get(path)
-            # this record may lack the leaf, or have it in a shape without this index
+            # this record may lack the leaf, or the shape of the leaf may have no such index
             if (
                 array is None
                 or len(index) != array.ndim
@@ -74,9 +75,9 @@ def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dic
 
 
 def explain(comparison: Comparison, notes: Mapping[Element, str]) -> Comparison:
-    """Returns the comparison. If values differ for a known reason, a note is added to its text: the note about the
-    element in `notes`, which `vanishing` has returned, or else the note about the variance of a batch norm. Any other
-    comparison is returned unchanged."""
+    """Returns the comparison, with a note added to its text if the values differ for a known reason. The note comes
+    from `notes`, the result of `vanishing`, if that has an entry for the element; otherwise it is the note about the
+    variance of a batch norm, if the leaf is such a variance. Any other comparison is returned unchanged."""
     if comparison.problem != "values":
         return comparison
     default = _UNBIASED if _without_brackets(comparison.leaf).endswith(VARIANCE) else ""
@@ -87,8 +88,8 @@ def explain(comparison: Comparison, notes: Mapping[Element, str]) -> Comparison:
 
 def unchanged_on_one_side(path: str, pairs: list[tuple[RecordedCall, RecordedCall]]) -> str:
     """Returns a note if a leaf, such as a weight, has changed since step 0 in one program but not in the other;
-    otherwise "". `pairs` has two records for each program, the actual one first: those of step 0 and of the step to
-    explain."""
+    otherwise "". `pairs` contains two records of each program, those of step 0 and of the step to explain; the actual
+    program comes first."""
     # for each program, whether the leaf's numbers differ between its two records
     changed = [
         not numpy.array_equal(
@@ -96,34 +97,34 @@ def unchanged_on_one_side(path: str, pairs: list[tuple[RecordedCall, RecordedCal
         )
         for pair in pairs
     ]
-    # both programs train the leaf, or neither does
+    # either both programs train the leaf, or neither does
     if changed[0] == changed[1]:
         return ""
     unchanged_side = ("actual", "expected")[changed.index(False)]
     return (
-        f"\n  note      it has not changed since step 0 in {unchanged_side}, but has in the other; it may be frozen "
-        f"there, or missing from the optimizer"
+        f"\n  note      it has not changed since step 0 in {unchanged_side}, although it has in the other program; it "
+        f"may be frozen there, or missing from the optimizer"
     )
 
 
 def is_statistic(path: str) -> bool:
-    """Whether a leaf has the name of a mean or variance that a batch norm keeps."""
+    """Whether a leaf has the name of a mean or variance that a batch norm stores."""
     return _without_brackets(path).endswith((MEAN, VARIANCE))
 
 
 def _without_brackets(path: str) -> str:
-    """A path without the brackets and quotes at its ends: `w` for `['w']`."""
+    """Returns a path without the brackets and quotes at its ends: `w` for `['w']`."""
     return path.strip("[]'\"")
 
 
 def _is_float(leaf: HostLeaf) -> bool:
-    """Whether a leaf is an array of float or complex numbers that is not empty."""
+    """Whether a leaf is a non-empty array of float or complex numbers."""
     value = leaf.value
     return isinstance(value, numpy.ndarray) and value.dtype.kind in "fc" and value.size > 0
 
 
 def _largest(array: Any) -> float:
-    """The largest absolute value in an array; 0 if that value is not finite."""
+    """Returns the largest absolute value in an array; 0 if that value is not finite."""
     size = float(abs(array).max())
     # an infinity would make every other leaf look negligible
     return size if math.isfinite(size) else 0.0

@@ -1,5 +1,4 @@
-"""Reads the leaves of a value (its tensors, variables and numbers) into host memory, for comparisons and
-recordings."""
+"""Reads the leaves of a value (its tensors, variables and numbers) into host memory for comparisons and recordings."""
 
 from __future__ import annotations
 
@@ -19,19 +18,20 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 NUMBERS = (bool, int, float, complex)
-"""The types of Python's own numbers. A number has no dtype: it takes the dtype of the tensor it is compared with."""
+"""The types of Python's own numbers. Such a number has no dtype: it adopts the dtype of the tensor with which it is
+compared."""
 PYTHON = "Python"
 """The owner of a leaf that is not a tensor."""
 
 
 class HostLeaf(NamedTuple):
-    """One leaf, with its value in host memory: a tensor, a variable of a model, or an object that is not a tensor,
-    such as a number."""
+    """A leaf with its value in host memory. The leaf is a tensor, a variable of a model, or an object that is not a
+    tensor, such as a number."""
 
     path: str
-    """The path of the leaf in the value: `['x'][1]`; empty if the value itself is a tensor."""
+    """The path of the leaf in the value, such as `['x'][1]`; empty if the value itself is a tensor."""
     value: Any
-    """A NumPy array, which may share the tensor's memory; or the object itself, if it is not a tensor."""
+    """A NumPy array, which may share the tensor's memory; or the object itself if it is not a tensor."""
     dtype: str
     """The dtype, such as `float32`; for an object that is not a tensor, the name of its type, such as `float`."""
     device: str | None
@@ -39,8 +39,8 @@ class HostLeaf(NamedTuple):
     owner: str
     """The tensor's framework with its version, such as `torch 2.13.0`; `PYTHON` for an object that is not a tensor."""
     origin: str = ""
-    """The parameter's name in its own model if it is compared under a different name, that of the other model;
-    otherwise ""."""
+    """The parameter's name in its own model if the parameter is compared under its name in the other model; otherwise
+    ""."""
 
     @property
     def is_number(self) -> bool:
@@ -49,13 +49,13 @@ class HostLeaf(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the array; () for an object that is not an array."""
+        """The shape of the array; () if the value is not an array."""
         return tuple(self.value.shape) if isinstance(self.value, numpy.ndarray) else ()
 
     @property
     def source(self) -> str:
-        """Where the leaf comes from, for messages: its framework with the version, preceded by `origin` if there is
-        one."""
+        """The origin of the leaf for messages: its framework with the version, preceded by the name in `origin` if
+        there is one."""
         return f"{self.origin} of {self.owner}" if self.origin else self.owner
 
 
@@ -65,32 +65,32 @@ def read_leaves(x: object) -> list[HostLeaf]:
 
     Raises:
         UnsupportedError: if a tensor is symbolic. NotBuiltError: if a model has no variables yet.
-        ContainerError: if a container contains itself, or if an object that holds tensors has a type that xdevice
+        ContainerError: if a container contains itself, or if an object that contains tensors has a type that xdevice
             cannot walk.
     """
     return [host_leaf for leaf in leaves(x) for host_leaf in read_leaf(leaf.path, leaf.value)]
 
 
 def leaves(x: object) -> list[trees.Leaf]:
-    """The leaves of a container, in which a model counts as one leaf. If `x` is a tensor or a model, it is the only
-    leaf."""
-    # a model may be a container for `trees`, and is one leaf here
+    """Returns the leaves of a container, in which each model is treated as one leaf. If `x` is a tensor or a model, `x`
+    itself is the only leaf."""
+    # `trees` may treat a model as a container, but here a model is one leaf
     is_leaf = registry.kind_of(type(x)) is not None or owners.backend_of_model(x) is not None
     return [trees.Leaf("", x)] if is_leaf else trees.leaves(x)
 
 
 def read_leaf(path: str, x: Any) -> Iterator[HostLeaf]:
-    """Yields the tensor or other object `x` as a leaf with this path. For a model, yields a leaf for each variable,
-    whose path continues with the variable's name. Raises the same errors as `read_leaves`."""
+    """Yields the tensor or other object `x` as a leaf with this path. For a model, yields a leaf for each variable; the
+    path of such a leaf is `path` followed by the variable's name. Raises the same errors as `read_leaves`."""
     backend, kind = registry.kind_of(type(x)) or (None, None)
-    # first, because a module of Flax or Equinox has no backend in `registry.kind_of`, and a single variable may be a
-    # model
+    # checked first, because `registry.kind_of` finds no backend for a module of Flax or Equinox, and because a single
+    # variable may be a model
     if model_backend := owners.backend_of_model(x):
         for name, variable in model_backend.variables(x):
             yield read_tensor(model_backend, joined(path, name), variable)
     elif backend is None:
-        # raises an error for an object of an unknown type that holds tensors, which would
-        # otherwise be compared by its `==`
+        # raises an error for an object of an unknown type that contains tensors, which would otherwise be compared by
+        # `==`
         trees.refuse_stranger(path, trees.stranger(x))
         # a scalar of NumPy has a dtype, and Python's own numbers have none
         if isinstance(x, numpy.generic):
@@ -106,26 +106,26 @@ def read_leaf(path: str, x: Any) -> Iterator[HostLeaf]:
 
 
 def read_tensor(backend: Backend, path: str, x: Any) -> HostLeaf:
-    """Returns a tensor, or a variable of a model, as a leaf with this path, with its values in host memory. If the
-    tensor is not on one known device, the leaf's `device` is a text that says so."""
+    """Returns a tensor, or a variable of a model, as a leaf with this path and with its values in host memory. If the
+    tensor is not on a single known device, the leaf's `device` is a message that says so."""
     array = numpy.asarray(backend.to_numpy(x))
     try:
         device = str(backend.device_of(x))
     except UnsupportedError as error:
-        # the tensor is on several devices, or on one of an unknown kind. A text says so, because only
-        # check_device compares the device
+        # the tensor is on several devices, or on a device of an unknown kind. A message replaces the device instead of
+        # an error, because the device matters only for check_device
         device = f"no one device ({error})"
     return HostLeaf(path, array, array.dtype.name, device, f"{backend.name} {backend.version}")
 
 
 def joined(path: str, name: str) -> str:
-    """A path followed by a dot and a name; only the name if the path is empty."""
+    """Returns a path followed by a dot and a name; only the name if the path is empty."""
     return f"{path}.{name}".lstrip(".")
 
 
 def unique_paths(leaves: Sequence[HostLeaf] | Sequence[trees.Leaf]) -> list[str]:
-    """The leaves' paths, made unique: two keys of a dict may have the same text, and the second path then gets a
-    number."""
+    """Returns the leaves' paths, made unique: two keys of a dict may look the same as strings, and a number is then
+    added to the second path."""
     counts: dict[str, int] = {}
     paths = []
     for leaf in leaves:

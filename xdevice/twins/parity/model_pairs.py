@@ -1,10 +1,10 @@
-"""Reads two values for a comparison. If they are models with different layers, the state of one model is first
+"""Reads two values for a comparison. If the values are models with different layers, the state of one model is first
 converted to the names and layouts of the other. With `inputs=`, both models run, and their outputs are read.
 
-If parameters were paired by name, a square kernel that should be transposed would be compared untransposed, and a
-parameter that the two models name differently would seem to be missing. So `convert_state` pairs the layers, and a
-parameter that it cannot map is reported as a difference. Parameters are paired by their names only if each belongs to
-the same kind of layer in both models, in the same layout.
+If parameters were paired by name, a square kernel that should be transposed would be compared without transposing it,
+and a parameter with different names in the two models would seem to be missing. Therefore `convert_state` pairs the
+layers, and a parameter that it cannot map is reported as a difference. Parameters are paired by name only if, in both
+models, each name belongs to the same kind of layer in the same layout.
 """
 
 from __future__ import annotations
@@ -59,24 +59,23 @@ if TYPE_CHECKING:
 
 
 class ReadPair(NamedTuple):
-    """The leaves of two values that are to be compared; leaves that belong together have the same path."""
+    """The leaves of two values that are to be compared. Corresponding leaves have the same path."""
 
     actual: list[HostLeaf]
     expected: list[HostLeaf]
     unmapped: dict[str, str]
-    """Maps the path of each parameter that has no counterpart in the other model to the
-    reason."""
-    settings: list[str] = []  # noqa: RUF012  # a NamedTuple's default, which nobody changes
-    """Lines about settings of the two models that differ, or that could not be compared: because of them, the models
-    may give different outputs although their parameters are equal."""
+    """The reason for each parameter that has no counterpart in the other model, by the parameter's path."""
+    settings: list[str] = []  # noqa: RUF012  # the default of a NamedTuple, which nothing modifies
+    """Lines about settings of the two models that differ or could not be compared. Such settings may be the reason why
+    models with equal parameters give different outputs."""
     stated_by_both: list[str] = []  # noqa: RUF012
-    """The lines of `settings` about values that both models state, and that therefore certainly differ."""
+    """The lines in `settings` about values that both models state, which therefore certainly differ."""
     modes: list[str] = []  # noqa: RUF012
-    """A line for each pair of models whose modes differ (training or evaluation) or could not be compared. That alone
-    is not a difference: the mode changes with each epoch."""
+    """A line for each pair of models whose modes (training or evaluation) differ or could not be compared. A different
+    mode alone does not make two models different, because the mode changes in each epoch."""
 
     def swapped(self) -> ReadPair:
-        """The same pair with `actual` and `expected` exchanged."""
+        """Returns the same pair with `actual` and `expected` exchanged."""
         return self._replace(actual=self.expected, expected=self.actual)
 
 
@@ -89,12 +88,12 @@ class _LayeredModel(NamedTuple):
 
     @property
     def parts(self) -> list[Part]:
-        """The parts of all layers: their parameters, with the rules for their layouts."""
+        """The parts of all layers. A part is a parameter with the rule for its layout."""
         return [part for layer in self.layers for part in layer.parts]
 
     def places(self) -> dict[str, _ParameterPlace]:
         """Returns a dict that maps the name of each parameter of a known layer to its `_ParameterPlace`."""
-        # read once: a model's variables are found by a walk over all its modules
+        # called only once, because it walks over all modules of the model to find the variables
         variables = dict(self.backend.variables(self.itself))
         return {
             part.name: _ParameterPlace(layer.kind, part, tuple(variables[part.name].shape))
@@ -104,7 +103,8 @@ class _LayeredModel(NamedTuple):
 
 
 class _ParameterPlace(NamedTuple):
-    """Where a parameter belongs: the kind of its layer and its part in that layer; and the parameter's shape."""
+    """The kind of the layer to which a parameter belongs, the part of that layer that the parameter is, and the
+    parameter's shape."""
 
     kind: str
     part: Part
@@ -115,38 +115,40 @@ class _ParameterPlace(NamedTuple):
         rule, other_rule = self.part.rule, other.part.rule
         if (self.kind, self.part.of) != (other.kind, other.part.of):
             return False
-        # most rules are constants that many layers share, so this is quick
+        # a shortcut: most rules are constants that many layers share
         if rule is other_rule:
             return True
-        # other rules are made for one layer: two of them are compared by what they do to numbers
+        # any other rule was made for a single layer, and two such rules are compared by their effect on numbers
         if self.shape != other.shape or rule.refusal != other_rule.refusal:
             return False
-        # all different: if both rules put each number at the same place, the layouts are the same
+        # the numbers are all different: if both rules put each number at the same place, the layouts are the same
         numbers = numpy.arange(math.prod(self.shape)).reshape(self.shape)
         pairs = zip(rule.canonical(numbers), other_rule.canonical(numbers), strict=True)
         return all(numpy.array_equal(mine, its) for mine, its in pairs)
 
 
 def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> ReadPair:
-    """Reads every leaf of both values into host memory. Two models whose parameters differ in name or layout are both
-    read in the names and layouts of one of the two. Layers at the paths in `skip` are left out.
+    """Reads every leaf of both values into host memory. If the parameters of two models differ in name or layout, both
+    models are read with the names and layouts of one of the two. Layers at the paths in `skip` are left out.
 
     Raises:
-        UnsupportedError: if a tensor is symbolic. NotBuiltError: if a model has no variables yet. ContainerError: if a
-            container contains itself or cannot be walked. DTypeError: if the other framework lacks the dtype of a
-            model. ArgumentError: if `skip` is given and the values are not two models.
+        UnsupportedError: if a tensor is symbolic.
+        NotBuiltError: if a model has no variables yet.
+        ContainerError: if a container contains itself or cannot be walked.
+        DTypeError: if the other framework lacks the dtype of a model.
+        ArgumentError: if `skip` has paths and the values are not two models.
     """
     if skip and None in (_with_layers(actual), _with_layers(expected)):
         raise ArgumentError(
-            "skip= lists layers to leave out when two models are compared, but got other values; pass two models"
+            "skip= lists layers to leave out when two models are compared, but these values are not two models"
         )
-    # the leaves are listed before anything is read, so that two models at one path are still
-    # models when they are matched
+    # the leaves are listed before anything is read, so that two models at the same path are still models when they are
+    # matched
     ours, theirs = _unread_leaves(actual, expected), _unread_leaves(expected, actual)
-    # with new lists, because they are extended below, and all pairs share the default ones
+    # new lists are passed, because the lists are extended below and the default lists are shared by all pairs
     whole = ReadPair([], [], {}, [], [], [])
     for key, (path, value) in ours.items():
-        # `pop` leaves in `theirs` what `actual` lacks
+        # after all calls of `pop`, `theirs` contains only the leaves that `actual` lacks
         pair = (
             _read_matching(path, value, theirs.pop(key).value, skip)
             if key in theirs
@@ -155,22 +157,22 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
         whole.actual.extend(pair.actual)
         whole.expected.extend(pair.expected)
         whole.unmapped.update(pair.unmapped)
-        # the fields from `settings` on are lists of lines, to which the path of the pair is added
+        # `settings` and all later fields are lists of lines, to each of which the path of the pair is added
         for lines, of_pair in zip(whole[3:], pair[3:], strict=True):
             lines.extend(joined(path, line) for line in of_pair)
-    # leaves that only `expected` has: the comparison of paths reports them
+    # the leaves that only `expected` has; the comparison of paths reports these leaves
     for path, value in theirs.values():
         whole.expected.extend(read_leaf(path, value))
     return whole
 
 
 def _modes(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
-    """A list of one line if only one of two models (`ours` is the actual one) is in training mode, or if only one
-    states its mode; otherwise an empty list."""
+    """Returns a list with one line if only one of two models (`ours` is the actual one) is in training mode, or if only
+    one of them states its mode. Otherwise returns an empty list."""
     our_mode, their_mode = (model.backend.is_training(model.itself) for model in (ours, theirs))
     if our_mode == their_mode:
         return []
-    # a Keras model gets the mode as an argument of each call, so it has none that could be read
+    # a Keras model has no mode that could be read, because each call passes the mode as an argument
     if our_mode is None or their_mode is None:
         silent = (ours if our_mode is None else theirs).backend.name
         return [
@@ -183,14 +185,14 @@ def _modes(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
 def read_settings(
     actual: object, expected: object, names: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
-    """Returns two lists of lines about settings that differ between two models, or could not be compared: all lines,
-    and those about settings that both models state. `names` maps layers of `actual` to those of `expected`. Both lists
-    are empty if a value has no layers. Neither model is run."""
+    """Returns two lists of lines about settings that differ between two models or could not be compared: all such
+    lines, and only the lines about settings that both models state. `names` maps layers of `actual` to layers of
+    `expected`. Both lists are empty if a value has no layers. Neither model runs."""
     ours, theirs = _with_layers(actual), _with_layers(expected)
     if ours is None or theirs is None:
         return [], []
-    # the same kinds of layers under the same names: their settings can be compared without
-    # pairing, and those that only one model states are left out, so both lists are the same
+    # both models have the same kinds of layers under the same names, so their settings can be compared without pairing.
+    # Settings that only one model states are left out, so both lists are the same
     if ours.backend is theirs.backend and not names and _are_laid_out_alike(ours, theirs):
         lines = differing_layers(ours.backend, actual, expected)
         return lines, lines
@@ -200,23 +202,23 @@ def read_settings(
             ours.itself, theirs.backend, like=theirs.itself, names=dict(names), device="cpu"
         )
     except XDeviceError as error:
-        # not an error here, because the outputs may agree nevertheless
+        # this is not an error here, because the outputs may agree nevertheless
         return [
-            f"not compared: the settings of the layers, because they could not be paired: {_first_line(error)}"
+            f"not compared: the settings of the layers, because the layers could not be paired: {_first_line(error)}"
         ], []
     dtypes = _dtype_difference(ours, theirs)
     return [*dtypes, *state.settings], [*dtypes, *state.stated_by_both]
 
 
 def _first_line(error: XDeviceError) -> str:
-    """The first line of an error's message."""
+    """Returns the first line of an error's message."""
     # the other lines are advice about convert_state, which the user has not called
     return str(error).partition("\n")[0]
 
 
 def _dtype_difference(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
-    """A list of one line with the float dtypes of the two models' parameters if these differ; otherwise an empty
-    list."""
+    """Returns a list with one line about the float dtypes of the two models' parameters if these dtypes differ;
+    otherwise an empty list."""
     our_dtypes, their_dtypes = (
         sorted(
             {
@@ -241,8 +243,9 @@ def _is_float(dtype: str) -> bool:
 
 
 def _unread_leaves(x: object, counterpart: object) -> dict[str, Leaf]:
-    """The leaves of the value `x` by their paths, made unique. A `State`, which is a dict, is one leaf if
-    `counterpart`, the value that it is compared with, is a model of the state's framework."""
+    """Returns the leaves of the value `x` by their paths, which are made unique. `counterpart` is the value with which
+    `x` is compared. A `State`, which is a dict, is treated as one leaf if `counterpart` is a model of the state's
+    framework."""
     model = _with_layers(counterpart) if isinstance(x, State) else None
     # any other `State` is compared as a dict of tensors
     is_one_leaf = isinstance(x, State) and model is not None and x.backend == model.backend.name
@@ -251,25 +254,26 @@ def _unread_leaves(x: object, counterpart: object) -> dict[str, Leaf]:
 
 
 def _with_layers(x: object) -> _LayeredModel | None:
-    """The model `x` with its layers; None if `x` has no layers, such as a tensor, a variable or an optimizer."""
+    """Returns the model `x` with its layers; None if `x` has no layers, like a tensor, a variable or an optimizer."""
     backend = owners.backend_of_model(x)
     if backend is None:
         return None
     try:
         return _LayeredModel(backend, x, list(backend.layers(x)))
     except AbsentNameError:
-        # also an `UnsupportedError`, but it says that this version of the framework lacks a private
-        # name, not that `x` has no layers
+        # this is an `UnsupportedError` too, but it means that this version of the framework lacks a private name, and
+        # not that `x` has no layers
         raise
     except UnsupportedError:
         return None
 
 
 def _read_matching(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPair:
-    """Reads two values that have the same path. If one of two models has to be converted, both are read under the other
-    model's names; any other values are read under their own names. Layers at the paths in `skip` are left out."""
+    """Reads two values that have the same path. If the values are two models and one of them has to be converted, both
+    are read under the other model's names; any other values are read under their own names. Layers at the paths in
+    `skip` are left out."""
     ours, theirs = _with_layers(actual), _with_layers(expected)
-    # a `State` has the names of the model that it was converted for already
+    # a `State` already has the names of the model for which it was converted
     if isinstance(actual, State) and theirs is not None:
         return _read_with_state(path, actual, theirs)
     if isinstance(expected, State) and ours is not None:
@@ -278,19 +282,19 @@ def _read_matching(path: str, actual: Any, expected: Any, skip: Sequence[str]) -
         return _read_unconverted(
             path, actual, expected, {}, _optimizer_settings(actual, expected)
         )
-    # the same names in the same layouts need no conversion; settings are compared, because the
-    # numbers do not show them
+    # models with the same names in the same layouts need no conversion; their settings are compared too, because the
+    # parameters do not reveal settings
     if ours.backend is theirs.backend and not skip and _are_laid_out_alike(ours, theirs):
         lines = differing_layers(ours.backend, actual, expected)
         pair = _read_unconverted(path, actual, expected, {}, lines)
-    # one direction may be impossible, because a parameter cannot be split
+    # conversion may be impossible in one direction, because a parameter cannot be split
     elif _is_expected_converted(ours, theirs):
         pair = _read_converted(path, theirs, ours, skip).swapped()
     else:
         pair = _read_converted(path, ours, theirs, skip)
     if pair.unmapped and ours.backend is theirs.backend:
-        # for two models of one framework, the lines about their layers say more than the names of the parameters that
-        # one of them lacks. These names stay if there are no such lines
+        # for two models of the same framework, lines about the layers are more helpful than the names of the parameters
+        # that one model lacks. The names are reported only if there are no such lines
         lines = differing_layers(ours.backend, actual, expected)
         pair = pair._replace(unmapped=_texts_by_path(path, lines) or pair.unmapped)
     return pair._replace(modes=_modes(ours, theirs))
@@ -299,16 +303,16 @@ def _read_matching(path: str, actual: Any, expected: Any, skip: Sequence[str]) -
 def _read_unconverted(
     path: str, actual: Any, expected: Any, unmapped: dict[str, str], settings: list[str]
 ) -> ReadPair:
-    """Returns the leaves of both values under their own names, with `unmapped` and with `settings`: lines about
-    settings that both values state."""
+    """Returns the leaves of both values under their own names, together with `unmapped` and `settings`. `settings`
+    contains lines about settings that both values state."""
     ours, theirs = (list(read_leaf(path, x)) for x in (actual, expected))
     return ReadPair(ours, theirs, unmapped, settings, settings)
 
 
 def _optimizer_settings(actual: Any, expected: Any) -> list[str]:
     """Returns a line for each difference between two optimizers. The list is empty for other values, and for optimizers
-    whose formula is not known."""
-    # an optimizer counts as a model here, one without layers
+    with an unknown formula."""
+    # the registry treats an optimizer as a model without layers
     kinds = [registry.kind_of(type(x)) for x in (actual, expected)]
     if not all(kind is not None and kind.kind == "model" for kind in kinds):
         return []
@@ -320,7 +324,8 @@ def _optimizer_settings(actual: Any, expected: Any) -> list[str]:
 
 def _texts_by_path(path: str, lines: list[str]) -> dict[str, str]:
     """Returns lines such as `0: eps is 1e-05, expected 0.001` as a dict. Each key is `path` joined with the path of a
-    layer. Its value is the rest of the line about that layer, or of all such lines."""
+    layer. The value is the rest of the line about that layer; if there are several such lines, their rests are
+    joined."""
     texts: dict[str, str] = {}
     for line in lines:
         # a line begins with its layer's path and a colon
@@ -330,9 +335,9 @@ def _texts_by_path(path: str, lines: list[str]) -> dict[str, str]:
 
 
 def _are_laid_out_alike(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
-    """Whether both models have parameters of the same names, and each belongs to the same kind of layer in both, in the
-    same layout. Names alone do not suffice: PyTorch's Linear and the Conv1D of transformers have the same names, but
-    one has its weight transposed."""
+    """Whether both models have parameters with the same names, and each name belongs to the same kind of layer in the
+    same layout in both models. Equal names do not suffice: the parameters of PyTorch's Linear and of the Conv1D in
+    transformers have the same names, but one of these classes stores its weight transposed."""
     our_places, their_places = ours.places(), theirs.places()
     if our_places.keys() != their_places.keys():
         return False
@@ -340,11 +345,11 @@ def _are_laid_out_alike(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
 
 
 def _is_expected_converted(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
-    """Whether `theirs` (the expected model) must be converted to `ours`, and not `ours` to `theirs`: because a
-    parameter of `ours` is the sum of two biases, or the product of a weight norm, and cannot be split into the two
+    """Whether `theirs` (the expected model) must be converted to `ours`, because the opposite direction is impossible:
+    a parameter of `ours` is the sum of two biases, or the product of a weight norm, and cannot be split into the two
     parameters of `theirs`."""
-    # a weight norm keeps a weight in two parts, of which the first is counted; the model with
-    # more of them is converted
+    # a weight norm stores a weight as two parts, and its first parts are counted here; the model with more weight norms
+    # is converted
     our_norms, their_norms = (
         sum(part.of == layouts.NORMED[:1] for part in model.parts) for model in (ours, theirs)
     )
@@ -354,41 +359,42 @@ def _is_expected_converted(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
 def _read_converted(
     path: str, source: _LayeredModel, target: _LayeredModel, skip: Sequence[str]
 ) -> ReadPair:
-    """Reads two models, `source` in the names and layouts of `target`. If a parameter has no counterpart, both are read
-    under their own names, and `unmapped` gives the reason. Layers at the paths of `skip` are left out."""
+    """Reads two models, `source` with the names and layouts of `target`. If a parameter has no counterpart, both models
+    are read under their own names, and `unmapped` gives the reason. Layers at the paths in `skip` are left out."""
     try:
-        # on the CPU, because both are compared on the host
+        # on the CPU, because both models are compared on the host
         state = convert_state(
             source.itself, target.backend, like=target.itself, device="cpu", skip=skip
         )
     except StateError as error:
         return _read_unconverted(path, source.itself, target.itself, {path: str(error)}, [])
-    # under the models' own names, which users find in their code
+    # the models' own names are used, which users find in their code
     if state.unmapped:
         unmapped = {joined(path, name): why for name, why in state.unmapped.items()}
         return _read_unconverted(path, source.itself, target.itself, unmapped, [])
     variables = dict(source.backend.variables(source.itself))
     converted = []
     for name, tensor in state.items():
-        # one parameter may be made of several: a bias of two biases. The first one has the device
+        # a parameter may be made from several parameters, such as a bias from two biases; the first of these has the
+        # device
         origins = state.origins[name]
         leaf = read_tensor(source.backend, joined(path, name), variables[origins[0]])
         origin = " and ".join(origins)
         value = target.backend.to_numpy(tensor)
-        # the device and the dtype stay those of the source, for check_device and check_dtype
+        # the device and the dtype of the source are kept for check_device and check_dtype
         converted.append(leaf._replace(value=value, origin=origin if origin != name else ""))
     needed = _read_needed(path, target, state)
     return ReadPair(converted, needed, {}, state.settings, state.stated_by_both)
 
 
 def _read_with_state(path: str, state: State, model: _LayeredModel) -> ReadPair:
-    """Reads a `State`, and the model that it was converted for, under the model's names. In the result, `actual` has
-    the tensors of the state."""
+    """Reads a `State` and the model for which it was converted, under the model's names. In the result, `actual`
+    contains the tensors of the state."""
     tensors = [
         read_tensor(model.backend, joined(path, name), value) for name, value in state.items()
     ]
     unmapped = {
-        # the state has a tensor for it anyway, so it can be compared
+        # a name for which the state has a tensor nevertheless can be compared
         joined(path, name): why
         for name, why in state.unmapped.items()
         if name not in state
@@ -397,11 +403,11 @@ def _read_with_state(path: str, state: State, model: _LayeredModel) -> ReadPair:
 
 
 def _read_needed(path: str, model: _LayeredModel, state: State) -> list[HostLeaf]:
-    """Reads the variables of a model that `state` must contain: all except PyTorch's counts of batches and the skipped
-    variables. A shared variable is read only once."""
+    """Reads the variables of a model that `state` must contain: all variables except PyTorch's counts of batches and
+    the skipped ones. A shared variable is read only once."""
     variables = dict(model.backend.variables(model.itself))
     counters = {part.name for part in model.parts if part.of == (layouts.COUNTER,)}
-    # a variable that the model has under two names is in the state under one of them
+    # if the model has a variable under two names, the state contains one of these names
     present = {id(variables[name]) for name in state if name in variables}
     return [
         read_tensor(model.backend, joined(path, name), variable)
@@ -411,12 +417,12 @@ def _read_needed(path: str, model: _LayeredModel, state: State) -> list[HostLeaf
     ]
 
 
-# comparing by inputs=: the outputs of two models, and where they begin to differ
+# comparing with inputs=: the outputs of two models, and the place where the models start to differ
 
 
 class ModelOutputs(NamedTuple):
-    """The outputs of two models or functions for the same inputs, and the traces of the two runs. Made by `run_pair`;
-    `names` maps layers or logged names of `actual` to those of `expected`."""
+    """The outputs of two models or functions for the same inputs, and the traces of the two runs, as returned by
+    `run_pair`. `names` maps layers or logged names of `actual` to those of `expected`."""
 
     actual: list[HostLeaf]
     expected: list[HostLeaf]
@@ -425,19 +431,19 @@ class ModelOutputs(NamedTuple):
 
     def aligned(self, ours: HostLeaf, theirs: HostLeaf) -> HostLeaf:
         """Returns `ours`, an output of the actual model, with the path of `theirs`, an output of the expected model,
-        and with its channels on the axis where `theirs` has them."""
+        and with its channels on the same axis as in `theirs`."""
         channels_last = self.runs[0].has_channels_last, self.runs[1].has_channels_last
         value = distances.aligned(ours.value, theirs.value, channels_last)
         return ours._replace(path=theirs.path, value=value)
 
     def where(self) -> str:
-        """Returns a text that names the first layer whose output differs between two models. If one of the two is a
-        function, it names the first operation that differs. Called when the outputs differ."""
+        """Returns a message that names the first layer whose output differs between the two models, or, if one of the
+        two is a function, the first operation that differs. Must be called only if the outputs differ."""
         # a function has no layers to pair, only operations
         if any(run.subject.is_function for run in self.runs):
             return parting.where(*self.runs, self.names)
         try:
-            # after the run, because it may have built lazy layers
+            # read after the run, because the run may have built lazy layers
             source, target = (read_model(run.backend, run.trace.model) for run in self.runs)
             pairs = pair_layers(source, target, self.names)
         except StateError as error:
@@ -449,27 +455,27 @@ class ModelOutputs(NamedTuple):
         runs = TwoRuns(ours, theirs, pairs)
         if first := runs.first_difference():
             return first.text
-        # without pairs of outputs, it is not known that anything differs but their number
+        # outputs of different numbers were not compared, so nothing but the number is known to differ
         if len(self.actual) != len(self.expected):
             return "all layers agree"
-        # each layer is within the limit, so small errors have added up
+        # each layer is within the limit, so the cause is an accumulation of small errors
         first = runs.first_difference(strict=True)
         most = f"no layer is off by more than {runs.limit:g} of its largest value, so rounding alone may be the cause"
         return f"{most}; where the error grows most, {first.text if first else 'nothing'}"
 
 
 def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) -> ModelOutputs:
-    """Runs both models, or functions, on `inputs`, and copies their outputs to the host. If both return the same
-    number of tensors, the channels of the outputs of `actual` are moved to the axis where `expected` has them. `names`
-    maps layers or logged names of `actual` to those of `expected`.
+    """Runs both models or functions on `inputs`, and copies their outputs to the host. If both return the same number
+    of tensors, the channels of the outputs of `actual` are moved to the same axis as in `expected`. `names` maps layers
+    or logged names of `actual` to those of `expected`.
 
     Raises:
-        NotATensorError: if an argument is neither a model nor a function, or if `inputs` holds anything but tensors.
+        NotATensorError: if an argument is neither a model nor a function, or if `inputs` contains anything but tensors.
         ArgumentError: if a function's framework is unclear, or if a model fails on `inputs`.
         DTypeError, UnsupportedError: if a backend lacks the dtype of an input, or cannot call its models with `inputs`.
     """
     runs = model_runs.run_both(actual, expected, inputs)
-    # numbers and None, which a model may return too, are not compared
+    # a model may also return numbers and None, which are not compared
     ours, theirs = (
         [leaf for leaf in read_leaves(run.result) if leaf.owner != PYTHON] for run in runs
     )

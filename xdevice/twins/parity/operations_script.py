@@ -1,8 +1,8 @@
-"""`python -m xdevice.twins.parity.operations_script script.py`: runs a script as Python does, and saves the operations
-that it runs and the gradients that it computes, with the numbers (`xdevice.twins.tracing.operations`).
+"""`python -m xdevice.twins.parity.operations_script script.py` runs a script as Python does, and saves the operations
+that the script runs and the gradients that it computes, with their numbers (`xdevice.twins.tracing.operations`).
 
-They are written into the folder `operations` next to the recording when the program ends: `operations.json` has the
-names, lines and keys, `arrays.npz` the numbers by their keys.
+The operations and gradients are written into the folder `operations` next to the recording when the program ends. The
+file `operations.json` contains names, lines and keys, and `arrays.npz` contains the numbers by their keys.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ARRAYS: Final = "arrays.npz"
 
 
 def read(folder: Path) -> Log | None:
-    """Reads the operations that a backend's process has saved in its folder. Returns None if there are none.
+    """Reads the operations that a backend's process has saved in its folder. Returns None if no operations were saved.
 
     Raises:
         RecordingError: if the files are damaged.
@@ -53,11 +53,11 @@ def read(folder: Path) -> Log | None:
             Operation(name, line, tuple(inputs), tuple(outputs), is_backward)
             for name, line, inputs, outputs, is_backward in about["operations"]
         ]
-        # JSON has turned tuples into lists, so the named tuples are made again
+        # JSON has turned tuples into lists, so the named tuples are created again
         log.gradients = [Gradient(*row) for row in about["gradients"]]
         log.roots, log.is_full = about["roots"], about["is_full"]
         with numpy.load(path.with_name(_ARRAYS), allow_pickle=False) as arrays:
-            # `savez` numbers the arrays, so their order gives each its key
+            # `savez` numbers the arrays, so each array is matched with its key by order
             log.arrays = dict(
                 zip(about["keys"], (arrays[name] for name in arrays.files), strict=True)
             )
@@ -65,7 +65,7 @@ def read(folder: Path) -> Log | None:
 
 
 def _write(log: Log, folder: Path) -> None:
-    """Writes the operations into a folder, the one that `read` looks for."""
+    """Writes the operations into `folder`, which is the folder that `read` looks for."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _ARRAYS).open("wb") as file:
         numpy.savez(file, *log.arrays.values())
@@ -77,21 +77,22 @@ def _write(log: Log, folder: Path) -> None:
 
 
 def _naming(backend: Backend, writer: LogWriter) -> Callable[..., Any]:
-    """Returns a function to be called around each call of a model. It runs the call, and passes the names of the
-    model's parameters to the writer."""
+    """Returns a function that is to be called in place of each call of a model. The function makes the call, and passes
+    the names of the model's parameters to the writer."""
     done: dict[int, Any] = {}
 
     def around(model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
-        """Returns the result of `call`, a call of the model. After the model's first call, names its parameters."""
-        # first, because a Keras model may have no parameters before its first call builds them
+        """Returns the result of `call`, which calls the model. After the model's first call, passes the names of its
+        parameters to the writer."""
+        # the call comes first, because a Keras model may have no parameters before its first call builds them
         result = call()
-        # each model once. It is kept alive, because another object could get its id otherwise
+        # each model is handled once, and is kept alive because another object could otherwise get its id
         if id(model) not in done:
             done[id(model)] = model
             try:
                 writer.name_tensors(backend.variables(model))
             except XDeviceError:
-                # an object without parameters, such as a loss function
+                # the object has no parameters; it may be a loss function
                 return result
         return result
 
@@ -99,16 +100,16 @@ def _naming(backend: Backend, writer: LogWriter) -> Callable[..., Any]:
 
 
 def main() -> None:
-    """Runs the script that the first command-line argument names, and saves its operations."""
+    """Runs the script at the path in the first command-line argument, and saves its operations."""
     script = script_to_run()
     backend = registry.load(os.environ[selection.VARIABLE])
     log = Log(backend.name)
     writer, process = LogWriter(backend, log), os.getpid()
 
     def close() -> None:
-        """Writes the operations of this process, when it ends."""
-        # not in a forked child, which would overwrite the file of its parent, and not if the backend
-        # cannot show its operations
+        """Writes the operations of this process. Called when the process ends."""
+        # nothing is written in a forked child, which would overwrite the file of its parent, or if the backend cannot
+        # report its operations
         if os.getpid() == process and log.operations:
             _write(log, Path(os.environ[recording.VARIABLE]) / FOLDER)
 
@@ -116,7 +117,7 @@ def main() -> None:
         enter_supported(
             stack,
             lambda: backend.operation_calls(writer.run, writer.leaf),
-            "no operations are kept",
+            "no operations are saved",
         )
         enter_supported(
             stack,
@@ -124,7 +125,7 @@ def main() -> None:
             "parameters have no names",
         )
         stack.enter_context(named_values.listening(writer.add_roots))
-        # at exit, because a script may end by `sys.exit` or an error
+        # registered for exit, because a script may end with `sys.exit` or an error
         atexit.register(close)
         runpy.run_path(script, run_name="__main__")
 

@@ -1,5 +1,5 @@
-"""The report on a comparison of recordings: each recorded name on each backend, the first divergence, and the backends
-that did not run."""
+"""Builds the report on a comparison of recordings: the result for each recorded name on each backend, the first
+divergence, and the backends that did not run."""
 
 from __future__ import annotations
 
@@ -27,39 +27,41 @@ State = Literal["reference", "agrees", "diverges", "did not run", "not compared"
 AGREE, DIVERGED, NOT_RUN = 0, 1, 2
 """The exit statuses of `xdevice parity` and `xdevice compare-runs`."""
 _TEXTS: Final = ("text", "settings")
-"""The fields of a `Comparison` that JSON does not have for each step: they are long, and the first divergence has the
-text."""
+"""The fields of a `Comparison` that are left out of the JSON of each step, because they are long. The text is included
+once, for the first divergence."""
 
 
 class ComparedValue(NamedTuple):
-    """The comparison of one recorded value of a backend with the value that the reference recorded under the same name
+    """The comparison of a value that a backend recorded with the value that the reference recorded under the same name
     and step."""
 
     name: str
     step: int
     order: tuple[float, ...]
-    """The value's place in the order in which the program recorded its values, as a sort key. A value that the
-    reference lacks comes after the value that was recorded before it."""
+    """A sort key: the value's place in the order in which the program recorded its values. A value that the reference
+    lacks is sorted after the value that was recorded before it."""
     comparison: Comparison
     actual_line: str = ""
-    """The program's line that recorded the backend's value, such as `/home/ann/train.py:41`; empty if none is known."""
+    """The line of the program that recorded the backend's value, such as `/home/ann/train.py:41`; empty if it is
+    unknown."""
     expected_line: str = ""
-    """The line that recorded the reference's value."""
+    """The line of the program that recorded the reference's value; empty if it is unknown."""
 
 
 class GradientRow(NamedTuple):
-    """The comparison of one gradient: that of a parameter, or of an input."""
+    """The comparison of one gradient with respect to a parameter or an input."""
 
     name: str
     errors: Errors | None
-    """How far the gradient is from the reference's; None if the backend has computed no gradient of this size."""
+    """The errors of the gradient compared with the reference's gradient; None if the backend has computed no gradient
+    of this size."""
     is_off: bool
-    """Whether the gradient is missing, or further off than gradients may be."""
+    """Whether the gradient is missing, or its error exceeds the limit for gradients."""
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The texts of the row: the name, the largest absolute and relative errors, the cosine, and the share within
-        tolerance."""
+        """The cells of the row as strings: the name, the largest absolute and relative errors, the cosine, and the
+        percentage within tolerance."""
         if self.errors is None:
             return (self.name, "no gradient of this size", "-", "-", "-")
         numbers = (
@@ -71,7 +73,7 @@ class GradientRow(NamedTuple):
 
 
 class Divergence(NamedTuple):
-    """The first recorded value of a backend that differs from the reference's."""
+    """The first recorded value of a backend that differs from the value of the reference."""
 
     backend: str
     reference: str
@@ -83,14 +85,14 @@ class Divergence(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The words that say where the divergence is, such as `loss, step 3, on jax`."""
+        """The place of the divergence in words, such as `loss, step 3, on jax`."""
         return f"{self.value.name}, step {self.value.step}, on {self.backend}"
 
     @property
     def lines(self) -> str:
-        """The line of the program that recorded the value, or the lines of both sides if they differ; "" if none is
-        known."""
-        # one program runs on both backends, so usually both have the same line
+        """The line of the program that recorded the value, or the lines of both sides if these differ; "" if both are
+        unknown."""
+        # the same program usually runs on both backends, so both have the same line
         mine, its = self.value.actual_line, self.value.expected_line
         if not mine or not its or mine == its:
             return line_text(mine or its)
@@ -99,27 +101,29 @@ class Divergence(NamedTuple):
 
 @dataclass
 class BackendRow:
-    """The row of one backend in a report: how its run ended, and how its values compare with the reference's."""
+    """The row of one backend in a report: how its run ended, and the comparisons of its values with those of the
+    reference."""
 
     backend: str
     state: State
     reference: str = ""
-    """The name of the backend that this one was compared with, followed by " of " and the folder if it belongs to
-    another run; empty for the reference itself."""
+    """The name of the backend with which this one was compared, followed by " of " and the folder if that backend
+    belongs to another run. Empty for the reference itself."""
     version: str | None = None
-    """The version of the framework; None if it recorded nothing that says so."""
+    """The version of the framework; None if the recording does not state it."""
     seconds: float | None = None
-    """How many seconds the backend's process took, imports included; None if that is not known."""
+    """The duration of the backend's process in seconds, including imports; None if it is unknown."""
     records: int = 0
-    """How many values were recorded, plus how many calls of models were traced."""
+    """The number of recorded values plus the number of traced calls of models."""
     error: str = ""
-    """Why the backend did not run, or, for the reference, why nothing can be compared with it; otherwise empty."""
+    """The reason why the backend did not run, or why nothing can be compared with the backend if it is the reference;
+    otherwise empty."""
     python: str = ""
-    """The path of the interpreter; empty if it is not known."""
+    """The path of the interpreter; empty if it is unknown."""
     values: list[ComparedValue] = field(default_factory=list)
     partings: dict[str, str] = field(default_factory=dict)
-    """Texts that name the first operation and the first gradient that differ, under the keys `operations` and
-    `operations, backward`."""
+    """Messages that name the first operation that differs in the forward pass and in the backward pass, under the keys
+    `operations` and `operations, backward`."""
     gradients: list[GradientRow] = field(default_factory=list)
     """The comparison of each gradient, in the order of the reference's backward pass; empty without `--backward`."""
 
@@ -132,29 +136,29 @@ class BackendRow:
 
     @property
     def seconds_text(self) -> str:
-        """The seconds with one decimal; "-" if they are not known."""
+        """The duration in seconds with one decimal; "-" if it is unknown."""
         return "-" if self.seconds is None else f"{self.seconds:.1f}"
 
 
 @dataclass
 class ParityReport:
-    """The result of comparing all backends: a row for each, and notes for the reader."""
+    """The result of comparing all backends: a row for each backend, and notes for the reader."""
 
     rows: list[BackendRow]
     notes: list[str] = field(default_factory=list)
 
     @property
     def first(self) -> Divergence | None:
-        """The first divergence of any backend, in program order; None if all agree."""
+        """The first divergence of any backend, in program order; None if all values of all backends agree."""
         every = [row.first for row in self.rows if row.first is not None]
         return min(every, key=lambda divergence: divergence.value.order, default=None)
 
     @property
     def status(self) -> int:
-        """The exit status of the command: 2 if a backend did not run or was not compared, else 1 if one diverges, else
-        0."""
+        """The exit status of the command: 2 if a backend did not run or was not compared, otherwise 1 if a backend
+        diverges, otherwise 0."""
         states = {row.state for row in self.rows}
-        # before a divergence, because a backend that was not compared may diverge too
+        # checked before divergences, because a backend that was not compared may diverge too
         return (
             NOT_RUN
             if states & {"did not run", "not compared"}
@@ -164,12 +168,12 @@ class ParityReport:
         )
 
     def compared_rows(self) -> list[BackendRow]:
-        """The rows of all backends except the reference."""
+        """Returns the rows of all backends except the reference."""
         return [row for row in self.rows if row.state != "reference"]
 
     def names(self) -> list[str]:
-        """The names of all recorded values, each once, in program order."""
-        # of all rows, because one backend may have recorded names that another one lacks
+        """Returns the names of all recorded values in program order, without duplicates."""
+        # names from all rows, because a backend may have recorded names that another backend lacks
         values = sorted(
             (value for row in self.rows for value in row.values), key=lambda value: value.order
         )
@@ -187,8 +191,8 @@ class ParityReport:
         }
 
     def further_partings(self) -> list[str]:
-        """A line for each text in the `partings` of the rows (the first operations and gradients that differ), except
-        the text that the first divergence already has."""
+        """Returns a line for each message in the `partings` of the rows (about the first operations that differ),
+        except for the message that is already in the first divergence."""
         shown = "" if self.first is None else self.first.value.comparison.text
         return [
             f"{name}, on {row.backend}: {text}"
@@ -198,7 +202,8 @@ class ParityReport:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """The report as a dict for JSON. Numbers that JSON cannot express are strings: "inf", "nan"."""
+        """Returns the report as a dict for JSON. Numbers that JSON cannot express become strings, such as "inf" and
+        "nan"."""
         return {
             "status": self.status,
             "first_divergence": _divergence_json(self.first),
@@ -218,10 +223,11 @@ class ParityReport:
 
 
 def worst(series: list[ComparedValue]) -> ComparedValue | None:
-    """The value of a series whose error is the largest multiple of what is allowed; None if the series is empty."""
+    """Returns the value of a series whose error is the largest multiple of the allowed error; None if the series is
+    empty."""
     return max(
         series,
-        # the absolute error decides between infinite multiples, as of ints that differ
+        # the absolute error decides between infinite multiples, such as those of ints that differ
         key=lambda value: (value.comparison.excess, value.comparison.abs or 0.0),
         default=None,
     )
@@ -242,10 +248,10 @@ def compare_recordings(
     in `expected`. Returns the comparisons in the order of `expected`, followed by a difference for each value that only
     `actual` has.
 
-    If the run was cut short (`is_complete` is False), values that `actual` lacks are not reported. With `noise`, the
+    If the run ended early (`is_complete` is False), values that `actual` lacks are not reported. With `noise`, the
     tolerance of values in float32 follows from the measured effect of rounding. In a run in float64 (`is_float64`), the
-    first step of each name has the tolerance of float64, and later steps have that of float32, because Paddle's
-    Momentum, Keras and Gluon hold their hyperparameters in float32.
+    first step of each name has the tolerance of float64. Later steps have the tolerance of float32, because Paddle's
+    Momentum, Keras and Gluon store their hyperparameters in float32.
     """
     ours, theirs = ({call.key: call for call in calls} for calls in (actual, expected))
     places = {call.key: index for index, call in enumerate(expected)}
@@ -266,7 +272,8 @@ def compare_recordings(
             elif noise is not None:
                 own_rule = rule._replace(noise=noise[call.key])
             comparison = compare_leaves(mine.read(), call.read(), own_rule)
-            # a weight that only one side trains: compared with its values at step 0, which `theirs` has for each name
+            # only one side may train the weight, which a comparison with the values at step 0 shows; `theirs` has step
+            # 0 of every name
             if comparison.problem == "values" and (call.name, 0) in ours:
                 pairs = [
                     (recorded[call.name, 0], recorded[call.key]) for recorded in (ours, theirs)
@@ -277,7 +284,7 @@ def compare_recordings(
         values.append(
             ComparedValue(call.name, call.step, (index,), comparison, line, call.where)
         )
-    # explaining reads the reference's values again, so only if values differ
+    # an explanation requires reading the reference's values again, so this is done only if values differ
     if elements_off := {
         element_of(value.comparison) for value in values if value.comparison.problem == "values"
     }:
@@ -292,9 +299,8 @@ def _values_without_reference(
     actual: Sequence[RecordedCall], places: dict[tuple[str, int], int]
 ) -> Iterator[ComparedValue]:
     """Yields a structural difference for each value of `actual` that the reference lacks. `places` maps the name and
-    step of each value in the reference's recording to its index there."""
-    # each is sorted behind the last value before it that both have; -1 sorts before the first
-    # value
+    step of each value in the reference's recording to the value's index in that recording."""
+    # each difference is sorted after the latest earlier value that both sides have; -1 is sorted before the first value
     last = -1.0
     for number, call in enumerate(actual):
         if call.key in places:
@@ -306,27 +312,27 @@ def _values_without_reference(
         yield ComparedValue(call.name, call.step, (last, number), comparison, call.where)
 
 
-# short texts that the terminal and the page share
+# short texts that the terminal and the HTML page share
 
 
 def line_text(where: str) -> str:
-    """A program's line such as `/home/ann/train.py:41` as text: `train.py:41` if the file lies inside the current
-    folder."""
-    # a path with the number at its end is still a path, so nothing has to be split off
+    """Returns a line of a program, such as `/home/ann/train.py:41`, for display. The result is `train.py:41` if the
+    file is inside the current folder."""
+    # a path that ends with a colon and a number is still a path, so the number need not be split off
     path = Path(where)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else where
 
 
 def error_text(comparison: Comparison) -> str:
-    """The result of a comparison in a few characters: the worst absolute error or, if there is none, the kind of the
-    problem, or "equal" if there is no problem."""
+    """Returns the result of a comparison in a few characters: the worst absolute error; if the comparison has no such
+    error, the kind of the problem; or "equal" if there is no problem."""
     if comparison.abs is None:
         return comparison.problem or "equal"
     return "0" if comparison.abs == 0 else f"{float(comparison.abs):.1e}"
 
 
 def excess_text(comparison: Comparison) -> str:
-    """The worst error as text, as a multiple of the allowed error: 1 is the limit."""
+    """Returns the worst error as a multiple of the allowed error, as a string: 1 is the limit."""
     return "0" if comparison.excess == 0 else f"{comparison.excess:.2g}"
 
 
@@ -334,7 +340,7 @@ def excess_text(comparison: Comparison) -> str:
 
 
 def _row_json(row: BackendRow) -> dict[str, Any]:
-    """One row of the report as a dict for JSON. Empty texts become null."""
+    """Returns one row of the report as a dict for JSON. Empty strings become null."""
     return {
         "backend": row.backend, "state": row.state, "reference": row.reference or None, "version": row.version,
         "seconds": row.seconds, "records": row.records, "error": row.error or None, "python": row.python or None,
@@ -344,7 +350,7 @@ def _row_json(row: BackendRow) -> dict[str, Any]:
 
 
 def _gradient_json(row: GradientRow) -> dict[str, Any]:
-    """One gradient as a dict for JSON; without numbers if the backend has no gradient of this size."""
+    """Returns one gradient as a dict for JSON, without numbers if the backend has no gradient of this size."""
     errors = (
         {}
         if row.errors is None
@@ -354,7 +360,7 @@ def _gradient_json(row: GradientRow) -> dict[str, Any]:
 
 
 def _divergence_json(divergence: Divergence | None) -> dict[str, Any] | None:
-    """A divergence as a dict for JSON; None if there is none."""
+    """Returns a divergence as a dict for JSON; None if there is no divergence."""
     if divergence is None:
         return None
     value = divergence.value
@@ -370,7 +376,8 @@ def _divergence_json(divergence: Divergence | None) -> dict[str, Any] | None:
 
 
 def _series_json(series: list[ComparedValue]) -> dict[str, Any]:
-    """All steps of one name on one backend as a dict for JSON, and the step with the worst error."""
+    """Returns a dict for JSON with all steps of one name on one backend, and the number of the step with the worst
+    error."""
     value = worst(series)
     return {
         "steps": [
@@ -382,18 +389,19 @@ def _series_json(series: list[ComparedValue]) -> dict[str, Any]:
 
 
 def _comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """The fields of a comparison as a dict for JSON, except its text and its settings."""
+    """Returns the fields of a comparison, except its text and its settings, as a dict for JSON."""
     values = {
         name: _value_json(value)
         for name, value in comparison._asdict().items()
         if name not in _TEXTS
     }
-    # the index of an element is a tuple, which `_value_json` would turn into text
+    # the index of an element is a tuple, which `_value_json` would turn into a string
     return values | {"worst": None if comparison.worst is None else list(comparison.worst)}
 
 
 def _value_json(value: Any) -> Any:
-    """The value itself if JSON can express it, and otherwise its text: NaN, an infinity, a shape, a complex number."""
+    """Returns the value itself if JSON can express it; otherwise, for NaN, an infinity, a shape or a complex number,
+    the value as a string."""
     if (
         value is None
         or isinstance(value, bool | int | str)
@@ -412,17 +420,19 @@ class ReportTable(NamedTuple):
     title: str
     headings: tuple[str, ...]
     rows: Sequence[tuple[str, Sequence[str]]]
-    """For each row its verdict and its cells. The verdict is "good" or "bad", or "" if the row is neither. The page
-    also has "cut", for a backend whose process ended early."""
+    """For each row, its verdict and its cells. The verdict is "good" or "bad", or "" if the row is neither. On the HTML
+    page, it is "cut" for a backend whose process ended early."""
 
 
 _VERDICTS: Final = {"agrees": "good", "diverges": "bad", "did not run": "bad"}
 _TO_THE_LEFT: Final = ("backend", "version", "result", "notes", "name", "gradient of")
-"""The headings of text columns; columns of numbers are aligned to the right."""
+"""The headings of columns that are aligned to the left because they contain text; columns of numbers are aligned to the
+right."""
 
 
 def backends_table(report: ParityReport) -> ReportTable:
-    """The table of how each backend's run ended, and whether it agrees with the reference."""
+    """Returns the table that shows how the run of each backend ended, and whether the backend agrees with the
+    reference."""
     # "reference" and "not compared" have no verdict
     rows = [
         (
@@ -443,7 +453,7 @@ def backends_table(report: ParityReport) -> ReportTable:
 
 
 def gradients_tables(report: ParityReport) -> Iterator[ReportTable]:
-    """Yields a table for each backend whose gradients were compared, which only `--backward` does."""
+    """Yields a table for each backend whose gradients were compared, which happens only with `--backward`."""
     for row in report.rows:
         if row.gradients:
             title = f"gradients of {row.backend}, in the order of the backward pass of {row.reference}"
@@ -458,28 +468,28 @@ def gradients_tables(report: ParityReport) -> Iterator[ReportTable]:
 
 
 def _names_table(report: ParityReport) -> ReportTable:
-    """The table of the worst error of each recorded name on each backend."""
+    """Returns the table with the worst error of each recorded name on each backend."""
     rows = []
     for name in report.names():
         series = report.series(name).values()
-        # the number of steps is that of the backend which recorded most
+        # the number of steps is the largest number that any backend has recorded
         rows.append(("", (name, str(max(map(len, series))), *map(_cell, series))))
-    title = "worst absolute error of each name, and the multiple of what is allowed"
+    title = "worst absolute error of each name, and the multiple of the allowed error"
     backends = [row.backend for row in report.compared_rows()]
     return ReportTable(title, ("name", "steps", *backends), rows)
 
 
 def show(report: ParityReport) -> None:
     """Prints the report to the terminal: tables, and the first divergence in full."""
-    # imported here, because a program that only compares does not need rich
+    # imported here, because a program that only compares values does not need rich
     from rich.console import Console
 
     console = Console()
 
     def say(text: str, style: str | None = None) -> None:
-        """Prints a text as it is, in a style of rich such as "red"."""
-        # with `soft_wrap` the terminal breaks long lines, and a path can be copied as a whole. Without
-        # `markup`, because rich would take the brackets of an index for its own marks
+        """Prints a string unchanged, in a style of rich such as "red"."""
+        # with `soft_wrap`, the terminal wraps long lines, so a path can be copied as a whole. Without `markup=False`,
+        # rich would interpret the brackets of an index as markup
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     console.print(_as_rich(backends_table(report)))
@@ -489,7 +499,7 @@ def show(report: ParityReport) -> None:
         console.print(_as_rich(table))
     for note in report.notes:
         say(note)
-    # a short error is in the table already, and the table has only the first line of a longer one
+    # a one-line error is already in the table, which has only the first line of a longer error
     for row in report.rows:
         if "\n" in row.error:
             say(f"{row.backend} {row.error}", "red")
@@ -501,37 +511,39 @@ def show(report: ParityReport) -> None:
 
 
 def _as_rich(table: ReportTable) -> Table:
-    """The table for the terminal, with bad rows in red."""
+    """Returns the table in the form for the terminal, with bad rows in red."""
     from rich.markup import escape
     from rich.table import Table
 
     shown = Table(title=table.title)
     for heading in table.headings:
         justify: Any = "left" if heading in _TO_THE_LEFT else "right"
-        # long words are folded into several lines, and not cut off
+        # long words are folded into several lines instead of being cut off
         shown.add_column(heading, overflow="fold", justify=justify)
     for verdict, cells in table.rows:
-        # escaped, because rich would take the brackets of a path for its own marks
+        # escaped, because rich would interpret the brackets of a path as markup
         shown.add_row(*map(escape, cells), style="red" if verdict == "bad" else None)
     return shown
 
 
 def _notes(row: BackendRow) -> str:
-    """The last cell of a backend's row: the first line of its error, where it first diverges, and, if the reference
-    belongs to another run, that reference. "" if none of these applies."""
+    """Returns the last cell of a backend's row: the first line of its error, the place where it first diverges, and the
+    reference if that belongs to another run. Returns "" if none of these exists."""
     why = row.error.partition("\n")[0]
     first = (
         f"first at {row.first.value.name}, step {row.first.value.step}"
         if row.first is not None
         else ""
     )
-    # only a reference in another run has a space, as in "torch of old", with the folder of that run
+    # only the name of a reference in another run contains a space, as in "torch of old", where "old" is the folder of
+    # that run
     other_run = f"compared with {row.reference}" if " " in row.reference else ""
     return "; ".join(filter(None, (why, first, other_run)))
 
 
 def _cell(series: list[ComparedValue]) -> str:
-    """The worst error of a name on one backend, with the first step that is off; "-" if nothing was recorded."""
+    """Returns the worst error of a name on one backend, with the first step that is off; "-" if nothing was
+    recorded."""
     value = worst(series)
     if value is None:
         return "-"

@@ -1,9 +1,9 @@
-"""Finds where a function and a model, or two functions, begin to differ: at which of the values that both record, at
+"""Finds where a function and a model, or two functions, start to differ: at which of the values that both record, at
 which operation, and in which layer.
 
-Both run once more, uncompiled, and each operation is kept with its results (`xdevice.twins.tracing.operations`). A
-layer is right if the operation that computed its output is right. Values that both record with `log` under the same
-name are compared in the order in which they are recorded.
+Both run once more without compilation, and each operation is saved with its results
+(`xdevice.twins.tracing.operations`). A layer is right if the operation that computed its output is right. Values that
+both record with `log` under the same name are compared in the order in which they were recorded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ADVICE = "record values with xdevice.parity.log(name, value) in both to find th
 
 
 class _Named(NamedTuple):
-    """A value that both runs have under the same name, as NumPy arrays."""
+    """A value that both runs have under the same name. `ours` and `theirs` are NumPy arrays."""
 
     name: str
     ours: Any
@@ -36,16 +36,16 @@ class _Named(NamedTuple):
 
 
 def where(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> str:
-    """Returns lines that say where two runs with different outputs begin to differ. `names` maps names in the actual
+    """Returns lines that say where two runs with different outputs start to differ. `names` maps names in the actual
     run to names in the expected run."""
     lines = []
     try:
-        # the first runs kept no operations, because keeping them takes several times as long
+        # the first runs saved no operations, because a run that saves operations takes several times as long
         runs = actual.again(), expected.again()
     except UnsupportedError as error:
         runs = actual, expected
         lines.append(f"the first operation that differs could not be found: {error}")
-    # from the second runs, if there are any, which record the same values
+    # read from the second runs, if there are any; these record the same values as the first
     named = list(_named(*runs, names))
     lines += _first_named_difference(runs, named)
     if all(run.log is not None for run in runs):
@@ -65,17 +65,17 @@ def where(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> str
 
 
 def _named(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> Iterator[_Named]:
-    """Yields the values that both runs have under one name: two values recorded with `log`, or one such value and the
-    output of a layer at that path."""
+    """Yields the values that both runs have under the same name: two values recorded with `log`, or one such value and
+    the output of a layer whose path is that name."""
     waiting: dict[str, list[LayerCall]] = {}
     for call in actual.trace.calls:
         # `names` maps the actual side's names to the expected side's
         waiting.setdefault(names.get(call.path, call.path), []).append(call)
     for call in expected.trace.calls:
         candidates = waiting.get(call.path)
-        # one of the two must be recorded by `log`: two layers are compared by `_by_operations`
+        # one of the two must have been recorded by `log`, because `_by_operations` compares two layers
         if candidates and RECORD in (call.type, candidates[0].type):
-            # several values of one name are paired in the order in which they were recorded
+            # several values with the same name are paired in the order in which they were recorded
             mine = candidates.pop(0)
             yield _Named(
                 f"{call.path}{f', step {call.number}' if call.number else ''}",
@@ -87,8 +87,8 @@ def _named(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> It
 def _first_named_difference(
     runs: tuple[ModelRun, ModelRun], named: list[_Named]
 ) -> Iterator[str]:
-    """Yields a line about the first of the named values that differs, or about the last one if all agree. Yields
-    nothing if `named` is empty."""
+    """Yields a line about the first named value that differs, or about the last one if all agree. Yields nothing if
+    `named` is empty."""
     limit = distances.limit([value.theirs for value in named])
     previous = ""
     for value in named:
@@ -107,17 +107,17 @@ def _first_named_difference(
         yield f"all {len(named)} named values agree, the last of which is {previous}"
 
 
-# finding the operation and the layers at which the two begin to differ
+# finding the operation and the layers at which the two programs start to differ
 
 
 def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:
-    """Yields lines that name the first operation that differs, and on each side the first layer whose output is wrong.
+    """Yields lines that name the first operation that differs, and for each side the first layer whose output is wrong.
     Both runs must have a log of operations."""
     assert actual.log is not None
     assert expected.log is not None
     programs = TwoPrograms(actual.log, expected.log)
     for run, log in ((actual, actual.log), (expected, expected.log)):
-        # operations that do not lead to the outputs are not judged
+        # operations that do not contribute to the outputs are not judged
         log.roots = [log.key(x) for x in run.outputs]
     parting = programs.part()
     if parting is None:
@@ -127,23 +127,23 @@ def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:
     for run, judge in zip((actual, expected), programs.judges, strict=True):
         if layer := _first_layer(run, judge, programs.limit * parting.share):
             yield f"the first layer of {run.backend.name} that differs is {layer}"
-    # the first difference may be among the operations that were not kept
+    # the first difference may be among the operations that were not saved
     for log in (actual.log, expected.log):
         if log.is_full:
-            yield f"only the first {len(log.operations)} operations of {log.owner} were kept"
+            yield f"only the first {len(log.operations)} operations of {log.owner} were saved"
 
 
 def parting_text(parting: Parting, ours: str, theirs: str) -> str:
-    """The words for the operations at which two programs part. `ours` and `theirs` are the names of the backends of the
-    actual and the expected program."""
-    # all operations of the expected program are right, so the actual one computes something more
+    """Returns a message about the operations at which two programs start to differ. `ours` and `theirs` are the names
+    of the backends of the actual and of the expected program."""
+    # all operations of the expected program are right, so the actual program computes something in addition
     if parting.expected is None:
         return f"the first operation that only {ours} computes is {parting.actual}"
     if parting.actual is None:
         return f"the first operation that only {theirs} computes is {parting.expected}"
     firsts, closest = (parting.actual, parting.expected), parting.closest or (None, None)
-    # one operation may correspond to several on the other side: then the text names the first of
-    # them and the one whose output is closest
+    # one operation may correspond to several operations on the other side: the message then names the first of these,
+    # and the one whose output is closest
     mine, its = (
         f"{first}" if closest_one in (None, first) else f"one of {first} to {closest_one}"
         for first, closest_one in zip(firsts, closest, strict=True)
@@ -153,8 +153,8 @@ def parting_text(parting: Parting, ours: str, theirs: str) -> str:
 
 
 def _first_layer(run: ModelRun, judge: Judge, limit: float) -> str:
-    """The path and class of the first layer whose output is not right; "" if all are right. `limit` is the largest
-    error that counts as rounding."""
+    """Returns the path and class of the first layer whose output is not right; "" if the outputs of all layers are
+    right. `limit` is the largest error that is treated as rounding."""
     assert run.log is not None
     layers = (call for call in run.trace.calls if call.type != RECORD and call.outputs)
     for call in layers:

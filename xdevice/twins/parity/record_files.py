@@ -1,11 +1,12 @@
-"""A recording: a folder of two files that are only appended to, so that a crash loses nothing recorded before it:
+"""Writes and reads recordings. A recording is a folder with two files that are only appended to, so that nothing that
+was recorded before a crash is lost:
 
-- `arrays.npy`: the values, one array after another in NumPy's own format, without pickle. bfloat16, which the format
-  lacks, is kept as uint16.
-- `index.jsonl`: a line of JSON with the versions of xdevice, Python and the backends that wrote the recording, then a
-  line for each call of `log`, written after its values.
+- `arrays.npy` contains the values, one array after another in NumPy's own format, without pickle. bfloat16, which the
+  format lacks, is stored as uint16.
+- `index.jsonl` begins with a line of JSON with the versions of xdevice, Python and the backends that wrote the
+  recording. It is followed by a line for each call of `log`, which is written after the values of the call.
 
-A line that a crash has cut short is not read.
+A line that a crash has cut short is ignored.
 """
 
 from __future__ import annotations
@@ -39,19 +40,20 @@ if TYPE_CHECKING:
     from xdevice.containers.trees import Leaf
 
 FORMAT: Final = 1
-"""The version of the format; a recording in any other version is refused."""
+"""The version of the format. Recordings in any other version are rejected."""
 INDEX: Final = "index.jsonl"
 ARRAYS: Final = "arrays.npy"
 _STORED_AS: Final = {"bfloat16": "uint16"}
-"""For each dtype that NumPy's format lacks, the dtype of the same size that is written in its place."""
+"""The dtypes that NumPy's format lacks, each with a dtype of the same size that is written in its place."""
 _DAMAGES: Final = (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError)
-"""The errors that reading a file raises if it is missing, cut short, or of another format."""
+"""The errors that are raised when a file is read that is missing, cut short, or in another format."""
 
 
 @contextmanager
 def reading(path: Path, where: str = "") -> Iterator[None]:
-    """A block in which the file at `path` is read. If the file is missing, damaged or of another format, raises a
-    `RecordingError`; `where` is the part of its message that names the recorded value, such as " at loss, step 3"."""
+    """Opens a block for code that reads the file at `path`. If the file is missing, damaged or in another format,
+    raises a `RecordingError`. `where` is a part of the error's message that names the recorded value, such as " at
+    loss, step 3"."""
     try:
         yield
     except _DAMAGES as error:
@@ -61,7 +63,7 @@ def reading(path: Path, where: str = "") -> Iterator[None]:
 
 
 def already_recorded_error(folder: Path) -> RecordingError:
-    """The error for a folder that cannot be recorded into, because it has a recording already."""
+    """Returns the error for a folder that cannot be recorded into because it already contains a recording."""
     return RecordingError(
         f"{folder} already has a recording, from an earlier run or from the process that started this one; use "
         f"another folder, or record in only one process"
@@ -74,7 +76,7 @@ def already_recorded_error(folder: Path) -> RecordingError:
 class Recorder:
     """Writes a recording. The first value that is added creates the files, and the folder if it does not exist.
 
-    A process that the program spawns inherits XDEVICE_RECORD, and so has a recorder for the same folder. That is
+    A process that the program spawns inherits XDEVICE_RECORD, and therefore has a recorder for the same folder. That is
     harmless until the child process records something.
     """
 
@@ -90,9 +92,10 @@ class Recorder:
         """Writes a value as the next step of its name.
 
         Raises:
-            RecordingError: if the name is empty or no string, if this process was forked from the one that made the
-                recorder, or if the folder already has a recording. NotATensorError, DTypeError: if a leaf could not be
-                compared later. UnsupportedError, NotBuiltError, ContainerError: if the value cannot be read.
+            RecordingError: if the name is empty or not a string, if this process was forked from the process that
+                created the recorder, or if the folder already has a recording.
+            NotATensorError, DTypeError: if a leaf could not be compared later.
+            UnsupportedError, NotBuiltError, ContainerError: if the value cannot be read.
         """
         if not isinstance(name, str) or not name:
             raise RecordingError(
@@ -105,8 +108,7 @@ class Recorder:
                 f"this process was forked from one that records into {self.folder}, so both would write there; "
                 f"record only in the parent process"
             )
-        # reading the value is not a transfer that the program makes, so `transfers` must not
-        # count it
+        # it is not the program that reads the value here, so `transfers` must not count this transfer
         with patching.unseen():
             recorded = [
                 host_leaf for leaf in leaves(value) for host_leaf in _read_recorded(leaf)
@@ -119,34 +121,36 @@ class Recorder:
             self._write(name, recorded, where)
 
     def close(self) -> None:
-        """Closes the files, if any value has opened them."""
+        """Closes the files if they are open."""
         for file in self._files or ():
             file.close()
         self._files = None
 
     def _write(self, name: str, leaves: list[HostLeaf], where: str) -> None:
-        """Appends the arrays of a value to one file, and then its line to the other. `where` is the program's line."""
+        """Appends the arrays of a value to the file of arrays, and then a line about the value to the index. `where` is
+        the line of the program that called `log`."""
         index, arrays = self._files = self._files or self._open()
-        # each name has its own steps, so two programs may record their names in different orders
+        # the steps of each name are counted separately, so two programs may record their names in different orders
         step = self._steps.get(name, 0)
         line = {
             "name": name, "step": step, "time": time.time(), "where": where,
             "leaves": [_write_leaf(arrays, leaf) for leaf in leaves],
         }  # fmt: skip
-        arrays.flush()  # before the line that names these values
+        arrays.flush()  # flushed before the line about these values is written
         index.write(json.dumps(line) + "\n")
         index.flush()
         self._steps[name] = step + 1
 
     def _open(self) -> tuple[TextIOWrapper, BufferedWriter]:
-        """Creates the files and writes the header. Raises `RecordingError` if the folder has a recording already."""
+        """Creates the files, writes the header, and returns the open files. Raises `RecordingError` if the folder
+        already contains a recording."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            # "x" fails if the file exists, also if another process has just created it
+            # "x" fails if the file exists, even if another process has just created it
             index = (self.folder / INDEX).open("x", encoding="utf-8")
         except FileExistsError:
             raise already_recorded_error(self.folder) from None
-        # after the index, so that "w" cannot empty the arrays of another recording
+        # opened after the index, so that "w" cannot truncate the arrays of another recording
         arrays = (self.folder / ARRAYS).open("wb")
         index.write(json.dumps(_header()) + "\n")
         index.flush()
@@ -154,32 +158,32 @@ class Recorder:
 
 
 def _read_recorded(leaf: Leaf) -> Iterable[HostLeaf]:
-    """Returns a leaf with its value in host memory; for a model, returns a leaf for each variable. If `convert_state`
-    knows all layers of the model, these leaves have PyTorch's names and layouts, so that models of different
-    frameworks can be compared."""
+    """Returns a list with the leaf and its value in host memory; for a model, returns a leaf for each variable. If
+    `convert_state` knows all layers of the model, these leaves have PyTorch's names and layouts, so that models of
+    different frameworks can be compared."""
     owner = registry.kind_of(type(leaf.value))
     whole = list(read_leaf(leaf.path, leaf.value))
     if owner is None or owner.kind != "model":
         return whole
     try:
         state = convert_state(leaf.value, "numpy")
-    except XDeviceError:  # it cannot be converted, as an optimizer
+    except XDeviceError:  # it cannot be converted, for example because it is an optimizer
         return whole
-    # all or none: a model with only some of its leaves under PyTorch's names could not be
-    # compared with another
+    # either all leaves are renamed or none: a model with only some of its leaves under PyTorch's names could not be
+    # compared with another model
     if state.unmapped or not state:
         return whole
     devices = {variable.device for variable in whole}
     device = devices.pop() if len(devices) == 1 else "several devices"
-    # `convert_state` has made NumPy arrays, so NumPy's backend reads them
+    # `convert_state` has returned NumPy arrays, so NumPy's backend reads these
     backend = registry.load("numpy")
     tensors = [read_tensor(backend, joined(leaf.path, name), x) for name, x in state.items()]
     return [tensor._replace(device=device, owner=whole[0].owner) for tensor in tensors]
 
 
 def _header() -> dict[str, Any]:
-    """The first line of the index: the versions and settings of this process. `backend` is the selected backend, or
-    None if neither the program nor XDEVICE_BACKEND has selected one."""
+    """Returns the first line of the index, with the versions and settings of this process. The entry `backend` is the
+    selected backend, or None if neither the program nor XDEVICE_BACKEND has selected one."""
     chosen = selection.explicit_choice()
     return {
         "format": FORMAT,
@@ -196,8 +200,8 @@ def _header() -> dict[str, Any]:
 
 
 def _refuse_unknown(name: str, leaf: HostLeaf) -> None:
-    """Raises `DTypeError` for a tensor, or `NotATensorError` for another object, that could not be compared later. The
-    error is raised when the leaf is recorded, so that the user sees the line that records it."""
+    """Raises an error if a leaf could not be compared later: `DTypeError` for a tensor, `NotATensorError` for any other
+    object. The error is raised when the leaf is recorded, so that the traceback shows the line that records it."""
     if leaf.owner != PYTHON:
         if leaf.dtype not in DTYPES:
             raise DTypeError(
@@ -212,17 +216,17 @@ def _refuse_unknown(name: str, leaf: HostLeaf) -> None:
 
 
 def _write_leaf(arrays: BufferedWriter, leaf: HostLeaf) -> dict[str, Any]:
-    """Appends the leaf's array to the open file, and returns the leaf's entry for the index. A value that is not an
-    array is written into the entry itself."""
+    """Appends the leaf's array to the open file `arrays`, and returns the leaf's entry for the index. A value that is
+    not an array is stored in the entry itself."""
     line = {"path": leaf.path, "dtype": leaf.dtype, "device": leaf.device, "owner": leaf.owner}
     if not isinstance(leaf.value, numpy.ndarray):
         return {**line, "value": repr(leaf.value) if leaf.is_number else leaf.value}
-    # reshaped, because `ascontiguousarray` gives an array without axes one axis
+    # reshaped, because `ascontiguousarray` adds an axis to an array without axes
     stored = numpy.ascontiguousarray(leaf.value).reshape(leaf.shape)
-    # the format lacks bfloat16, which would be read back as raw bytes
+    # NumPy's format lacks bfloat16, which would be read back as raw bytes
     if leaf.dtype in _STORED_AS:
         stored = stored.view(_STORED_AS[leaf.dtype])
-    # the position in the file, so that a reader need not read the arrays before it
+    # the position in the file is stored, so that a reader need not read the earlier arrays
     position = arrays.tell()
     numpy.save(arrays, stored, allow_pickle=False)
     return {**line, "shape": list(leaf.shape), "at": position}
@@ -232,13 +236,13 @@ def _write_leaf(arrays: BufferedWriter, leaf: HostLeaf) -> dict[str, Any]:
 
 
 class RecordedCall:
-    """One call of `log`, read from a recording: its name and step, and its values, which stay in the file until
-    `read` reads them.
+    """One call of `log`, read from a recording. It has a name and a step; its values stay in the file until `read`
+    reads them.
 
     Attributes:
         time: the time of the call, in seconds since 1970.
-        where: the line that called `log`, such as `/home/ann/train.py:41`; empty if an earlier version of xdevice,
-            which did not store it, wrote the recording.
+        where: the line that called `log`, such as `/home/ann/train.py:41`; empty if the recording was written by an
+            earlier version of xdevice that did not store this line.
     """
 
     def __init__(self, line: dict[str, Any], arrays: Path) -> None:
@@ -248,7 +252,7 @@ class RecordedCall:
             float(line["time"]),
         )
         self.where = str(line.get("where", ""))
-        # only descriptions; `read` reads the numbers from the file
+        # these are only descriptions; `read` reads the numbers from the file
         self._leaves: list[dict[str, Any]] = list(line["leaves"])
         self._arrays = arrays
 
@@ -258,17 +262,17 @@ class RecordedCall:
         return self.name, self.step
 
     def dtypes(self) -> dict[str, str]:
-        """The dtype of each leaf by its path, from the index, without reading the values."""
+        """Returns the dtype of each leaf by the leaf's path. The dtypes are in the index, so no values are read."""
         return {str(leaf["path"]): str(leaf["dtype"]) for leaf in self._leaves}
 
     def read(self) -> list[HostLeaf]:
-        """Reads the leaves of the recorded value, as they were when it was recorded, and returns them.
+        """Returns the leaves of the recorded value, as they were when the value was recorded.
 
         Raises:
             RecordingError: if a file is damaged or missing.
         """
         with reading(self._arrays, f" at {self.name}, step {self.step}"):
-            # only numbers and texts, which are in the index: the file of arrays is not needed
+            # all leaves are numbers and strings, which are in the index, so the file of arrays is not needed
             if not any("at" in leaf for leaf in self._leaves):
                 return list(map(_leaf_of_object, self._leaves))
             with self._arrays.open("rb") as file:
@@ -279,11 +283,11 @@ class RecordedCall:
 
 
 class Recording:
-    """A recording read from its folder: a header that says which versions wrote it, and the recorded calls in program
-    order.
+    """A recording that was read from its folder. It has a header with the versions that wrote the recording, and the
+    recorded calls in program order.
 
     Raises:
-        RecordingError: if the folder has no recording, a damaged one, or one of another format.
+        RecordingError: if the folder has no recording, or if the recording is damaged or in another format.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -306,21 +310,21 @@ class Recording:
                 "versions": dict(header["versions"]),
                 "backend": header["backend"],
             }
-            """The program that wrote the recording: the versions of xdevice, Python and the loaded backends, and the
-            name of the selected backend."""
+            """Facts about the program that wrote the recording: the versions of xdevice, Python and the loaded
+            backends, and the name of the selected backend."""
             self.entries = [RecordedCall(line, arrays) for line in lines]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a JSON Lines file that is only appended to, as dicts. A crash may have cut the last line short, so
-    anything after the last newline is not read."""
-    # `split` gives a last item, "" or the cut line, which is dropped
+    """Returns the lines of a JSON Lines file as dicts. The file was only appended to, and a crash may have cut its last
+    line short, so anything after the last newline is ignored."""
+    # the last item that `split` returns is "" or the incomplete line, and is dropped
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
 def _leaf_of_object(line: dict[str, Any]) -> HostLeaf:
-    """The leaf of a number, a text or None, from its entry in the index. A number is written there as its `repr`,
-    which is exact, and can also express NaN and complex numbers."""
+    """Returns the leaf for a number, a string or None, given its entry in the index. The entry has a number as its
+    `repr`, which is exact and can also express NaN and complex numbers."""
     dtype, value = line["dtype"], line["value"]
     if dtype == "bool":
         # not `bool(value)`, because `bool("False")` is True
@@ -332,10 +336,10 @@ def _leaf_of_object(line: dict[str, Any]) -> HostLeaf:
 
 
 def _leaf_of_array(line: dict[str, Any], file: BufferedReader) -> HostLeaf:
-    """The leaf of an array. Its numbers are read from the open file of arrays, and everything else from its entry in
-    the index."""
+    """Returns the leaf for an array. Its numbers are read from the open file of arrays, and everything else from
+    `line`, its entry in the index."""
     file.seek(line["at"])
-    # a pickle in a recording from someone else could run code
+    # a pickle in a recording from an untrusted source could run code
     array: Any = numpy.load(file, allow_pickle=False)
     if line["dtype"] in _STORED_AS:
         array = array.view(host_dtype(line["dtype"]))

@@ -1,5 +1,5 @@
-"""`log`: keeps values of a program in a folder, so that its runs on two frameworks or machines can be compared.
-`record_files` says what is in that folder."""
+"""Defines `log`, which saves values of a program in a folder, so that its runs on two frameworks or machines can be
+compared. The module `record_files` describes the contents of that folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from xdevice.twins.tracing.named_values import listeners
 
-# not from `typing`, whose import takes time even if a program that calls `log` records nothing
+# not imported from `typing`, because that import takes time even in a program that calls `log` but records nothing
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,37 +18,38 @@ if TYPE_CHECKING:
     from .record_files import Recorder
 
 VARIABLE: Final = "XDEVICE_RECORD"
-"""The environment variable with the folder to record into; `xdevice parity` sets it for each backend's process."""
+"""The environment variable that names the folder to record into; `xdevice parity` sets it for each backend's
+process."""
 
 
 def log(name: str, value: object) -> None:
-    """Records a value under a name, to be compared with the value that has this name on another framework.
+    """Records a value under a name, so that it can be compared with the value of the same name on another framework.
 
     Experimental: it may change in a minor version.
 
-    In a script that `xdevice parity` runs, or if the environment variable XDEVICE_RECORD names a folder, the value is
-    written into that folder, with the line that called `log`. Calls with the same name are numbered as steps, from
-    0. Otherwise `log` does nothing. docs/reference/parity.md has the names of the parts of models.
+    If the environment variable XDEVICE_RECORD names a folder, which `xdevice parity` sets when it runs a script, the
+    value is written into that folder, with the line that called `log`. Calls with the same name are numbered as steps,
+    from 0. Otherwise `log` does nothing. docs/reference/parity.md has the names of the parts of models.
 
     Args:
         name: the value's name in the report, such as "loss".
-        value: a tensor, a model, a Python number, or a container of them. The program may change it afterwards.
+        value: a tensor, a model, a Python number, or a container of these. The program may change it afterwards.
 
     Raises:
-        RecordingError: if the name is empty or no string, or if the folder already holds another process's recording.
+        RecordingError: if the name is empty or not a string, or if the folder has another process's recording.
         NotATensorError: if the value, or a leaf of it, is not a tensor, number, string or None.
         DTypeError: if a dtype cannot be compared, such as an 8-bit float. UnsupportedError: if a tensor is symbolic.
         NotBuiltError: if a model has no variables yet. ContainerError: if a container cannot be walked.
-        Also any error of a pending asynchronous computation of the value.
+        An error of a pending asynchronous computation of the value is raised too.
 
-    Costs 0.1 us if nothing is recorded. Otherwise it waits for the value, copies it to the host and writes it, which
-    takes 0.2 ms, and more for large values.
+    Takes 0.1 us if nothing is recorded. Otherwise waits for the value, copies it to the host and writes it, which takes
+    0.2 ms, or more for large values.
 
     Example:
         >>> for step in range(3):
         ...     xdevice.parity.log("loss", xdevice.ones(1) * step)
     """
-    # blocks in this process, such as `capture_intermediates`, get each value too
+    # blocks in this process, such as `capture_intermediates`, receive each value too
     for listener in listeners:
         listener(name, value)
     if _recorder is not None:
@@ -57,8 +58,8 @@ def log(name: str, value: object) -> None:
 
 @contextmanager
 def recording_to(folder: str | Path) -> Iterator[Recorder]:
-    """A block in which `log` writes into a new recording in this folder, in place of the one in XDEVICE_RECORD. Yields
-    the `Recorder`.
+    """Opens a block in which `log` writes into a new recording in `folder`, instead of the folder in XDEVICE_RECORD.
+    Yields the `Recorder`.
 
     Raises:
         RecordingError: if the folder has a recording already.
@@ -76,7 +77,7 @@ def recording_to(folder: str | Path) -> Iterator[Recorder]:
     from .record_files import INDEX, Recorder, already_recorded_error
 
     global _recorder
-    # the folder is checked before the block, so that the error comes before the program computes
+    # the folder is checked before the block, so that the error is raised before the program computes anything
     previous, recorder = _recorder, Recorder(folder)
     if (recorder.folder / INDEX).exists():
         raise already_recorded_error(recorder.folder)
@@ -89,7 +90,7 @@ def recording_to(folder: str | Path) -> Iterator[Recorder]:
 
 
 def _from_environment() -> Recorder | None:
-    """The recorder for the folder in XDEVICE_RECORD; None if the variable is not set."""
+    """Returns the recorder for the folder in XDEVICE_RECORD; None if the variable is not set."""
     folder = os.environ.get(VARIABLE)
     if not folder:
         return None
@@ -100,4 +101,4 @@ def _from_environment() -> Recorder | None:
 
 
 _recorder: Recorder | None = _from_environment()
-"""The recorder that `log` writes with; None if nothing is to be recorded."""
+"""The recorder that `log` uses; None if nothing is to be recorded."""

@@ -1,4 +1,4 @@
-"""Writes a parity report as one HTML page that loads nothing else: no scripts, fonts or pictures."""
+"""Writes a parity report as a self-contained HTML page, which loads no scripts, fonts or pictures."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ svg { max-width: 100%; height: auto } svg text { font: 12px system-ui, sans-seri
   td[data-of]::before { content: attr(data-of) ": "; color: #666 } .plot text { font-size: 22px }
 }
 """
-# the columns of the table that each recorded name has
+# the columns of the table about each recorded name
 _NAME_HEADINGS: Final = (
     "backend",
     "steps",
@@ -53,8 +53,8 @@ _NAME_HEADINGS: Final = (
 
 
 def page(report: ParityReport, title: str) -> str:
-    """Returns the whole page: the first divergence, the backends, and for each recorded name a plot of its error over
-    the steps."""
+    """Returns the HTML of the page: the first divergence, the backends, and for each recorded name a table, and a plot
+    of the error over the steps."""
     parts = [
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -64,15 +64,15 @@ def page(report: ParityReport, title: str) -> str:
         *(f"<p>{escape(note)}</p>" for note in report.notes),
         *(f"<p>{escape(text)}</p>" for text in report.further_partings()),
         _table(backends_table(report), "h2"),
-        # errors of several lines, of which the table has only the first
+        # errors with several lines, because the table has only the first line
         *(
             f"<p>{escape(row.backend)}</p><pre>{escape(row.error)}</pre>"
             for row in report.rows
             if "\n" in row.error
         ),
         "<h2>Recorded names</h2>",
-        "<p>Error is the worst absolute one of a step; the dashed line is where the tolerance of that value ends. "
-        "Steps count from 0.</p>",
+        "<p>The error is the worst absolute error of a step; the dashed line is the limit of the tolerance. "
+        "Steps are counted from 0.</p>",
         *(_name(name, report) for name in report.names()),
         *(_table(table, "h2") for table in gradients_tables(report)),
         "</body></html>",
@@ -81,11 +81,11 @@ def page(report: ParityReport, title: str) -> str:
 
 
 def _verdict(report: ParityReport) -> str:
-    """The box at the top of the page. It shows the first divergence; if there is none, it says that all backends
-    agree, or that not every backend was compared."""
+    """Returns the box at the top of the page. It shows the first divergence. If there is no divergence, it says that
+    all backends agree, or that not every backend was compared."""
     first = report.first
     if first is not None:
-        # the text that the terminal shows, without its beginning, which the heading has already
+        # the same text as in the terminal, without its beginning, which is already in the heading
         lines = str(first).removeprefix(f"{first.place}: ")
         heading = f"First divergence: {first.place} (compared with {first.reference})"
         return f'<div class="verdict bad"><strong>{escape(heading)}</strong><pre>{escape(lines)}</pre></div>'
@@ -95,9 +95,9 @@ def _verdict(report: ParityReport) -> str:
 
 
 def _name(name: str, report: ParityReport) -> str:
-    """The part of the page about one recorded name: a table of the backends, and the plot."""
+    """Returns the part of the page about one recorded name: a table of the backends, and the plot."""
     series = report.series(name)
-    # backends whose process ended early, so that they may have recorded only the first steps
+    # the backends whose process ended early, which may have recorded only the first steps
     cut = {row.backend for row in report.rows if row.state == "did not run"}
     rows: list[tuple[str, Sequence[str]]] = []
     for backend, values in series.items():
@@ -106,17 +106,17 @@ def _name(name: str, report: ParityReport) -> str:
             rows.append(("cut" if backend in cut else "", (backend, "0", "nothing recorded")))
             continue
         one = value.comparison
-        # such as "step 3, ['w'] [1, 2]": the step, the leaf and the index of its worst element
+        # such as "step 3, ['w'] [1, 2]": the step, the leaf, and the index of the leaf's worst element
         where = f"step {value.step}{f', {one.leaf}' if one.leaf else ''}{f' {list(one.worst)}' if one.worst else ''}"
         cells = (
             backend, f"{len(values)}{', then it ended' if backend in cut else ''}", error_text(one),
             "-" if one.rel is None else f"{one.rel:.1e}", "-" if one.ulp is None else str(one.ulp), excess_text(one),
             where, f"{one.off} of {one.total}",
         )  # fmt: skip
-        # a difference counts more than an early end
+        # a difference is more serious than an early end
         verdict = "bad" if not one.ok else "cut" if backend in cut else "good"
         rows.append((verdict, cells))
-    # the line of the reference's first value; the lines of all values would take too much space
+    # only the line that recorded the reference's first value; the lines of all values would take too much space
     at = next(
         (line_text(value.expected_line) for values in series.values() for value in values), ""
     )
@@ -127,39 +127,39 @@ def _name(name: str, report: ParityReport) -> str:
 
 
 def _table(table: ReportTable, heading: str, about: str = "") -> str:
-    """A table as HTML. Its title comes first, in an element `heading` such as "h2", followed by the HTML `about`. On a
-    phone the page's style shows each row as a card, with the headings before the cells."""
+    """Returns a table as HTML. The title comes first, in an element `heading` such as "h2", followed by the HTML in
+    `about`. On a phone, the page's style shows each row as a card, with a heading before each cell."""
     head = "".join(f"<th>{name}</th>" for name in table.headings)
     lines = [
         f'<{heading}>{escape(table.title)}</{heading}>{about}<table><tr class="head">{head}</tr>'
     ]
     for verdict, cells in table.rows:
         shown = [
-            # the style puts the heading in `data-of` before the cell on a phone
+            # on a phone, the style puts the heading in `data-of` before the cell
             f'<td data-of="{name}">{escape(cell)}</td>'
-            # a backend that has recorded nothing has fewer cells
+            # the row of a backend that has recorded nothing has fewer cells
             for name, cell in zip(table.headings, cells, strict=False)
         ]
         lines.append(f'<tr class="{verdict}">{"".join(shown)}</tr>')
     return "".join([*lines, "</table>"])
 
 
-# the plot of the errors of one name, as an SVG
+# the plot of the errors of one recorded name, as an SVG
 
-# in pixels: the size of the drawing, and the edges of the plot in it
+# the size of the drawing, and the edges of the plot inside it, in pixels
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _TOP = 640, 260, 66, 626, 208, 14
 _INSET: Final = 14
 """The space, in pixels, between the left edge of the plot and the first step, and between the last step and the right
 edge."""
 _APART: Final = 4
-"""How many pixels the markers of two backends are shifted apart, so that the markers of equal values do not cover each
-other."""
+"""The distance in pixels by which the markers of two backends are shifted apart, so that the markers of equal values do
+not cover each other."""
 _MOST_MARKS: Final = 200
-"""A series of at most this many steps is drawn with markers, a longer one as a line only."""
-# how the tolerance is drawn, in the plot and in its legend
+"""A series with at most this many steps is drawn with markers; a longer series is drawn as a line only."""
+# the style of the line for the tolerance, in the plot and in its legend
 _DASHED: Final = 'fill="none" stroke="#c62828" stroke-width="1.5" stroke-dasharray="5 4"'
 _COLORS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""The colors of Okabe and Ito, which people with any color vision can tell apart."""
+"""The colors of Okabe and Ito, which people with any kind of color vision can distinguish."""
 _SHAPES: Final = (
     "M-3.5,0 a3.5,3.5 0 1,0 7,0 a3.5,3.5 0 1,0 -7,0 z",
     "M-3,-3 h6 v6 h-6 z",
@@ -168,13 +168,13 @@ _SHAPES: Final = (
     "M0,4 l4,-7 h-8 z",
     "M-4,-1.2 h2.8 v-2.8 h2.4 v2.8 h2.8 v2.4 h-2.8 v2.8 h-2.4 v-2.8 h-2.8 z",
 )
-"""A circle, a square, a triangle, a diamond, a triangle upside down, a cross: the markers of the backends."""
+"""The markers of the backends: a circle, a square, a triangle, a diamond, an upside-down triangle, a cross."""
 
 
 def plot(name: str, series: Mapping[str, list[ComparedValue]]) -> str:
-    """Draws the error of each backend over the steps as an SVG, on a logarithmic axis, with a legend; returns "" if
-    there are no values. Errors of 0 lie on the bottom line. Errors that have no size, because shapes differ or a value
-    is infinite, lie on the top line."""
+    """Returns an SVG with a legend that shows the error of each backend over the steps, on a logarithmic axis; "" if
+    there are no values. Errors of 0 are on the bottom line. Errors without a size, because shapes differ or a value is
+    infinite, are on the top line."""
     values = [value for values_of_backend in series.values() for value in values_of_backend]
     if not values:
         return ""
@@ -187,7 +187,7 @@ def plot(name: str, series: Mapping[str, list[ComparedValue]]) -> str:
     legend = [(_mark(8, 6, number), backend) for number, backend in enumerate(series)]
     if limit:
         legend.append((f'<path d="M0,6 h16" {_DASHED}/>', "tolerance"))
-    # no tolerance is drawn, because all values must be equal
+    # there is no tolerance to draw, because all values must be equal
     elif all(value.comparison.allowed == 0 for value in values if value.comparison.ok):
         legend.append(("", "ints and bools are exact"))
     # for screen readers
@@ -202,10 +202,11 @@ def plot(name: str, series: Mapping[str, list[ComparedValue]]) -> str:
 
 
 class _Axes:
-    """The axes of a plot: steps from left to right, errors by powers of ten from bottom to top."""
+    """The axes of a plot, with the steps from left to right, and the errors in powers of ten from bottom to top."""
 
     def __init__(self, values: Sequence[ComparedValue]) -> None:
-        """Chooses axes that hold the errors and the tolerances of all these values; there must be one at least."""
+        """Chooses axes with room for the errors and the tolerances of all these values; there must be at least one
+        value."""
         self._steps = max(value.step for value in values)
         sizes = [
             size
@@ -213,12 +214,13 @@ class _Axes:
             for size in (_error(value), _allowed(value))
             if 0 < size < math.inf
         ]
-        # powers of ten, with one to spare at each end; two at least, so that the height is not 0
+        # the axis has one more power of ten than necessary at each end, and spans at least two, so that its height is
+        # not 0
         self._low = math.floor(math.log10(min(sizes))) - 1 if sizes else -8
         self._high = max(math.ceil(math.log10(max(sizes))) + 1 if sizes else 0, self._low + 2)
 
     def _x(self, step: int) -> float:
-        """The horizontal position of a step, in pixels; the middle if there is only step 0."""
+        """Returns the horizontal position of a step, in pixels; the middle if there is only step 0."""
         return (
             _LEFT
             + _INSET
@@ -226,13 +228,13 @@ class _Axes:
         )
 
     def _y(self, size: float) -> float:
-        """The vertical position of an error, in pixels, counted from the top as in all SVGs."""
-        # 0 and infinity have no place on a logarithmic axis, so they lie on its ends
+        """Returns the vertical position of an error, in pixels, counted from the top as in all SVGs."""
+        # 0 and infinity have no place on a logarithmic axis, so they are put at its ends
         power = self._low if size == 0 else self._high if size == math.inf else math.log10(size)
         return _BOTTOM - (_BOTTOM - _TOP) * (power - self._low) / (self._high - self._low)
 
     def frame(self) -> str:
-        """The lines and labels of the axes: at most seven powers of ten, and at most eleven steps."""
+        """Returns the lines and labels of the axes: at most seven powers of ten, and at most eleven steps."""
         parts = [
             f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_HEIGHT - 6}" text-anchor="middle">step</text>'
         ]
@@ -254,10 +256,10 @@ class _Axes:
         return "".join(parts)
 
     def line(self, backend: str, values: list[ComparedValue], number: int, count: int) -> str:
-        """The line of one backend, the `number`th of `count`, counted from 0. The first lines, which are drawn below
-        the others, are the widest, so that they stay visible."""
+        """Returns the line of one backend, which is the `number`th of `count` backends, counted from 0. The first
+        lines, which are drawn below the others, are the widest, so that they stay visible."""
         points = [(self._x(value.step), self._y(_error(value))) for value in values]
-        # the shift of the markers: those of the middle backend are not shifted
+        # the shift of the markers; the markers of the middle backend are not shifted
         beside = _APART * (number - (count - 1) / 2)
         marks = [
             # browsers show the title when the pointer is on the marker
@@ -270,8 +272,8 @@ class _Axes:
         return line + "".join(marks if len(marks) <= _MOST_MARKS else [])
 
     def limit(self, values: Sequence[ComparedValue]) -> str:
-        """The tolerance as a dashed line: at each step, the smallest error allowed for the worst element of any
-        backend. Returns "" if no value has a tolerance."""
+        """Returns the tolerance as a dashed line: at each step, the smallest of the errors that are allowed for the
+        worst elements of the backends. Returns "" if no value has a tolerance."""
         allowed: dict[int, float] = {}
         for value in values:
             if 0 < _allowed(value) < math.inf:
@@ -283,24 +285,24 @@ class _Axes:
 
 
 def _path(points: Iterable[tuple[float, float]]) -> str:
-    """Points as the attribute `points` of an SVG line."""
+    """Returns points in the form of the attribute `points` of an SVG line."""
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def _color(number: int) -> str:
-    """The color of a backend, by its number in the report; after six backends the colors repeat."""
+    """Returns the color of a backend, given its number in the report. The colors repeat after six backends."""
     return _COLORS[number % len(_COLORS)]
 
 
 def _mark(x: float, y: float, number: int) -> str:
-    """The marker of the backend with this number, at a position in pixels, with a thin white edge."""
+    """Returns the marker of the backend with this number, at a position in pixels, with a thin white edge."""
     ink = f'fill="{_color(number)}" stroke="#fff" stroke-width=".7"'
     return f'<path transform="translate({x:.1f},{y:.1f})" d="{_SHAPES[number % len(_SHAPES)]}" {ink}/>'
 
 
 def _error(value: ComparedValue) -> float:
-    """The error to draw in a plot: 0 for a value that agrees and has no number, and infinity for a difference that has
-    no size."""
+    """Returns the error to draw in a plot: 0 for a value that agrees and has no numerical error, and infinity for a
+    difference that has no size."""
     error = value.comparison.abs
     if error is None or not math.isfinite(error):
         return 0.0 if value.comparison.ok else math.inf
@@ -308,5 +310,5 @@ def _error(value: ComparedValue) -> float:
 
 
 def _allowed(value: ComparedValue) -> float:
-    """The error that the value's worst element may have; 0 if that is unknown."""
+    """Returns the allowed error of the value's worst element; 0 if that is unknown."""
     return value.comparison.allowed or 0.0

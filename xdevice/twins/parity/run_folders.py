@@ -1,6 +1,6 @@
 """Reads the folders that `script_runs` and `log` have written, and compares their contents.
 
-A folder holds a run, with a recording for each backend, or the recording of one backend.
+A folder contains either a run, with a recording for each backend, or the recording of one backend.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
     from .traced_calls import Traces
 
 _NARROW: Final = ("float32", "complex64")
-"""The dtypes that should not occur in a recording of a run in float64."""
+"""The dtypes that should not occur in the recording of a run in float64."""
 _GRADIENTS: Final = 10
-"""A gradient may be off by this many times the limit for outputs."""
+"""The limit for the error of a gradient, as a multiple of the limit for outputs."""
 _NAMED: Final = 4
-"""How many recorded values a note in the report names at most."""
-# the error of a reference that has recorded nothing
-_NOTHING: Final = "recorded nothing, so the others cannot be compared with it; call xdevice.parity.log, or pass --trace"
-# the note if the runs with moved numbers recorded the same as the usual run
+"""The maximum number of recorded values that a note in the report names."""
+# the error if the reference has recorded nothing
+_NOTHING: Final = "recorded nothing, so nothing can be compared with it; call xdevice.parity.log, or pass --trace"
+# the note if the runs with moved numbers recorded the same values as the usual run
 _UNMOVED: Final = (
-    "calibrating has changed no recorded value, because the script does not take its numbers from xdevice.tensor, "
+    "calibrating has changed no recorded value, because the script does not get its numbers from xdevice.tensor, "
     "random, load or convert_state; only the run in float64 shows the effect of rounding"
 )
 
 
 class BackendFolder(NamedTuple):
-    """One backend in a folder: how its process ended, and what it has saved. `recording`, `traces` and `operations` are
-    None if the backend has saved none."""
+    """One backend in a folder: how its process ended, and its saved data. Each of `recording`, `traces` and
+    `operations` is None if the backend has saved no such data."""
 
     ended: Ended
     recording: Recording | None
@@ -73,7 +73,8 @@ class BackendFolder(NamedTuple):
 
     @property
     def records(self) -> int:
-        """How many values the backend has recorded, plus how many calls of models were traced on it."""
+        """The number of values that the backend has recorded, plus the number of calls of models that were traced on
+        it."""
         return len(self.calls) + (len(self.traces.calls) if self.traces is not None else 0)
 
     @property
@@ -83,51 +84,51 @@ class BackendFolder(NamedTuple):
 
     @property
     def is_float64(self) -> bool:
-        """Whether the backend's run used float64 as the default dtype (XDEVICE_FLOATS=float64)."""
+        """Whether float64 was the default dtype in the backend's run (XDEVICE_FLOATS=float64)."""
         return (
             self.recording is not None and self.recording.header.get("floats") == floats.FLOAT64
         )
 
     @property
     def version(self) -> str | None:
-        """The version of the backend's framework; None if nothing that it saved says so."""
+        """The version of the backend's framework; None if the saved data do not include it."""
         versions = self.recording.header["versions"] if self.recording is not None else {}
         version: str | None = versions.get(self.name)
         return version or (self.traces.version if self.traces is not None else None)
 
     def float32_note(self) -> Iterator[str]:
-        """Yields a note if values in a run in float64 are float32 nevertheless."""
+        """Yields a note if some values in a run in float64 have the dtype float32 nevertheless."""
         narrow = [
             f"{call.name}{path}"
             for call in (self.calls if self.is_float64 else ())
-            # from the index, so that no array is read for a note
+            # dtypes are in the index, so no array is read for a note
             for path, dtype in call.dtypes().items()
             if dtype in _NARROW
         ]
         if narrow:
             yield (
                 f"{self.name} ran in float64, but {listed(dict.fromkeys(narrow), _NAMED)} is {' or '.join(_NARROW)}: "
-                f"the script requests it, or made it before `import xdevice`, or the framework has no default to "
-                f"change; the rounding of float32 hides faults"
+                f"the script requests this dtype, or created the values before `import xdevice`, or the "
+                f"framework has no default to change; the rounding of float32 hides faults"
             )
 
 
 class RunFolder(NamedTuple):
-    """The contents of a folder that `load` has read: all backends of a run, or a single one."""
+    """The contents of a folder that `load` has read: all backends of a run, or a single backend."""
 
     folder: Path
     reference: BackendFolder
-    """The backend with which the others are compared; one of `backends`."""
+    """The backend in `backends` with which the others are compared."""
     backends: dict[str, BackendFolder]
     has_gradients: bool
     """Whether the report lists each gradient."""
     calibration: dict[str, list[RecordedCall]]
-    """The recordings of the reference's further runs, by the value of XDEVICE_FLOATS that each run had."""
+    """The recordings of the reference's calibration runs, by the value of XDEVICE_FLOATS in each run."""
 
     def noise(self, backend: BackendFolder) -> Noise | None:
-        """Returns the effect of rounding alone on the reference's values. Returns None for any other backend, or if no
-        calibration run measured it."""
-        # only the reference ran again, so nothing is known of the others
+        """Returns the effect of rounding alone on the values of `backend`. Returns None if `backend` is not the
+        reference, or if no calibration runs measured that effect."""
+        # only the reference ran again, so nothing is known about the other backends
         if not self.calibration or backend is not self.reference or not backend.calls:
             return None
         return measure(backend.calls, self.calibration)
@@ -149,16 +150,16 @@ class RunFolder(NamedTuple):
 
 
 def load(folder: Path) -> RunFolder:
-    """Reads a folder that holds a run, or the recording of a single backend.
+    """Reads a folder that contains a run, or the recording of a single backend.
 
     Raises:
-        RecordingError: if the folder has no recording or a damaged one, or if a calibration run failed.
+        RecordingError: if the folder has no recording, if a recording is damaged, or if a calibration run failed.
     """
     # the folder of one backend, or a recording that a program made with XDEVICE_RECORD
     if (folder / INDEX).exists():
         header = Recording(folder).header
         versions = list(header["versions"])
-        # if no backend was selected, the only framework that was loaded gives the name
+        # if no backend was selected and only one framework was loaded, the name is that of the framework
         name = header["backend"] or (versions[0] if len(versions) == 1 else folder.name)
         only = _read_backend(folder, Ended(name, None, "", ""))
         return RunFolder(folder, only, {name: only}, False, {})
@@ -168,12 +169,13 @@ def load(folder: Path) -> RunFolder:
     with reading(path):
         about = json.loads(path.read_text())
         ended = {row["backend"]: Ended(**row) for row in about["backends"]}
-        # the file says which backend is the reference, whatever its place in the list
+        # the file names the reference, which may be anywhere in the list
         reference = ended[about["reference"]]
-        # the runs that earlier versions have saved have no such entry
+        # runs that earlier versions have saved have no such entry
         further = [Ended(**row) for row in about.get("calibration", [])]
     backends = {name: _read_backend(folder / name, run) for name, run in ended.items()}
-    # without the reference's usual run there is nothing to calibrate; its row says why it failed
+    # without the reference's usual run, there is nothing to calibrate; the row of the reference says why that run
+    # failed
     calibration = _calibration(folder, further) if not reference.error else {}
     # the files of earlier versions have no such entry either
     has_gradients = bool(about.get("gradients"))
@@ -181,7 +183,7 @@ def load(folder: Path) -> RunFolder:
 
 
 def _read_backend(folder: Path, ended: Ended) -> BackendFolder:
-    """Reads what a backend's process has saved in its folder. Raises `RecordingError` if a file is damaged."""
+    """Reads the data that a backend's process has saved in its folder. Raises `RecordingError` if a file is damaged."""
     return BackendFolder(
         ended,
         Recording(folder) if (folder / INDEX).exists() else None,
@@ -191,8 +193,8 @@ def _read_backend(folder: Path, ended: Ended) -> BackendFolder:
 
 
 def _calibration(folder: Path, ended: list[Ended]) -> dict[str, list[RecordedCall]]:
-    """Returns a dict that maps each variant to the values that its calibration run has recorded; {} if `ended` is
-    empty. Raises `RecordingError` if one of the runs failed, or if its recording is missing or damaged."""
+    """Returns the values that each calibration run has recorded, by the variant of the run; {} if `ended` is empty.
+    Raises `RecordingError` if a run failed, or if its recording is missing or damaged."""
     for ended_run in ended:
         if ended_run.error:
             raise RecordingError(f"cannot calibrate: {ended_run.backend} {ended_run.error}")
@@ -201,9 +203,10 @@ def _calibration(folder: Path, ended: list[Ended]) -> dict[str, list[RecordedCal
 
 
 def _no_recording(folder: Path) -> str:
-    """The message for a folder that holds neither a run nor a recording. It names recordings in the folders inside."""
+    """Returns the message for a folder that contains neither a run nor a recording. The message mentions recordings in
+    folders inside it."""
     text = f"{folder} has no recording: neither {INDEX} of one backend nor {RUN} of a run"
-    # two levels down at most, because a search of a whole disk would take long
+    # the search goes at most two levels down, because searching a whole disk would take long
     inside = sorted(
         path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/{INDEX}")
     )
@@ -220,9 +223,9 @@ def _no_recording(folder: Path) -> str:
 
 
 def report_of_run(folder: Path, rule: Strictness) -> ParityReport:
-    """Compares each backend with the reference, in the folder that `script_runs.run` wrote, and returns the report.
-    Raises `RecordingError` if the folder has no recording or a damaged one, or if a calibration run failed or cannot
-    be used."""
+    """Compares each backend with the reference in a folder that `script_runs.run` has written, and returns the report.
+    Raises `RecordingError` if the folder has no recording, if a recording is damaged, or if a calibration run failed or
+    cannot be used."""
     run = load(folder)
     backends = run.backends.values()
     rows = [_row(run, backend, run, run.reference, rule) for backend in backends]
@@ -232,9 +235,9 @@ def report_of_run(folder: Path, rule: Strictness) -> ParityReport:
         if backend.traces is not None
         for note in backend.traces.refusals
     ]
-    # a difference may lie behind the last operation that was kept
+    # there may be a difference after the last operation that was saved
     full = [
-        f"only the first {len(log.operations)} operations of {backend.name} were kept; give the script fewer steps"
+        f"only the first {len(log.operations)} operations of {backend.name} were saved; run the script with fewer steps"
         for backend in backends
         if (log := backend.operations) is not None and log.is_full
     ]
@@ -242,17 +245,18 @@ def report_of_run(folder: Path, rule: Strictness) -> ParityReport:
 
 
 def report_of_two(first: Path, second: Path, rule: Strictness) -> ParityReport:
-    """Compares two folders, each of which is a run or the recording of one backend, and returns the report.
+    """Compares two folders, each of which contains a run or the recording of one backend, and returns the report.
 
-    Each backend in `second` is compared with the same backend in `first`, or if `first` lacks it, with the reference
-    of `first`.
+    Each backend in `second` is compared with the same backend in `first`, or, if `first` lacks that backend, with the
+    reference of `first`.
 
     Raises:
-        RecordingError: if a folder has no recording or a damaged one, or if a calibration run failed or cannot be
-            used. ArgumentError: if `rule` has an rtol or atol, but `first` was calibrated.
+        RecordingError: if a folder has no recording, if a recording is damaged, or if a calibration run failed or
+            cannot be used.
+        ArgumentError: if `rule` has an rtol or atol although `first` was calibrated.
     """
     expected, actual = load(first), load(second)
-    # the measured noise replaces the tolerances, so they would be ignored
+    # the measured noise replaces the tolerances, so rtol and atol would be ignored
     if expected.calibration and (rule.rtol, rule.atol) != (None, None):
         raise ArgumentError(
             f"{first} was calibrated, which measures the tolerances; leave out rtol and atol"
@@ -262,10 +266,10 @@ def report_of_two(first: Path, second: Path, rule: Strictness) -> ParityReport:
         for name, backend in expected.backends.items()
         if backend.recording is not None
     }
-    # `unused` keeps the backends of `first` that no backend of `second` is compared with
+    # `unused` contains the backends of `first` with which no backend of `second` is compared
     rows, unused = [], dict(recorded)
     for backend in actual.backends.values():
-        # the same framework first, because two runs are usually compared before and after a change
+        # the same framework is preferred, because the two runs are usually from before and after a change
         reference = recorded.get(backend.name, expected.reference)
         unused.pop(reference.name, None)
         rows.append(_row(actual, backend, expected, reference, rule))
@@ -273,7 +277,7 @@ def report_of_two(first: Path, second: Path, rule: Strictness) -> ParityReport:
         f"{name} of {first} was not compared, because {second} has no values of {name}"
         for name in unused
     ]
-    # a dict, so that a note that both runs have comes once
+    # a dict removes duplicates of notes that both runs have
     return ParityReport(rows, [*notes, *dict.fromkeys([*expected.notes(), *actual.notes()])])
 
 
@@ -284,14 +288,14 @@ def _row(
     reference: BackendFolder,
     rule: Strictness,
 ) -> BackendRow:
-    """The report's row for one backend: `backend` in `run`, compared with `reference` in `expected_run`, which may be
-    the same run."""
+    """Returns the row of the report for one backend: `backend` in `run` is compared with `reference` in `expected_run`,
+    which may be the same run."""
     ended = backend.ended
     row = BackendRow(
         backend.name, "did not run" if ended.error else "agrees", version=backend.version, seconds=ended.seconds,
         records=backend.records, error=ended.error, python=ended.python,
     )  # fmt: skip
-    # the reference is compared with nothing
+    # the reference itself is not compared
     if backend is reference:
         if backend.is_complete:
             row.state = "reference"
@@ -301,7 +305,7 @@ def _row(
     row.reference = (
         reference.name if run is expected_run else f"{reference.name} of {expected_run.folder}"
     )
-    # an incomplete reference would make every difference look like this backend's
+    # if the reference is incomplete, every difference would seem to be a fault of this backend
     if not reference.is_complete:
         if not ended.error:
             row.state = "not compared"
@@ -310,7 +314,7 @@ def _row(
         backend.calls, reference.calls, rule, is_complete=not ended.error, noise=expected_run.noise(reference),
         is_float64=backend.is_float64 and reference.is_float64,
     )  # fmt: skip
-    # with `--trace` both have traces, unless the script called no model on one of them
+    # with `--trace`, both backends have traces, unless the script called no model on one of them
     if backend.traces is not None and reference.traces is not None:
         row.values += _compare_traces(backend.traces, reference.traces, reference.calls)
     if backend.operations is not None and reference.operations is not None:
@@ -327,31 +331,31 @@ def _row(
 def _compare_operations(
     row: BackendRow, ours: Log, theirs: Log, reference: str, has_gradients: bool
 ) -> None:
-    """Adds to a row the first operations at which the two programs differ, and with `has_gradients` the comparison of
-    each gradient. `reference` is the name of the expected program's backend."""
+    """Adds the first operations at which the two programs differ to a row, and with `has_gradients` also the comparison
+    of each gradient. `reference` is the name of the expected program's backend."""
     programs, first = TwoPrograms(ours, theirs), row.first
     gradients = [
         GradientRow(name, errors, _is_off(errors, _GRADIENTS * programs.limit))
         for name, errors in programs.gradients()
     ]
     row.gradients = gradients if has_gradients else []
-    # if all recorded values agree, and no gradient in the report is off, there is no fault to find;
-    # without recorded values, the operations alone show faults
+    # if all recorded values agree, and no gradient in the report is off, there is no fault to find. If there are no
+    # recorded values, only the operations can show faults
     if first is None and row.values and not any(gradient.is_off for gradient in row.gradients):
         return
     for name, is_backward in (("operations", False), ("operations, backward", True)):
         if is_backward and gradients and not any(gradient.is_off for gradient in gradients):
-            # operations in the backward pass that differ are then those of an optimizer, which may
-            # amplify the rounding of gradients that agree
+            # all gradients agree, so operations in the backward pass that differ belong to an optimizer, which may
+            # amplify the rounding of gradients
             continue
         parting = programs.part(is_backward)
-        # below the usual limit rounding may look like a fault, so this counts only if a recorded value
-        # or a gradient differs as well
+        # below the usual limit, rounding may look like a fault, so such a difference is reported only if a recorded
+        # value or a gradient differs as well
         if parting is None or (parting.share < 1 and not row.values):
             continue
         text = parting_text(parting, row.backend, reference)
-        # sorted right behind the first recorded value that differs, whose text has the numbers and
-        # may explain them; without one, before everything
+        # sorted directly after the first recorded value that differs, whose text has the numbers and may explain them;
+        # if there is no such value, sorted before everything else
         order = (-1.0,) if first is None else (first.value.order[0] + 0.5,)
         error = parting.errors.abs if parting.errors else None
         comparison = difference("values", text)._replace(abs=error)
@@ -360,16 +364,16 @@ def _compare_operations(
 
 
 def _is_off(errors: Errors | None, limit: float) -> bool:
-    """Whether a gradient is missing (`errors` is None), or is off by more than `limit`, a share of its largest
-    number."""
+    """Whether a gradient is missing (`errors` is None), or is off by more than `limit` times its largest number."""
     return errors is None or errors.share > limit
 
 
 def _compare_traces(
     actual: Traces, expected: Traces, calls: list[RecordedCall]
 ) -> Iterator[ComparedValue]:
-    """Yields the comparisons of the traced calls, as values to be sorted among the reference's records, `calls`."""
+    """Yields the comparisons of the traced calls, as values that can be sorted among the reference's records,
+    `calls`."""
     for name, call, comparison in traced_calls.compare(actual, expected):
-        # half a place behind the last record before the call; calls in one gap are sorted by time
+        # half a place after the last record before the call; calls between the same two records are sorted by time
         before = sum(recorded.time <= call.time for recorded in calls) - 0.5
         yield ComparedValue(name, call.run, (before, call.time), comparison)

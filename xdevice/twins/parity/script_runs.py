@@ -1,8 +1,8 @@
 """Runs a script on several backends for `xdevice parity`, each in its own process.
 
-A run is a folder with one folder per backend, which holds the recording, the output and the errors of its process. So
-if a framework crashes, hangs or does not import, only its own row of the report fails, and the values that it recorded
-until then are compared.
+A run is a folder that contains a folder for each backend, with the recording, the output and the errors of the
+backend's process. Therefore, if a framework crashes, hangs or cannot be imported, only its own row of the report fails,
+and the values that were recorded until then are compared.
 """
 
 from __future__ import annotations
@@ -32,21 +32,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 RUN: Final = "run.json"
-"""The file that says which backend is the reference, and how each backend's process ended."""
+"""The name of the file that says which backend is the reference, and how each backend's process ended."""
 CALIBRATION: Final = "calibration"
-"""The name of the folder, inside a run's folder, that holds the further runs of the reference, which measure the
-effect of rounding alone."""
-# the arguments of the interpreter that run a script under one of our modules, which then does
-# more than record what the script logs
+"""The name of the folder, inside a run's folder, with the calibration runs of the reference, which measure the effect
+of rounding alone."""
+# interpreter arguments that make one of our modules run the script, and save more than the values that the script logs
 _TRACING: Final = ("-m", "xdevice.twins.parity.tracing_script")
 _OPERATIONS: Final = ("-m", "xdevice.twins.parity.operations_script")
 _SHOWN: Final = 6
-"""How many of the last lines that a failed process wrote to standard error are shown."""
+"""The number of lines that are shown from the end of a failed process's standard error."""
 
 
 class RunPlan(NamedTuple):
-    """The runs to do: a script with its arguments, the backends, and the Python interpreter for each. Made by the
-    command line."""
+    """The planned runs: a script with its arguments, the backends, and the Python interpreter for each backend. The
+    command line creates the plan."""
 
     script: Path
     arguments: tuple[str, ...]
@@ -54,20 +53,20 @@ class RunPlan(NamedTuple):
     reference: str
     """The backend with which the others are compared; one of `backends`."""
     pythons: Mapping[str, str]
-    """The path of the interpreter, by the name of the backend."""
+    """The path of each backend's interpreter, by the name of the backend."""
     timeout: float
-    """How many seconds one process may take before it is killed."""
+    """The time limit for each process in seconds; after that, the process is killed."""
     jobs: int = 1
-    """How many processes run at once, at most."""
+    """The maximum number of processes that run at the same time."""
     is_traced: bool = False
-    """Whether the values that the layers of the script's models compute are saved too."""
+    """Whether the values that the layers of the script's models compute are also saved."""
     floats: str = ""
-    """The value of XDEVICE_FLOATS in the usual run of each backend; calibration runs have values of their own."""
+    """The value of XDEVICE_FLOATS in the usual run of each backend; calibration runs have their own values."""
     calibrates: bool = False
-    """Whether the script is run several more times on the reference, to measure the effect of rounding alone."""
+    """Whether the script runs several more times on the reference to measure the effect of rounding alone."""
     keeps_operations: bool = False
-    """Whether the operations of each backend's usual run are saved, with the gradients that it computes. The
-    calibration runs save none."""
+    """Whether the operations of each backend's usual run are saved, with the gradients that the run computes.
+    Calibration runs save no operations."""
     keeps_gradients: bool = False
     """Whether the report lists each gradient."""
 
@@ -87,7 +86,7 @@ class ScriptRun(NamedTuple):
     """One run of the script in a process, on one backend and with one value of XDEVICE_FLOATS."""
 
     name: str
-    """The backend's name; for a calibration run, with the variant, such as `torch (float64)`."""
+    """The name of the backend; for a calibration run, followed by the variant, as in `torch (float64)`."""
     backend: str
     place: str
     """The path of the process's folder, relative to the folder of the run."""
@@ -95,61 +94,63 @@ class ScriptRun(NamedTuple):
 
 
 def place_of(variant: str) -> str:
-    """The folder of a calibration run, relative to the folder of the run: `calibration/jitter1` for the variant
+    """Returns the folder of a calibration run, relative to the folder of the run: `calibration/jitter1` for the variant
     `jitter:1`."""
     # on Windows, the name of a folder cannot contain a colon
     return f"{CALIBRATION}/{variant.replace(':', '')}"
 
 
 class Ended(NamedTuple):
-    """How a process ended. `error` says why it failed; it is empty if the process ended with exit status 0."""
+    """How a process ended. `error` says why the process failed; it is empty if the exit status was 0."""
 
     backend: str
-    """The name of the run, `ScriptRun.name`."""
+    """The name of the run (`ScriptRun.name`)."""
     seconds: float | None
-    """How many seconds the process took, imports included; None if it was interrupted, or if only its recording is
-    known."""
+    """The duration of the process in seconds, including imports; None if the process was interrupted, or if only its
+    recording is known."""
     error: str
     python: str
     """The path of the interpreter; empty if only the recording is known."""
 
 
 class Watcher:
-    """Receives the progress of all runs, from several threads. This class ignores it; subclasses show it. The argument
-    `backend` is the name of a run, `ScriptRun.name`."""
+    """Receives the progress of all runs from several threads. This class ignores the progress; subclasses display it.
+    The argument `backend` is the name of a run (`ScriptRun.name`)."""
 
     def starts(self, backend: str) -> None:
         """Called when a backend's process is about to start."""
 
     def counts(self, backend: str, records: int) -> None:
-        """Called several times a second while a backend's process runs, with the number of values that the process has
-        recorded so far."""
+        """Called several times a second while a backend's process runs. `records` is the number of values that the
+        process has recorded so far."""
 
     def ends(self, ended: Ended, records: int) -> None:
-        """Called when a backend's process has ended, with `records` values recorded."""
+        """Called when a backend's process has ended. `records` is the number of values that the process has
+        recorded."""
 
 
 def run(plan: RunPlan, folder: Path, watcher: Watcher) -> list[Ended]:
-    """Does the runs of a plan, `plan.jobs` at a time, and returns how each ended, in the order of `plan.scripts()`.
+    """Performs the runs of a plan, `plan.jobs` at a time, and returns how each run ended, in the order of
+    `plan.scripts()`.
 
-    Everything is written below `folder`: what each process recorded and printed, and `run.json`. These files stay there
-    if the run is interrupted.
+    Everything is written into `folder`: the values that each process recorded, the output that it printed, and
+    `run.json`. These files remain if the run is interrupted.
     """
     processes = _RunningScripts(plan, folder, watcher)
     try:
         with ThreadPoolExecutor(max_workers=plan.jobs) as pool:
             try:
-                # `list` waits for all runs, and raises the first error of any
+                # `list` waits for all runs, and raises the first error that occurred
                 list(pool.map(processes.run, plan.scripts()))
-            except BaseException:  # also Ctrl-C: no process may stay behind
+            except BaseException:  # including Ctrl-C, because no process must be left running
                 pool.shutdown(wait=False, cancel_futures=True)
                 processes.stop()
                 raise
     finally:
-        # after an interrupt, too: the runs that have ended can still be compared
+        # also executed after an interrupt, because the runs that have ended can still be compared
         ended = list(processes.ended.values())
         rows = [one._asdict() for one in ended]
-        # the rows of the calibration runs come after those of the usual runs
+        # the rows of the calibration runs come after the rows of the usual runs
         usual_count = len(plan.backends)
         about = {
             "gradients": plan.keeps_gradients,
@@ -162,7 +163,7 @@ def run(plan: RunPlan, folder: Path, watcher: Watcher) -> list[Ended]:
 
 
 class _RunningScripts:
-    """Runs the scripts of a plan, each in a process, from several threads at once."""
+    """Runs the scripts of a plan, each in its own process. Used from several threads at once."""
 
     def __init__(self, plan: RunPlan, folder: Path, watcher: Watcher) -> None:
         self._plan, self._folder, self._watcher = plan, folder, watcher
@@ -172,28 +173,28 @@ class _RunningScripts:
             )
             for script in plan.scripts()
         }
-        """How each run ended, by its name: with the error "was interrupted" until it has ended otherwise."""
+        """How each run ended, by the name of the run. The error is "was interrupted" until the run has ended."""
         self._lock = threading.Lock()
         self._alive: set[subprocess.Popen[bytes]] = set()
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Kills the processes that are alive, and prevents further processes from starting."""
-        # under the lock, so that `_start` sees it or has added its process already
+        """Kills the running processes, and prevents further processes from starting."""
+        # set under the lock, so that `_start` either sees the flag or has already added its process
         with self._lock:
             self._is_stopped = True
         for process in tuple(self._alive):
             _kill(process)
 
     def run(self, script: ScriptRun) -> None:
-        """Runs one script until its process ends, stores the outcome in `ended`, and reports it to the watcher. After
-        `stop`, neither stores nor reports anything."""
+        """Runs one script until its process ends, stores the outcome in `ended`, and reports the outcome to the
+        watcher. Stores and reports nothing after `stop` was called."""
         self._watcher.starts(script.name)
         folder = self._folder / script.place
         folder.mkdir(parents=True)
         started = time.monotonic()
         why = self._why_failed(script, folder)
-        # `stop` has killed it, so `ended` stays "was interrupted"
+        # `stop` has killed the process, so the error in `ended` stays "was interrupted"
         if self._is_stopped:
             return
         why += _last_lines(folder / "stderr.txt") if why else ""
@@ -203,7 +204,7 @@ class _RunningScripts:
         self._watcher.ends(ended, count(folder))
 
     def _why_failed(self, script: ScriptRun, folder: Path) -> str:
-        """Runs the script until it ends. Returns why it failed; "" if it succeeded."""
+        """Runs the script until it ends. Returns the reason why it failed; "" if it succeeded."""
         with (
             (folder / "stdout.txt").open("wb") as out,
             (folder / "stderr.txt").open("wb") as err,
@@ -223,8 +224,9 @@ class _RunningScripts:
     def _start(
         self, script: ScriptRun, folder: Path, out: BinaryIO, err: BinaryIO
     ) -> subprocess.Popen[bytes]:
-        """Starts the process of a script, which writes its output and its errors into two open files. Raises
-        `InterruptedError` after `stop`, and another `OSError` if the interpreter cannot be started."""
+        """Starts the process of a script and returns it. The process writes its output and its errors into the open
+        files `out` and `err`. Raises `InterruptedError` if `stop` was called, and another `OSError` if the interpreter
+        cannot be started."""
         plan = self._plan
         command = [
             plan.pythons[script.backend],
@@ -238,32 +240,32 @@ class _RunningScripts:
             floats.VARIABLE: script.floats,
             # absolute, because the script may change its working directory
             recording.VARIABLE: str(folder.absolute()),
-            # one seed for all, or each backend would begin with other weights
+            # all backends get the same seed, because otherwise each one would start with different weights
             generators.VARIABLE: os.environ.get(generators.VARIABLE) or "0",
-            "PYTHONFAULTHANDLER": "1",  # a segmentation fault then prints the line of Python
+            "PYTHONFAULTHANDLER": "1",  # after a segmentation fault, the line in Python is printed
         }
         with self._lock:
             if self._is_stopped:
                 raise InterruptedError("interrupted")
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment,
-                start_new_session=True,  # so that it can be killed with all that it has started
+                start_new_session=True,  # so that it can be killed together with all processes that it has started
             )  # fmt: skip
             self._alive.add(process)
             return process
 
 
 def _module_arguments(plan: RunPlan, script: ScriptRun) -> tuple[str, ...]:
-    """The arguments `-m` and the module that runs the script; empty if Python runs the script itself."""
-    # the usual run of a backend has the backend's name, and a calibration run another one
+    """Returns the arguments `-m` and the module that runs the script; () if Python runs the script directly."""
+    # the usual run of a backend has the name of the backend, and a calibration run has another name
     if plan.keeps_operations and script.name == script.backend:
         return _OPERATIONS
     return _TRACING if plan.is_traced else ()
 
 
 def _wait(process: subprocess.Popen[bytes], timeout: float, tick: Callable[[], None]) -> str:
-    """Waits until the process ends, and kills it after `timeout` seconds. Calls `tick()` several times a second
-    meanwhile. Returns why the process failed; "" if it succeeded."""
+    """Waits until the process ends, and kills it after `timeout` seconds. Meanwhile, calls `tick()` several times a
+    second. Returns the reason why the process failed; "" if it succeeded."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         with suppress(subprocess.TimeoutExpired):
@@ -276,13 +278,13 @@ def _wait(process: subprocess.Popen[bytes], timeout: float, tick: Callable[[], N
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kills the process, and all processes that it has started. Together they are one process group, because `_start`
-    has put the process into a session of its own."""
+    """Kills the process and all processes that it has started. All of these form one process group, because `_start`
+    has put the process into its own session."""
     if hasattr(os, "killpg"):
-        # the group may have ended already
+        # all processes of the group may have ended already
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-    else:  # Windows has no process groups, but this command ends the children too
+    else:  # Windows has no process groups, but this command also ends the child processes
         with suppress(OSError):
             subprocess.run(
                 ["taskkill", "/T", "/F", "/PID", str(process.pid)],
@@ -290,34 +292,34 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
                 check=False,
             )
         process.kill()
-    # collects the exit status, or the process would stay in the system's table as a zombie
+    # collects the exit status, because otherwise the process would remain as a zombie
     process.wait()
 
 
 def _last_lines(path: Path) -> str:
-    """The last lines of a file that are not blank, each on a new line and cut to 300 characters; "" if there are
-    none."""
-    # the output of a process that crashed may end in the middle of a character
+    """Returns the last non-blank lines of a file, each preceded by a newline and cut to 300 characters; "" if there are
+    no such lines."""
+    # the output of a crashed process may end in the middle of a character
     lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
     return "".join(f"\n{line[:300]}" for line in lines[-_SHOWN:])
 
 
 def count(folder: Path) -> int:
-    """How many values the process of this folder has recorded so far; 0 if it has recorded nothing."""
+    """Returns the number of values that the process of this folder has recorded so far."""
     try:
         with (folder / INDEX).open("rb") as file:
-            # the first line says which versions wrote it, and a crash may have cut the last one short
+            # the first line has the versions that wrote the file, and a crash may have cut the last line short
             return max(0, sum(line.endswith(b"\n") for line in file) - 1)
     except FileNotFoundError:
         return 0
 
 
 def clear(folder: Path) -> None:
-    """Removes an earlier run from a folder: the folders of its backends and of its calibration, with everything in
-    them, and then `run.json`. Anything else in the folder stays.
+    """Removes an earlier run from a folder: the folders of its backends and of its calibration with all of their
+    contents, and then `run.json`. Everything else in the folder stays.
 
     Raises:
-        RecordingError: if the folder has no `run.json`, or a damaged one.
+        RecordingError: if the folder has no `run.json`, or if that file is damaged.
     """
     path = folder / RUN
     if not path.exists():
@@ -326,10 +328,10 @@ def clear(folder: Path) -> None:
         )
     with reading(path):
         places = [str(row["backend"]) for row in json.loads(path.read_text())["backends"]]
-    # only the folders that `run.json` lists: the user may keep other things here
+    # only the folders that `run.json` lists, because the user may have other files here
     for place in (*places, CALIBRATION):
-        # a name with a slash, in a file from elsewhere, could lead out of the folder
+        # if the file comes from elsewhere, a name with a slash could lead out of the folder
         if (folder / place).is_dir() and (folder / place).parent == folder:
             shutil.rmtree(folder / place)
-    # last: if deleting a folder fails, the next call still finds the list
+    # the file is removed last: if deleting a folder fails, the next call still finds the list
     path.unlink()

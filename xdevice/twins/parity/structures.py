@@ -1,5 +1,5 @@
-"""Compares everything except the numbers of two values: which leaves they have, and the kinds, shapes, dtypes and
-devices of these."""
+"""Compares everything except the numbers of two values: which leaves the values have, and the kinds, shapes, dtypes and
+devices of these leaves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def compare_paths(actual: Leaves, expected: Leaves) -> Comparison | None:
     """Returns a difference in structure if one of two values has leaves that the other lacks; otherwise None."""
-    # dicts, not sets, so that messages name paths in the program's order
+    # dicts, not sets, so that messages name the paths in program order
     ours, theirs = (dict.fromkeys(unique_paths(side)) for side in (actual, expected))
     missing = [path for path in theirs if path not in ours]
     extra = [path for path in ours if path not in theirs]
@@ -37,8 +37,8 @@ def compare_paths(actual: Leaves, expected: Leaves) -> Comparison | None:
 
 
 def _hint(actual: Leaves, expected: Leaves) -> str:
-    """The advice to be added to a message if one side is a single tensor and the other a list of numbers, each of which
-    is a leaf; otherwise ""."""
+    """Returns advice to be added to a message if one side is a single tensor and the other a list of numbers, where
+    each number is a leaf; otherwise ""."""
     for side, numbers, others in (("expected", expected, actual), ("actual", actual, expected)):
         # such as `[0]`, the path of an item
         is_list = all(
@@ -51,20 +51,20 @@ def _hint(actual: Leaves, expected: Leaves) -> str:
 
 
 def counters_of_one_side(actual: Leaves, expected: Leaves) -> set[str]:
-    """The paths of batch counts that only one side has. PyTorch's batch norms keep such counts, which change no
-    result."""
+    """Returns the paths of batch counts that only one side has. PyTorch's batch norms store such counts, which do not
+    affect any result."""
     ours, theirs = ({leaf.path for leaf in side} for side in (actual, expected))
-    # a path may end with brackets, as in `['0.num_batches_tracked']`
+    # a path may end with a quote and a bracket, as in `['0.num_batches_tracked']`
     return {path for path in ours ^ theirs if path.rstrip("'\"]").endswith(layouts.COUNTER)}
 
 
 def name_some(paths: Iterable[str]) -> str:
-    """The first five paths in words, and how many more there are."""
+    """Returns a string with the first five paths and the number of further paths."""
     return listed((path or "tensor by itself" for path in paths), 5)
 
 
 def owners_text(actual: Leaves, expected: Leaves) -> str:
-    """The frameworks of both sides, as in " (actual: torch 2.13.0, expected: jax 0.7.2)"."""
+    """Returns a string with the frameworks of both sides, such as " (actual: torch 2.13.0, expected: jax 0.7.2)"."""
     owners = [
         ", ".join(sorted({leaf.owner for leaf in side} - {PYTHON})) or PYTHON
         for side in (actual, expected)
@@ -75,10 +75,11 @@ def owners_text(actual: Leaves, expected: Leaves) -> str:
 def compare_pairs(
     pairs: list[tuple[HostLeaf, HostLeaf]], rule: Strictness
 ) -> Comparison | None:
-    """Returns the first difference in kind between the two leaves of a pair, or else the first in shape, or else in
-    dtype or device if `rule` compares these; None if there is none. In each pair, the actual leaf comes first."""
-    # each check runs for all leaves before the next one, because a difference in kind or shape
-    # explains more than one in dtype or device
+    """Returns the first difference in kind between the two leaves of a pair. If there is no such difference, returns
+    the first difference in shape, then in dtype and then in device; the last two are checked only if `rule` requires
+    it. Returns None if there is no difference at all. In each pair, the actual leaf comes first."""
+    # each check covers all leaves before the next check starts, because a difference in kind or shape explains more
+    # than a difference in dtype or device
     checks = [_compare_kinds, _compare_shapes]
     checks += [_compare_dtypes] if rule.check_dtype else []
     checks += [_compare_devices] if rule.check_device else []
@@ -94,7 +95,7 @@ def compare_pairs(
 
 
 def _compare_kinds(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
-    """Returns a difference in structure if only one of two leaves is a tensor or number; otherwise None."""
+    """Returns a difference in structure if only one of the two leaves is a tensor or number; otherwise None."""
     if actual.is_number == expected.is_number:
         return None
     text = (
@@ -108,7 +109,7 @@ def _compare_shapes(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
     """Returns the difference between the shapes of two leaves; None if they are equal."""
     if actual.shape == expected.shape:
         return None
-    # often it is a linear weight, which PyTorch keeps as (out, in) and Keras as (in, out)
+    # it is often the weight of a linear layer, which PyTorch stores as (out, in) and Keras as (in, out)
     hint = "; one is the other transposed" if actual.shape == expected.shape[::-1] else ""
     return _attribute_difference("shape", actual, expected, hint)
 
@@ -118,7 +119,7 @@ def _compare_dtypes(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
     Python number matches any dtype of its kind: a Python float matches float32, and a Python int matches uint8."""
     if actual.dtype == expected.dtype or not actual.is_number:
         return None
-    # exactly one is a Python number, which takes the dtype of the tensor, as in the frameworks
+    # exactly one leaf is a Python number, which adopts the dtype of the tensor, as in the frameworks
     is_weak = PYTHON in (actual.owner, expected.owner) and actual.owner != expected.owner
     if is_weak and _category(actual.dtype) == _category(expected.dtype):
         return None
@@ -128,14 +129,15 @@ def _compare_dtypes(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
 
 
 def _category(dtype: str) -> str:
-    """The kind of a dtype: `int` for uint8 and int64, `float` for bfloat16, float32 and Python's float."""
-    # without the b of bfloat16 and the u of uint8, which do not change the kind; "bool" would lose its own b
+    """Returns the kind of a dtype: `int` for uint8 and int64, `float` for bfloat16, float32 and Python's float."""
+    # the b of bfloat16 and the u of uint8 are removed, because they do not change the kind; "bool" would lose its first
+    # letter
     return dtype if dtype == "bool" else dtype.lower().lstrip("bu").rstrip("0123456789")
 
 
 def _compare_devices(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
     """Returns the difference between the devices of two leaves; None if they are equal, or if a leaf has no device."""
-    # a Python number is on no device
+    # a Python number has no device
     if actual.device == expected.device or None in (actual.device, expected.device):
         return None
     return _attribute_difference("device", actual, expected)
@@ -144,8 +146,8 @@ def _compare_devices(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
 def _attribute_difference(
     problem: Problem, actual: HostLeaf, expected: HostLeaf, hint: str = ""
 ) -> Comparison:
-    """The difference between two leaves in the attribute `problem`: "shape", "dtype" or "device". The message ends with
-    `hint`."""
+    """Returns the difference between two leaves in the attribute `problem`, which is "shape", "dtype" or "device". The
+    message ends with `hint`."""
     ours, theirs = getattr(actual, problem), getattr(expected, problem)
     text = (
         f"the {problem}s differ{at(expected.path)}: "

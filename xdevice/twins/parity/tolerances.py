@@ -1,6 +1,6 @@
-"""How far apart two numbers may be, by their dtype and the arguments of a comparison.
+"""Determines how far apart two numbers may be, given their dtype and the arguments of a comparison.
 
-Correct runs of the same training on several frameworks stayed within the tolerance of each dtype, and faulty ones did
+Correct runs of the same training on several frameworks stayed within the tolerance of each dtype, and faulty runs did
 not; docs/reference/parity.md has the measurement.
 """
 
@@ -27,33 +27,35 @@ class Tolerance(NamedTuple):
     relative: float
     absolute: float
     least: float
-    """The size from which the absolute part grows: for numbers below it, the part is `absolute * least`."""
+    """The size above which the absolute part grows: if max|expected| is smaller than `least`, the absolute part is
+    `absolute * least`."""
 
     def __str__(self) -> str:
-        """The formula as messages show it."""
+        """Returns the formula for use in messages."""
         size = f"max({self.least:g}, max|expected|)" if self.least else "max|expected|"
         return f"{self.relative:g} * |expected| + {self.absolute:g} * {size}"
 
 
-# in this order, because `coarser` takes the last one
+# the order matters, because `coarser` chooses the last dtype
 TOLERANCES: Final = {
     "float64": Tolerance(1e-10, 1e-12, 1.0),
     "float32": Tolerance(1e-5, 1e-6, 1.0),
     "float16": Tolerance(8e-3, 2e-3, 0.0),
     "bfloat16": Tolerance(6e-2, 1.6e-2, 0.0),
 }
-"""The tolerance of each float dtype, from the finest dtype to the coarsest. A complex dtype has the tolerance of its
-real and imaginary parts; ints and bools must be equal."""
+"""The tolerance of each float dtype, from the finest dtype to the coarsest. A complex dtype has the tolerance of the
+dtype of its real and imaginary parts; ints and bools must be equal."""
 
 _NOISE_FACTOR: Final = 8.0
-"""If the noise of a leaf was measured, an error may be this many times the noise. In the runs that were tested, 4 was
-the smallest factor without a false alarm."""
+"""If the noise of a leaf was measured, an error of up to this multiple of the noise is allowed. In the runs that were
+tested, 4 was the smallest factor without false alarms."""
 _FLOOR: Final = 2 * 2.0**-23
-"""The error that is allowed in addition to the noise, even if the noise is 0, as a share of max|expected|."""
+"""The error that is allowed in addition to the multiple of the noise, as a fraction of max|expected|."""
 
 
 class Strictness(NamedTuple):
-    """How strictly to compare: the arguments of `assert_parity`, and the settings that reports of whole runs add."""
+    """How strict a comparison is: the arguments of `assert_parity`, and further settings that reports of whole runs
+    use."""
 
     rtol: float | None = None
     atol: float | None = None
@@ -61,18 +63,19 @@ class Strictness(NamedTuple):
     check_dtype: bool = True
     equal_nan: bool = False
     float64_step: int | None = None
-    """In a run in float64, the step of the value; None for other runs. In step 0, float64 has its own tolerance, and in
-    later steps that of float32. Two Python floats count as float64 in such a run, and otherwise as float32."""
+    """In a run in float64, the step of the value; None for other runs. In step 0, float64 has its own tolerance; in
+    later steps, it has the tolerance of float32. Two Python floats are treated as float64 in such a run, and as float32
+    otherwise."""
     noise: Mapping[str, float] | None = None
-    """The error that rounding alone made in each leaf, by the leaf's path, as `noise.measure` returns it; None if it
+    """The error that rounding alone caused in each leaf, by the leaf's path, as measured by `noise.measure`; None if it
     was not measured."""
 
     def check(self) -> Strictness:
-        """Returns the object itself. Raises `ArgumentError` if a tolerance is not a number of 0 or more."""
+        """Returns the object itself. Raises `ArgumentError` if a tolerance is not a non-negative number."""
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
             if value is None:
                 continue
-            # not `value < 0`, which is false for NaN; and a bool is a number for Python
+            # not `value < 0`, which is false for NaN. A bool is excluded because Python treats it as a number
             if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
                 raise ArgumentError(
                     f"{name} must be a number of 0 or more, got {value!r:.100}; the default depends on the dtype"
@@ -81,10 +84,10 @@ class Strictness(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """The tolerance for one pair of leaves, as `allow` computes it from their dtype and the `Strictness`."""
+    """The tolerance for one pair of leaves. `allow` computes it from the dtype of the leaves and the `Strictness`."""
 
     rtol: float
-    """The relative part, as a share of |expected|."""
+    """The relative part of the tolerance, as a fraction of |expected|."""
     atol: Callable[[float], float]
     """The absolute part of the tolerance, as a function of max|expected|."""
     text: str
@@ -92,28 +95,27 @@ class Allowed(NamedTuple):
 
 
 def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed | None:
-    """Returns the tolerance for two leaves. Returns None if the leaves must be equal: ints and bools must be, unless
-    `noise` is above 0.
+    """Returns the tolerance for two leaves. Returns None if the leaves must be equal, which is the case for ints and
+    bools unless `noise` is above 0.
 
-    `dtype` is the result of `coarser`: None for ints and bools. `noise` is the error that rounding alone makes in
-    these leaves; None if it was not measured. If the noise was measured, it alone determines the tolerance, and
-    callers refuse `rtol` and `atol`.
+    `dtype` is the result of `coarser`, which is None for ints and bools. `noise` is the error that rounding alone
+    causes in these leaves; None if it was not measured. If the noise was measured, it alone determines the tolerance of
+    ints, bools and float32, and callers do not accept `rtol` and `atol`.
     """
-    # the noise is measured for float32, so other float dtypes keep their usual tolerance
+    # the noise was measured for float32, so other float dtypes have their usual tolerance
     if noise is not None and dtype in (None, "float32"):
         words = (
             f"{_NOISE_FACTOR:g} * {noise:.3g} (the effect of rounding alone up to this step)"
         )
         if dtype is None:
-            # ints that are counted from floats, such as correct predictions, may change by rounding; without any noise
-            # they must be equal
+            # rounding may change ints that depend on floats, such as the number of correct predictions; if the noise is
+            # 0, they must be equal
             return Allowed(0.0, lambda size: _NOISE_FACTOR * noise, words) if noise else None
         text = f"{words} + {_FLOOR:.2g} * max|expected|"
         return Allowed(0.0, lambda size: _NOISE_FACTOR * noise + _FLOOR * size, text)
     if dtype is None:
         return None
-    # from step 1 on, float64 has float32's tolerance: some optimizers hold their learning rate
-    # in float32
+    # from step 1 on, float64 has the tolerance of float32, because some optimizers store their learning rate in float32
     tolerance = TOLERANCES["float32" if dtype == "float64" and rule.float64_step else dtype]
     rtol = tolerance.relative if rule.rtol is None else float(rule.rtol)
     if rule.atol is None:
@@ -124,17 +126,18 @@ def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed |
 
 
 def coarser(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str | None:
-    """Returns the coarser of the float dtypes of two leaves, which decides their tolerance; None if both are ints or
-    bools. A complex dtype counts as that of its parts. A Python number takes the dtype of the other leaf, and two
-    Python floats take the dtype of the run. Raises `DTypeError` for a dtype without a tolerance."""
+    """Returns the coarser of the float dtypes of two leaves, which determines their tolerance; None if both are ints or
+    bools. A complex dtype is treated as the dtype of its real and imaginary parts. A Python number adopts the dtype of
+    the other leaf, and two Python floats adopt the dtype of the run. Raises `DTypeError` for a dtype without a
+    tolerance."""
     names = {leaf.dtype for leaf in (actual, expected) if leaf.owner != PYTHON}
-    # every name except "bool" and those of ints, such as "int8" and "uint8"
+    # all names except "bool" and those of ints, such as "int8" and "uint8"
     floats = {
         PARTS.get(name, name)
         for name in names
         if name != "bool" and not name.lstrip("u").startswith("int")
     }
-    # two Python floats, such as losses, were computed in the frameworks' default dtype
+    # two Python floats, such as losses, were computed in the default dtype of the frameworks
     if not floats and {actual.dtype, expected.dtype} & {"float", "complex"}:
         floats = {"float32" if rule.float64_step is None else "float64"}
     unknown = floats - TOLERANCES.keys()

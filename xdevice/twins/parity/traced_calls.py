@@ -1,5 +1,5 @@
-"""Reads the traces that `tracing_script` has saved from a run, and compares them with those of the reference backend:
-one result for each traced call of a model."""
+"""Reads the traces that `tracing_script` has saved in a run, and compares them with the traces of the reference
+backend. There is one result for each traced call of a model."""
 
 from __future__ import annotations
 
@@ -33,25 +33,26 @@ class TracedCall(NamedTuple):
     """One traced call of a model. Its arrays stay in the file until `arrays` reads them."""
 
     model: int
-    """The number of the model, counted from 0 in the order in which the program first called its models."""
+    """The index of the model in the order in which the program first called its models."""
     run: int
-    """The number of this call among all calls of the model, counted from 0."""
+    """The index of this call among all calls of the model."""
     type: str
     """The name of the model's class."""
     time: float
-    """When the call began, in seconds since 1970."""
+    """The time when the call began, in seconds since 1970."""
     layers: list[dict[str, Any]]
-    """For each layer its path, its kind, the shapes of its parameters, and its settings."""
+    """The path, kind, parameter shapes and settings of each layer."""
     calls: list[list[Any]]
-    """For each call of a layer its path, its number among the calls of this layer, and the name of its class."""
+    """For each call of a layer, the path of the layer, the index of the call among the calls of this layer, and the
+    name of the layer's class."""
     entries: dict[str, RecordedCall]
-    """All recorded arrays, by keys such as `0.2.5`: the model, the run, and the place in `calls`."""
+    """All recorded arrays, by keys such as `0.2.5`, which consist of `model`, `run` and an index in `calls`."""
     channels_last: bool | None = None
-    """Whether the model takes images with their channels last; None if that is not known."""
+    """Whether the model expects images with their channels last; None if that is not known."""
 
     def arrays(self, name: str, layer: int | None = None) -> list[Any]:
-        """Reads the arrays of one kind, `name` ("inputs", "outputs" or "gradients"), and returns them. `layer` is an
-        index in `calls`: the arrays are those of that call of a layer, or, without `layer`, those of the model. A
+        """Reads and returns the arrays of one kind, `name` ("inputs", "outputs" or "gradients"). If `layer`, an index
+        in `calls`, is passed, returns the arrays of that call of a layer; otherwise returns those of the model. A
         missing gradient is None."""
         key = f"{self.model}.{self.run}" + ("" if layer is None else f".{layer}")
         return [
@@ -62,7 +63,7 @@ class TracedCall(NamedTuple):
         ]
 
     def as_run(self, owner: str) -> TracedRun:
-        """Returns this call with all its arrays read, to be compared layer by layer. `owner` is the backend's name."""
+        """Returns this call with all of its arrays, for a comparison layer by layer. `owner` is the backend's name."""
         calls = []
         for index, (path, number, kind) in enumerate(self.calls):
             inputs, outputs, gradients = (
@@ -72,8 +73,8 @@ class TracedCall(NamedTuple):
         return TracedRun(owner, calls, self.arrays("outputs"))
 
     def as_twin(self, owner: str) -> Twin:
-        """Returns the layers of the model, to be paired with those of another. In place of the model's variables there
-        are arrays of the same shapes, whose values have no meaning."""
+        """Returns the layers of the model as a `Twin`, which can be paired with another one. The model's variables are
+        replaced by arrays of the same shapes whose values have no meaning."""
         layers, variables = [], {}
         for line in self.layers:
             parts = []
@@ -81,7 +82,7 @@ class TracedCall(NamedTuple):
                 full_name = layouts.join(line["path"], name)
                 # the rule is never applied, because there are no values
                 parts.append(Part(full_name, (name,), layouts.SAME))
-                # whatever the shape, the array has one element in memory
+                # an array of any shape has only one element in memory
                 variables[full_name] = numpy.broadcast_to(numpy.zeros((), "bool"), tuple(shape))
             # JSON has turned tuples into lists
             settings = {
@@ -89,7 +90,7 @@ class TracedCall(NamedTuple):
                 for name, x in line["settings"].items()
             }
             layers.append(Layer(line["path"], line["kind"], tuple(parts), settings))
-        backend: Any = SimpleNamespace(name=owner)  # pairing only uses its name
+        backend: Any = SimpleNamespace(name=owner)  # pairing uses only the name of the backend
         return Twin(backend, layers, variables, [])
 
 
@@ -101,7 +102,7 @@ class Traces(NamedTuple):
     """The version of the framework; None if no call was traced."""
     calls: list[TracedCall]
     refusals: list[str]
-    """For each model that could not be traced, a sentence that says why."""
+    """For each model that could not be traced, a sentence with the reason."""
 
 
 def read(folder: Path, backend: str) -> Traces | None:
@@ -131,11 +132,12 @@ def read(folder: Path, backend: str) -> Traces | None:
 
 
 def compare(actual: Traces, expected: Traces) -> Iterator[tuple[str, TracedCall, Comparison]]:
-    """Compares each traced call of the reference, `expected`, with the call of the corresponding model on the other
-    backend that had the same inputs. Two models correspond if each is the first model that the program called there, or
-    the second, and so on. Yields the model's name in the report, the reference's call, and the result. If no call of a
-    model had the same inputs, yields a single difference for the model."""
-    # by the models' numbers, because the names of classes differ between frameworks
+    """Compares each traced call of the reference, `expected`, with a call on the other backend: the call of the
+    corresponding model that had the same inputs. Two models correspond if each is the first model that the program
+    called on its backend, or the second, and so on. Yields three values: the model's name in the report, the
+    reference's call, and the result. If no call of a model had the same inputs, yields a single difference for the
+    model."""
+    # paired by the models' numbers, because the names of classes differ between frameworks
     for model in sorted({call.model for call in expected.calls}):
         ours, theirs = (
             [call for call in side.calls if call.model == model] for side in (actual, expected)
@@ -154,12 +156,12 @@ def compare(actual: Traces, expected: Traces) -> Iterator[tuple[str, TracedCall,
 def _pair_calls(
     ours: list[TracedCall], theirs: list[TracedCall]
 ) -> Iterator[tuple[TracedCall, TracedCall]]:
-    """Yields pairs of calls that had the same inputs, in the order of both. Calls without a partner are skipped: some
-    frameworks need an additional call that builds the model."""
+    """Yields pairs of calls that had the same inputs, in the order in which both backends made the calls. Calls without
+    a partner are skipped, because some frameworks need an additional call that builds the model."""
     start = 0
     for its in theirs:
         for index in range(start, len(ours)):
-            # within rounding, because the inputs may have been computed
+            # equal within rounding, because the inputs may be results of computations
             if _inputs_apart(ours[index], its) <= distances.OFF["float32"]:
                 yield ours[index], its
                 start = index + 1
@@ -167,15 +169,16 @@ def _pair_calls(
 
 
 def _inputs_apart(one: TracedCall, other: TracedCall) -> float:
-    """The largest distance between an input of one call and the same input of the other. Inputs that only one call has,
-    or that cannot be compared, do not count; infinite if none can be compared."""
+    """Returns the largest distance between an input of one call and the corresponding input of the other call. Inputs
+    that only one call has, or that cannot be compared, are ignored. Returns infinity if no inputs can be compared."""
     errors = map(distances.error_of, one.arrays("inputs"), other.arrays("inputs"))
     return max((error for error in errors if error is not None), default=math.inf)
 
 
 def _other_inputs_text(one: TracedCall, other: TracedCall) -> str:
-    """The message if no call has the inputs of a call of the reference. It names the shapes of the inputs of `one`,
-    the first call on the other backend, and of `other`, the first call of the reference."""
+    """Returns the message for a model if none of its calls has the inputs of a call of the reference. The message gives
+    the shapes of the inputs of `one`, the first call on the other backend, and of `other`, the first call of the
+    reference."""
     ours, theirs = ([tuple(x.shape) for x in call.arrays("inputs")] for call in (one, other))
     return (
         f"no call has the inputs of a call of the reference (the first inputs have the shapes {ours} and {theirs}); "
@@ -186,11 +189,11 @@ def _other_inputs_text(one: TracedCall, other: TracedCall) -> str:
 def _compare_calls(
     mine: TracedCall, owner: str, its: TracedCall, expected_owner: str
 ) -> Comparison:
-    """The `Comparison` of two calls of one model: its text names the first layer, or else the first gradient, that
-    differs. Its errors are shares of the largest expected value (`distances`)."""
+    """Returns the `Comparison` of two calls of a model. Its text names the first layer that differs or, if all layers
+    agree, the first gradient that differs. Its errors are fractions of the largest expected value (see `distances`)."""
     ours, theirs = mine.as_run(owner), its.as_run(expected_owner)
     if len(ours.outputs) == len(theirs.outputs):
-        # one side may have its channels last, and the other before the rows
+        # the channels may be last on one side, and before the rows on the other
         channels_last = mine.channels_last, its.channels_last
         outputs = [
             distances.aligned(x, y, channels_last)
@@ -205,7 +208,7 @@ def _compare_calls(
         )
     runs = TwoRuns(ours, theirs, pairs)
     allowed, total = runs.limit, len(pairs)
-    # gradients count only if all outputs agree, because wrong outputs lead to wrong gradients
+    # gradients are compared only if all outputs agree, because wrong outputs lead to wrong gradients
     first = runs.first_difference() or runs.first_gradient()
     if first is None and len(ours.outputs) != len(theirs.outputs):
         counts = f"{len(ours.outputs)} and {len(theirs.outputs)}"
@@ -217,7 +220,7 @@ def _compare_calls(
         return Comparison(
             True, abs=worst, rel=worst, allowed=allowed, excess=worst / allowed, total=total
         )
-    # an infinite error: another shape, or NaN or an infinity on one side only
+    # the error is infinite if the shapes differ, or if only one side has NaN or an infinity
     off = first.error if math.isfinite(first.error) else None
     return Comparison(
         False, "shape" if first.is_of_shapes else "values", first.path,

@@ -1,13 +1,13 @@
-"""`python -m xdevice.twins.parity.tracing_script script.py`: runs a script as Python does, and saves the values that
-its layers compute.
+"""`python -m xdevice.twins.parity.tracing_script script.py` runs a script as Python does, and saves the values that the
+layers of its models compute.
 
-The traces are written into the folder `trace` next to the recording: the arrays as `log` writes them, and in
-`runs.jsonl` a line for each traced call of a model, which lists the model's layers, with kinds, shapes and settings,
-and the calls of the layers. For a model that cannot be traced, a line says why.
+The traces are written into the folder `trace` next to the recording. The arrays are stored in the format of `log`. The
+file `runs.jsonl` has a line for each traced call of a model, which lists the model's layers with their kinds, shapes
+and settings, and the calls of these layers. For a model that cannot be traced, a line gives the reason.
 
-Only models that no other model calls and whose parameters `convert_state` knows are traced: the first three calls with
-inputs of each shape, and each call of a model whose number is a power of two. A call is written when the model is
-called again or the program ends, because its gradients may still come until then.
+Only models that no other model calls and whose parameters `convert_state` knows are traced. Two groups of calls are
+traced: the first three calls for each shape of inputs, and every call of a model whose number is a power of two. A call
+is written when the model is called again or the program ends, because until then its gradients may still be computed.
 """
 
 from __future__ import annotations
@@ -40,48 +40,48 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
     from xdevice.twins.contract.calls import Call
 
-# the names of the folder, next to the recording, and of the file with the lines
+# the name of the folder next to the recording, and the name of the file with the lines
 FOLDER: Final = "trace"
 RUNS: Final = "runs.jsonl"
 FIRST: Final = 3
-"""How many calls with inputs of the same shapes are always traced."""
+"""The number of calls with inputs of the same shapes that are always traced."""
 
 
 class _OpenCall(NamedTuple):
-    """A call of a model that is not written yet, because its gradients may still come: its layers are still watched."""
+    """A call of a model that has not been written yet, because its gradients may still be computed. Its layers are
+    still being watched."""
 
     block: AbstractContextManager[Any]
     """The open block of `Backend.calls`."""
     line: dict[str, Any]
-    """Its entry in the file `runs.jsonl`, without its layers and their calls."""
+    """The entry of the call in the file `runs.jsonl`, without the layers and their calls."""
     inputs: tuple[Any, ...]
-    """Copies of the tensors that the model was called with."""
+    """Copies of the tensors that were passed to the model."""
     outputs: tuple[Any, ...] = ()
-    """Copies of the tensors that it returned."""
+    """Copies of the tensors that the model returned."""
     trace: Trace | None = None
-    """The calls of the model's layers during this call; None until it has returned."""
+    """The calls of the model's layers during this call; None until the model has returned."""
 
 
 class _TracedModel:
-    """The tracer's record of one model of the program: its number, its calls so far, and the reason if it cannot be
-    traced."""
+    """The tracer's record of one model of the program: the model's number, its calls so far, and the reason if it
+    cannot be traced."""
 
     def __init__(self, number: int, itself: Any) -> None:
         self.number = number
-        self.itself = itself  # kept alive, because the tracer finds models by their id
+        self.itself = itself  # kept alive, because the tracer identifies models by their id
         self.count = 0
-        """How many calls there have been, traced or not."""
+        """The number of calls so far, whether traced or not."""
         self.shapes: dict[Any, int] = {}
-        """Maps the shapes of inputs to the number of calls with such inputs."""
+        """The number of calls with inputs of certain shapes, by these shapes."""
         self.refusal = ""
-        """Why the model cannot be traced; empty if it can."""
+        """The reason why the model cannot be traced; empty if it can."""
         self.open: dict[int, _OpenCall] = {}
-        """The last traced call of each thread, by the thread's id, until the call is
-        written."""
+        """The last traced call of each thread, by the thread's id. The entry is removed when the call is written."""
 
 
 class Tracer:
-    """Traces the calls of a program's models and writes them into a folder. Made by `main`."""
+    """Traces the calls of a program's models, and writes the traces into a folder. `main` creates it."""
 
     def __init__(self, backend: Backend, folder: Path) -> None:
         self._backend = backend
@@ -89,45 +89,45 @@ class Tracer:
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._models: dict[int, _TracedModel | None] = {}
-        """The record of each model by its id; None for a model that is not traced."""
+        """The record of each model, by the model's id; None for a model that is not traced."""
         self._recorder = Recorder(folder)
 
     def around(self, model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
-        """Returns the result of `call`, which calls `model` with `arguments`, and traces the call if it should be
-        traced. The backend passes every call of a model to this method, except calls made by other models."""
-        # a forked child shares the open files, so it writes nothing
+        """Returns the result of `call`, which calls `model` with `arguments`, and traces this call if it is one of the
+        calls to trace. The backend passes every call of a model to this method, except for calls made by other
+        models."""
+        # a forked child shares the open files, so it must not write anything
         traced = self._model_of(model) if os.getpid() == self._process else None
         if traced is None:
             return call()
         thread = threading.get_ident()
-        # the thread's last call of this model gets no more gradients
+        # no more gradients will be computed for the thread's previous call of this model
         with self._lock:
             self._write(traced, thread)
         if not self._is_wanted(traced, arguments):
             return call()
-        # entered without `with`, because the block stays open after this method: `_write`
-        # closes it
+        # entered without `with`, because the block stays open after this method returns; `_write` closes it
         block = self._backend.calls(model)
         try:
             calls: list[Call] = block.__enter__()
         except XDeviceError as error:
             self._refuse(traced, str(error))
             return call()
-        # copies, because the program may write into the tensors; a watch of no layers makes them
+        # the tensors are copied, because the program may write into them; a watch without layers makes the copies
         copies = layer_calls.Watch(self._backend, {}).copies
         line = {
             "model": traced.number, "type": type(model).__name__, "run": traced.count - 1, "time": time.time(),
         }  # fmt: skip
         opened = traced.open[thread] = _OpenCall(block, line, copies(arguments))
         result = call()
-        # `list`, because the block stays open, and later calls are no part of this one
+        # `list` makes a copy, because the block stays open and adds later calls, which are not part of this one
         trace = Trace(model, self._backend, list(calls))
         traced.open[thread] = opened._replace(outputs=copies(result), trace=trace)
         return result
 
     def close(self) -> None:
-        """Writes the calls that are not written yet, and closes the files. Does nothing in a process other than the one
-        that made the tracer, which is a forked child of it."""
+        """Writes the calls that have not been written yet, and closes the files. Does nothing in a forked child of the
+        process that created the tracer."""
         if os.getpid() != self._process:
             return
         with self._lock:
@@ -137,17 +137,17 @@ class Tracer:
             self._recorder.close()
 
     def _model_of(self, model: Any) -> _TracedModel | None:
-        """The tracer's record of a model. None if the model has no parameters that can be paired with another model's,
-        as a loss function, or is not built yet."""
+        """Returns the tracer's record of a model. Returns None if the model has no parameters that can be paired with
+        those of another model, such as a loss function, or if the model is not built yet."""
         with self._lock:
             if id(model) not in self._models:
                 try:
                     has_layers = bool(list(self._backend.layers(model)))
                 except NotBuiltError:
-                    # this first call builds the model, which has no layers before it
+                    # this is the first call, which builds the model; before that, the model has no layers
                     return None
-                # also an `UnsupportedError`, but about a private name that this version of the framework
-                # lacks, not about the model
+                # this is an `UnsupportedError` too, but it is about a private name that this version of the framework
+                # lacks, and not about the model
                 except AbsentNameError:
                     raise
                 except UnsupportedError:
@@ -157,7 +157,7 @@ class Tracer:
             return self._models[id(model)]
 
     def _is_wanted(self, traced: _TracedModel, arguments: Any) -> bool:
-        """Counts a call of a model, and returns whether it is to be traced (see the top of this file)."""
+        """Counts a call of a model, and returns whether the call is to be traced (see the module's docstring)."""
         if traced.refusal:
             return False
         if self._backend.tracing():
@@ -170,19 +170,19 @@ class Tracer:
         with self._lock:
             traced.count += 1
             traced.shapes[shapes] = traced.shapes.get(shapes, 0) + 1
-            # n & (n - 1) is 0 if n is a power of two, which has one bit: of a million calls, 20
-            # are traced
+            # n & (n - 1) is 0 if n is a power of two, because such a number has a single bit set: of a million calls,
+            # 20 are traced
             return traced.shapes[shapes] <= FIRST or traced.count & (traced.count - 1) == 0
 
     def _refuse(self, traced: _TracedModel, why: str) -> None:
-        """Stops tracing a model for good, and writes the reason into the file."""
+        """Stops tracing a model permanently, and writes the reason into the file."""
         traced.refusal = why
         self._append_line(
             {"model": traced.number, "type": type(traced.itself).__name__, "refusal": why}
         )
 
     def _layers(self, model: Any) -> list[dict[str, Any]]:
-        """The layers of a model for JSON: path, kind, shapes of the parameters, settings."""
+        """Returns the layers of a model for JSON: path, kind, shapes of the parameters, and settings."""
         twin = read_model(self._backend, model)
         return [
             {
@@ -195,13 +195,13 @@ class Tracer:
         ]
 
     def _write(self, traced: _TracedModel, thread: int) -> None:
-        """Ends the last traced call of the model by a thread, if there is one, and writes it unless the call raised an
+        """Ends the last traced call of the model in a thread, if there is one, and writes the call unless it raised an
         error."""
         opened = traced.open.pop(thread, None)
         if opened is None:
             return
         opened.block.__exit__(None, None, None)
-        # the call has raised
+        # the call has raised an error
         if opened.trace is None:
             return
         # a gradient may still be computed asynchronously
@@ -214,7 +214,7 @@ class Tracer:
         self._recorder.add(key, {"inputs": inputs, "outputs": outputs})
         calls = []
         for number, call in enumerate(opened.trace.calls):
-            # without texts: the path and the type of a call are in its line
+            # the path and the type of a call are emptied here, because they are in the call's line
             self._recorder.add(f"{key}.{number}", call._asdict() | {"path": "", "type": ""})
             calls.append([call.path, call.number, call.type])
         more = {
@@ -225,22 +225,22 @@ class Tracer:
 
     def _append_line(self, line: dict[str, Any]) -> None:
         """Appends a line of JSON to `runs.jsonl`."""
-        # opened each time, so that a crash later loses nothing
+        # opened for each line, so that a later crash loses nothing
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / RUNS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
 
 def _for_json(value: object) -> Any:
-    """A setting in a form that JSON can express: numbers, texts, None and lists of these stay as they are, and
-    anything else becomes its text."""
+    """Returns a setting in a form that JSON can express: numbers, strings, None and lists of these stay unchanged, and
+    anything else is converted to a string."""
     if isinstance(value, list | tuple):
         return [_for_json(x) for x in value]
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
 def main() -> None:
-    """Runs the script that the first command-line argument names, and traces its models."""
+    """Runs the script at the path in the first command-line argument, and traces its models."""
     script = script_to_run()
     backend = registry.load(os.environ[selection.VARIABLE])
     tracer = Tracer(backend, Path(os.environ[recording.VARIABLE]) / FOLDER)
@@ -253,8 +253,9 @@ def main() -> None:
 def enter_supported(
     stack: ExitStack, block: Callable[[], AbstractContextManager[Any]], lacking: str
 ) -> None:
-    """Enters the block that `block()` returns. If the backend does not support it, prints `lacking` and the reason to
-    standard error instead, and the script runs without the block: the values that it records can still be compared."""
+    """Enters the block that `block()` returns. If the backend does not support the block, prints `lacking` and the
+    reason to standard error instead. The script then runs without the block, because the values that it records can
+    still be compared."""
     try:
         stack.enter_context(block())
     except UnsupportedError as error:
@@ -263,10 +264,10 @@ def enter_supported(
 
 def script_to_run() -> str:
     """Returns the path of the script, which is the first command-line argument. Changes `sys.argv` and `sys.path` to
-    what they are when Python runs the script."""
-    # `sys.argv[0]` is this module
+    the values that they have when Python itself runs the script."""
+    # removes the path of this module
     del sys.argv[0]
-    # Python puts the script's folder first, so that the script can import its neighbors
+    # Python puts the script's folder first, so that the script can import modules from that folder
     sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
     return sys.argv[0]
 
