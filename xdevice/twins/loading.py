@@ -1,4 +1,4 @@
-"""`load`: puts named tensors, from a file or a dict, onto a device or into a model."""
+"""`load`, which loads named tensors from a file or a dict onto a device or into a model."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def load(
     *,
     strict: bool = True,
 ) -> Any:
-    """Loads the tensors of a safetensors file onto a device of any backend, or into a model's own variables.
+    """Loads the tensors of a safetensors file onto a device of any backend, or into the variables of a model.
 
-    `load(state, into=model)` writes named tensors, as `models.convert_state` or a `state_dict` has them.
+    `load(state, into=model)` writes tensors by name, such as a `state_dict` or a result of `models.convert_state`.
 
     Returns a flat dict of tensors by name, none of which requires gradients; or, with `into`, the model or container.
-    Reads the file once, and for a GPU also copies it once (docs/reference/files.md); it may be deleted afterwards.
+    The file is read once, and for a GPU also copied once (docs/reference/files.md). It may be deleted afterwards.
 
     Args:
-        source: a file written by `save` or any other program in this format; or, with `into`, tensors by name.
+        source: the path of a file in this format, from any program; with `into`, also a dict of tensors by name.
         device, backend: the device and framework of the tensors; the defaults are those of `xdevice.tensor`.
-        into: a model or container with the names, shapes and dtypes of the file, all of which are checked before the
-            first tensor is written. A Keras optimizer must be built. Tensors by name are written into one model.
-        strict: for tensors by name, whether each variable needs a tensor and the `unmapped` of a `State` must be empty.
+        into: a model or container with the same names, shapes and dtypes as the file. All of them are checked before
+            the first tensor is written. A Keras optimizer must be built. A dict can be written only into a model.
+        strict: for a dict, whether every variable must have a tensor, and the `unmapped` of a `State` must be empty.
 
     Raises:
         MissingFileError, FilePathError, FileFormatError: if the file is missing, is unreadable, or has a wrong format.
         ShapeError, DTypeError: if the backend lacks the shape or dtype of a tensor, or would narrow the dtype.
         StateError: if `into` has different names, shapes or dtypes, is on meta, or came with `device` or `backend`.
-        UnsupportedError: if `into` cannot be written. ArgumentError: if `source` is not a path, or has no `into`.
+        UnsupportedError: if `into` cannot be written. ArgumentError: if `source` is no path, or a dict without `into`.
 
     Example:
         >>> import os, tempfile
@@ -60,7 +60,8 @@ def load(
     # a file is always loaded strictly, so strict=False would have no effect
     if not strict:
         raise ArgumentError(
-            "strict=False works only with named tensors, not a file; call load(load(path), into=model, strict=False)"
+            "strict=False works only with tensors by name, not with a file; call load(load(path), into=model, "
+            "strict=False)"
         )
     return (
         files.load_file(source, device, backend)
@@ -70,10 +71,10 @@ def load(
 
 
 def _load_named(state: Mapping[str, Any], into: Any, strict: bool) -> Any:
-    """Writes tensors by name into the model `into`, and returns the model. Raises the same errors as `load`."""
+    """Writes tensors by name into the model `into`, and returns the model. Raises the errors that `load` lists."""
     if into is None:
         raise ArgumentError(
-            "named tensors can only be loaded into a model, but into= was not passed; call load(state, into=model)"
+            "tensors by name can only be loaded into a model, but into= was not passed; call load(state, into=model)"
         )
     from .models.state import write_named  # a program that only reads files does not need it
 

@@ -1,4 +1,4 @@
-"""Finds the backend of a model, even if the model moves as a container does."""
+"""Finds the backend of a model, even if the model is moved as a container."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 
 def backend_of_model(x: object) -> Backend | None:
-    """Returns the backend whose model `x` is; None if `x` is not a model. Modules of Flax and Equinox are models here,
-    although they move as containers do."""
+    """Returns the backend to which the model `x` belongs; None if `x` is not a model. Modules of Flax and Equinox are
+    treated as models here, although they are moved as containers."""
     owner = registry.kind_of(type(x))
-    # a framework has registered the type, and so decides whether `x` is a model
+    # if a framework has registered the type, the framework decides whether `x` is a model
     if owner is not None:
         return owner.backend if owner.kind == "model" else None
     for root in {base.__module__.partition(".")[0] for base in type(x).__mro__} & set(
         frameworks.LIBRARIES
     ):
-        # loaded here, because a program may use the library (Flax) without having used its backend (JAX) in xdevice
+        # loaded here, because a program may use a library (Flax) without having used its backend (JAX) in xdevice yet
         registry.load(frameworks.LIBRARIES[root])
     return next((backend for backend in registry.list_loaded() if backend.has_layers(x)), None)

@@ -173,11 +173,14 @@ def test_what_adapters_and_quantisers_add_is_known():
         "fc.lora_A.weight": np.ones((1, 2)),
         "fc.lora_B.weight": np.ones((2, 1)),
     }
-    with pytest.raises(xdevice.errors.StateError, match="are parameters of LoRA; merge them"):
+    with pytest.raises(
+        xdevice.errors.StateError,
+        match="are parameters of LoRA; merge them into the weights first",
+    ):
         xdevice.models.convert_state(ours, "numpy", kinds={})
     with pytest.raises(
         xdevice.errors.StateError,
-        match="are parameters of a quantized model; convert the checkpoint",
+        match="are parameters of a quantized model; convert the original checkpoint",
     ):
         xdevice.models.convert_state(
             {"fc.qweight": np.ones((2, 2), "int32")}, "numpy", kinds={}
@@ -199,11 +202,11 @@ def test_lora_on_one_side_is_refused_and_told_how_to_merge(net):
     for adapted in (source, source.state_dict(), {"fc.lora_A.weight": torch.ones(2, 4)}):
         with pytest.raises(
             xdevice.errors.StateError,
-            match=r"are parameters of LoRA; merge them first: with peft call model\.",
+            match=r"are parameters of LoRA; merge them into the weights first: with peft, call model\.",
         ):
             xdevice.models.convert_state(adapted, "paddle", like=Other())
     with pytest.raises(
-        xdevice.errors.StateError, match="the source has none; pass the model without them"
+        xdevice.errors.StateError, match="the source has none; pass a model without LoRA"
     ):
         xdevice.models.convert_state(net, "torch", like=source)
     both = xdevice.models.convert_state(source, "torch", like=copy.deepcopy(source))
@@ -217,7 +220,7 @@ def test_a_file_of_adapters_does_not_load_into_a_model_without(net, tmp_path):
     )
     with pytest.raises(
         xdevice.errors.StateError,
-        match=r"does not fit into=: .* are parameters of LoRA; merge them first: with peft",
+        match=r"does not fit into=: .* are parameters of LoRA; merge them into the weights first: with peft, call",
     ):
         xdevice.load(tmp_path / "adapter.safetensors", into=net)
 

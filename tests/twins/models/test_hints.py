@@ -294,7 +294,7 @@ def test_lora_of_keras_is_named(layer):
     source = nn.Sequential(nn.Linear(4, 4) if layer == "Dense" else nn.Embedding(4, 4))
     with pytest.raises(xdevice.errors.StateError, match=r"are parameters of LoRA"):
         xdevice.models.convert_state(source, "tensorflow", like=like)
-    with pytest.raises(xdevice.errors.StateError, match=r"in Keras call save_weights\(\)"):
+    with pytest.raises(xdevice.errors.StateError, match=r"with Keras, call save_weights\(\)"):
         xdevice.models.convert_state(like, "torch", like=source)
 
 

@@ -228,7 +228,7 @@ def test_heads_of_another_size_are_no_attention_of_pytorch():
     state = xdevice.models.convert_state(odd, "torch")
     assert not state
     assert (
-        "a head has embed_dim / num_heads numbers, but these heads have (3, 3)"
+        "a head has embed_dim / num_heads numbers in PyTorch, but head_dim is (3, 3) here"
         in state.unmapped["a.in_proj_weight"]
     )
     with pytest.raises(
@@ -470,9 +470,9 @@ def even(model):
 def test_a_norm_of_groups_goes_to_gluon_where_its_groups_are_even():
     source, like = randomised("torch", group_norm("torch")), gluon_groups()
     state = xdevice.models.convert_state(source, "mxnet", like=like)
-    why = "it has one value for each group of channels, but here the channels of one group have different values"
+    why = "Gluon stores one value per group of channels, but the channels of a group have different values here"
     assert state.unmapped == {"gamma": why, "beta": why}
-    with pytest.raises(xdevice.errors.StateError, match="the channels of one group have"):
+    with pytest.raises(xdevice.errors.StateError, match="the channels of a group have"):
         xdevice.load(state, into=like)
     assert xdevice.models.convert_state(source, "mxnet").unmapped == state.unmapped
     xdevice.load(xdevice.models.convert_state(even(source), "mxnet", like=like), into=like)

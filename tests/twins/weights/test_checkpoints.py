@@ -146,7 +146,7 @@ def saved_by_pytorch(value):
         (
             "a.params",
             b"\x12\x01" + bytes(14) + b"\x01" + bytes(50),
-            "damaged, or of an unsupported kind",
+            "damaged, or is an unsupported kind of MXNet file",
         ),
         (
             "a.pdparams",
@@ -156,22 +156,22 @@ def saved_by_pytorch(value):
         (
             "a.pdparams",
             pickle.dumps([{"lr": 0.1}]),
-            r"a\.pdparams holds no tensor: 0 is of type dict; .* is a pickle",
+            r"a\.pdparams contains no tensors: the value of 0 is of type dict; .* is a pickle",
         ),
         (
             "a.pdparams",
             pickle.dumps(3),
-            r"a\.pdparams holds an object of type int; .* is a pickle",
+            r"a\.pdparams contains an object of type int; .* is a pickle",
         ),
         (
             "a.pt",
             saved_by_pytorch({"epoch": 3}),
-            r"a\.pt holds no tensor: 'epoch' is of type int; .* is a checkpoint of PyTorch",
+            r"a\.pt contains no tensors: the value of 'epoch' is of type int; .* is a checkpoint of PyTorch",
         ),
         (
             "a.pt",
             saved_by_pytorch(3),
-            r"a\.pt holds an object of type int; .* is a checkpoint of PyTorch",
+            r"a\.pt contains an object of type int; .* is a checkpoint of PyTorch",
         ),
         ("a.gguf", b"GGUF\x03\0\0\0" + bytes(50), "GGUF.*quantized"),
         ("a.onnx", b"\x08\x07\x12\x07pytorch" + bytes(50), "ONNX"),
@@ -180,7 +180,7 @@ def saved_by_pytorch(value):
             b"version https://git-lfs.github.com/spec/v1\n",
             "Git LFS.*git lfs pull",
         ),
-        ("a.bin", b"<!DOCTYPE html><html>", "web page.*download it again"),
+        ("a.bin", b"<!DOCTYPE html><html>", "web page.*download the file again"),
         ("a.bin", b"nothing that is known" * 9, "not a safetensors file, or is damaged"),
     ],
 )

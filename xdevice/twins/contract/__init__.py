@@ -1,5 +1,5 @@
-"""The part of an adapter's contract for `twins`: the kinds, computations and calls of layers and optimizers,
-and the framework's own files."""
+"""The part of the adapters' contract that `twins` needs. It covers the kinds, computations and calls of layers and
+optimizers, and the framework's own file formats."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
-"""Records the calls of a model's layers, with the same code for every framework; an adapter says which layers there
-are.
+"""Records the calls of a model's layers. The code is the same for every framework; the adapter says which layers are
+recorded.
 
-While a block of `recording` is open, `__call__` is patched in the class from which all layers inherit. The patch acts
-in all threads, so each call first checks whether its own thread or task is being watched. The frameworks' own forward
-hooks would not be enough: Keras has none, Gluon's miss a layer that raises, and no framework has hooks for all models
-of a program.
+While a block of `recording` is open, `__call__` is patched in the class from which all layers inherit. The patch
+affects all threads, so each call first checks whether its own thread or task is being watched. The frameworks' own
+forward hooks would not be enough: Keras has no such hooks, Gluon's are not called for a layer that raises an error, and
+no framework has hooks for all models of a program.
 
 This code must keep these rules:
 
-- Inputs and outputs are copied at once: a later layer may write into them.
-- A layer with parameters is recorded as one call, whatever layers it calls inside. Only an activation that the layer
-  has is recorded too, as a call of its own after it: the layer's output is then what the activation takes, just as if
-  the program had written layer and activation as two layers.
-- A call that raises is not recorded, and leaves nothing behind in this module.
+- Inputs and outputs are copied at once, because a later layer may write into them.
+- A layer with parameters is recorded as a single call, and the calls of the layers inside it are not recorded. The only
+  exception is the layer's activation, which is recorded as a separate call after the layer. The input of the activation
+  is then recorded as the layer's output, as if the program had defined the layer and its activation as two layers.
+- A call that raises an error is not recorded, and leaves no state behind in this module.
 """
 
 from __future__ import annotations
@@ -44,24 +44,26 @@ if TYPE_CHECKING:
     from xdevice.contract.primitives import Primitives
 
 _Go = Callable[[Any], Any]
-"""A function that calls a layer, given its arguments as a pair of a tuple and a dict."""
+"""A function that calls a layer. Its argument is a pair of the positional arguments (a tuple) and the keyword arguments
+(a dict)."""
 Around = Callable[[Any, Any, Callable[[], Any]], Any]
 """A function that is called in place of a layer, and returns the result for the caller. Its arguments are the layer,
 the arguments of the call, and a function that makes the original call."""
 
 Run = Callable[..., Any]
-"""A function that runs an operation, given its name, its arguments, and a function that makes the call
-(`Backend.operation_calls`)."""
+"""A function that runs an operation. Its arguments include the name of the operation, the arguments of the call, and a
+function that makes the call; `Backend.operation_calls` describes them all."""
 Leaf = Callable[..., None]
-"""A function that is called with a parameter or an input, the gradient of that tensor, and the
-tensor's name in its framework, if it has one."""
+"""A function that is called with a parameter or an input, the gradient of that tensor, and the tensor's name in its
+framework, if it has one."""
 
 FAILED: Final = "xdevice_failed_in"
-"""The name of an attribute of errors from recorded layers, whose value is the layer's path."""
+"""The name of an attribute of an error that was raised in a recorded layer. The attribute's value is the path of the
+layer."""
 
 
 class Call(NamedTuple):
-    """One recorded call of a layer. The tensors in it are copies on the host. `Backend.calls` gives a list of these."""
+    """One recorded call of a layer, with copies on the host of the tensors. `Backend.calls` returns a list of calls."""
 
     path: str
     """The path from the model to the layer, as in `Layer.path`."""
@@ -71,11 +73,11 @@ class Call(NamedTuple):
     """The tensors among the arguments of the call, including those in containers."""
     outputs: tuple[Any, ...]
     gradients: list[Any]
-    """For each output, the last gradient that has reached it; None until a gradient does."""
+    """For each output, the last gradient that has reached it; None if no gradient has reached it yet."""
 
 
 class _Frame:
-    """A call of a recorded layer that has begun and has not returned yet."""
+    """A call of a recorded layer that has begun but not returned yet."""
 
     def __init__(self, watch: Watch, path: str, layer: Any, inputs: tuple[Any, ...]) -> None:
         self._watch, self._path, self._layer, self._inputs = watch, path, layer, inputs
@@ -83,14 +85,14 @@ class _Frame:
 
     def ends(self, result: Any) -> Any:
         """Records the call with its result, unless the call has been recorded already. Returns the value with which the
-        model continues: the result, or the value that the block of `standing_in` gives in its place."""
-        # an activation inside the layer has ended the call already, with its own input as the result
+        model continues: the result or, inside a block of `standing_in`, the value that replaces the result."""
+        # an activation inside the layer has already ended the call, with its own input as the result
         if self._has_ended:
             return result
         self._has_ended = True
         outputs = self._watch.copies(result)
         call = Call(self._path, self._layer, self._inputs, outputs, [None] * len(outputs))
-        # calls are listed in the order in which they end
+        # appended here, because calls are listed in the order in which they end
         self._watch.calls.append(call)
         stand_in = _stand_in.get()
         return self._watch.followed(
@@ -99,9 +101,9 @@ class _Frame:
 
 
 def is_called(name: str) -> bool:
-    """Whether a function of this name is running in this thread. Adapters pass the name of the function with which
-    their framework runs the backward pass."""
-    # from the caller outward
+    """Returns whether a function named `name` is running in this thread. Adapters pass the name of the function that
+    runs the backward pass in their framework."""
+    # walks from the caller outward
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != name:
         frame = frame.f_back
@@ -109,40 +111,40 @@ def is_called(name: str) -> bool:
 
 
 class GradientHooks:
-    """Sets hooks on tensors, for the gradients that reach them, in a framework whose tensors
-    have `register_hook`. The hooks are removed when the `ExitStack` passed to `__init__` is
-    closed."""
+    """Sets hooks that are called with the gradients that reach a tensor, in a framework whose tensors have a method
+    `register_hook`."""
 
     def __init__(
         self, backend: Conversion, stack: ExitStack, needs_gradient: Callable[[Any], bool]
     ) -> None:
-        """The hooks are removed when `stack` is closed. `needs_gradient(x)` says whether `x` is a tensor
-        that requires a gradient."""
+        """All hooks are removed when `stack` is closed. `needs_gradient(x)` returns whether `x` is a tensor that
+        requires a gradient."""
         self._backend, self._stack, self._needs_gradient = backend, stack, needs_gradient
         # the tensors that have a hook of `follow_leaves`, by their `id`s
         self._leaves: dict[int, Any] = {}
 
     def follow(self, result: Any, put: Callable[[int, Any], None]) -> Any:
-        """Sets hooks that call `put(number, gradient)` with each gradient that reaches a tensor of a result, where
-        `number` is the tensor's index in the result. Returns the result."""
+        """Sets hooks that call `put(number, gradient)` for each gradient that reaches a tensor in `result`, where
+        `number` is the tensor's index in `result`. Returns `result`."""
         for number, x in enumerate(tensors(self._backend, result)):
-            # a hook on a tensor without a gradient raises an error
+            # setting a hook on a tensor that requires no gradient would raise an error
             if self._needs_gradient(x):
                 self._stack.callback(x.register_hook(partial(put, number)).remove)
         return result
 
     def follow_leaves(self, arguments: Any, leaf: Callable[[Any, Any], object]) -> None:
-        """Sets hooks that call `leaf(x, gradient)` with each gradient of a tensor `x` in the arguments, if `x` is not
-        the result of a computation. A tensor gets only one hook, however often it is an argument."""
+        """Sets hooks that call `leaf(x, gradient)` for each gradient of a tensor `x` in the arguments, provided that
+        `x` is not the result of a computation. A tensor gets only one hook, however often it is passed as an
+        argument."""
         for x in tensors(self._backend, arguments):
             if self._needs_gradient(x) and x.is_leaf and id(x) not in self._leaves:
-                self._leaves[id(x)] = x  # its id stays its own while it lives
+                self._leaves[id(x)] = x  # kept alive, so that no other tensor gets its id
                 self._stack.callback(x.register_hook(partial(leaf, x)).remove)
 
 
 class Watch:
-    """Records the calls of some layers in one block, in the list `calls`. Adapters make a `Watch` in
-    `Backend.calls`."""
+    """Records the calls of some layers while a block is open, in the list `calls`. Adapters create a `Watch` in their
+    method `calls`."""
 
     def __init__(
         self,
@@ -151,54 +153,54 @@ class Watch:
         activations: Iterable[Any] = (),
         follow: Callable[[Any, Callable[[int, Any], None]], Any] | None = None,
     ) -> None:
-        """`paths` gives the path of each layer to record by the layer's `id`. `activations` are the layers that are
-        also recorded if another recorded layer calls them, as the activation of that layer. `follow(result, put)`
-        returns the result or a stand-in for it, and makes sure that `put(number, gradient)` is called with the
-        gradients that reach it; None if gradients are not recorded."""
+        """`paths` gives the path of each layer to record, by the layer's `id`. `activations` are layers that are
+        recorded even if another recorded layer calls them, as its activation. `follow(result, put)` returns the result
+        or a stand-in for it, and arranges that `put(number, gradient)` is called for each gradient that reaches the
+        returned value. `follow` is None if gradients are not recorded."""
         self.calls: list[Call] = []
         self.paths = paths
         self._backend = backend
         self._activations = frozenset(map(id, activations))
         self._follow = follow
-        # its attribute `frame` is the call in progress, one for each thread
+        # the attribute `frame` is the call in progress in each thread
         self._here: Any = threading.local()
 
     def run(
         self, layer: Any, path: str, arguments: Any, go: _Go, is_activation: bool = False
     ) -> Any:
-        """Calls a layer with `go(arguments)`, records that as a call of `layer`, and returns the result. Inside
-        another recorded layer only an activation is recorded. An error from the call gets the layer's path as the
-        attribute named by `FAILED`."""
+        """Calls a layer with `go(arguments)`, records the call under `path`, and returns the result. Inside another
+        recorded layer, only an activation is recorded. If the call raises an error, the layer's path is stored in the
+        error's attribute named `FAILED`."""
         outer: _Frame | None = getattr(self._here, "frame", None)
         # symbols have no values that could be recorded
         if self._is_symbolic(arguments):
             return go(arguments)
-        # a layer inside a recorded layer is part of it
+        # a layer inside a recorded layer is part of that layer
         if outer is not None:
             if not (is_activation or id(layer) in self._activations):
                 return go(arguments)
-            # the outer layer's output is what its activation takes
+            # the outer layer's output is the input of its activation
             arguments = outer.ends(arguments)
         frame = self._here.frame = _Frame(self, path, layer, self.copies(arguments))
         try:
             result = go(arguments)
         except Exception as error:
-            if getattr(error, FAILED, None) is None:  # the innermost layer counts
+            if getattr(error, FAILED, None) is None:  # keeps the path of the innermost layer
                 put_on(error, FAILED, path)
             raise
-        # also after an error, or every later call of this thread would count as an inner one
+        # also after an error; otherwise every later call in this thread would be treated as a call inside this layer
         finally:
             self._here.frame = outer
         return frame.ends(result)
 
     def _is_symbolic(self, arguments: Any) -> bool:
-        """Whether a layer is called with symbols (stand-ins for tensors, without values), as when Keras builds a model.
-        Raises `UnsupportedError` if a compiler is tracing the call."""
+        """Returns whether a layer is called with symbols (stand-ins for tensors, without values), as when Keras builds
+        a model. Raises `UnsupportedError` if a compiler is tracing the call."""
         tracer = self._backend.tracing()
         if tracer is not None:
             raise self._backend.unsupported(
                 f"tracing the calls of layers inside {tracer}, where tensors have no values",
-                "call the model outside it",
+                f"call the model outside {tracer}",
             )
         return next(symbols(self._backend, arguments), None) is not None
 
@@ -208,18 +210,18 @@ class Watch:
 
     def _copy(self, x: Any) -> Any:
         """Returns a copy, on the host, of a tensor or a NumPy array, as a tensor of the framework."""
-        # `unseen`: this copy to the host, which the program has not asked for, must not count
-        # as one of the program's transfers
+        # `unseen`, because this copy to the host, which the program has not requested, must not be recorded as one of
+        # the program's transfers
         with patching.unseen():
             if isinstance(x, numpy.ndarray):
                 # a copy, because the array belongs to the program
                 return self._backend.from_numpy(x, CPU)
-            # detached: a copy that is part of the graph would keep it alive
+            # detached, because a copy that is part of the graph would keep the graph alive
             return self._backend.copy(self._backend.detached(x), CPU)
 
     def followed(self, call: Call, result: Any) -> Any:
-        """Returns the result, or a stand-in for it. The gradients that reach the returned value
-        are stored in `call.gradients` when they are computed."""
+        """Returns the result, or a stand-in for it. Each gradient that reaches the returned value is stored in
+        `call.gradients` when it is computed."""
         if self._follow is None:
             return result
 
@@ -233,11 +235,11 @@ class Watch:
 
 _watches: Final[ContextVar[tuple[Watch, ...]]] = ContextVar("xdevice_watches", default=())
 """The watches of the blocks that are open in this thread or task. Tasks that `xdevice.parallel.run` starts inherit
-them."""
+these watches."""
 _is_inside: Final[ContextVar[bool]] = ContextVar("xdevice_is_inside", default=False)
 """Whether this thread or task is inside a call of a model."""
 _arounds: Final[list[Around]] = []
-"""The functions `around` of the open blocks of `outermost`; only the last one is called."""
+"""The functions `around` of the open blocks of `outermost`. Only the last function in the list is called."""
 
 
 _stand_in: Final[ContextVar[Callable[[Call, Any], Any] | None]] = ContextVar(
@@ -248,8 +250,8 @@ _stand_in: Final[ContextVar[Callable[[Call, Any], Any] | None]] = ContextVar(
 
 @contextmanager
 def standing_in(give: Callable[[Call, Any], Any]) -> Iterator[None]:
-    """While the block is open, a model in this thread or task continues with `give(call, result)` in place of the
-    result of each recorded call."""
+    """While the block is open, the result of each recorded call in this thread or task is replaced by
+    `give(call, result)`, with which the model continues."""
     token = _stand_in.set(give)
     try:
         yield
@@ -258,7 +260,7 @@ def standing_in(give: Callable[[Call, Any], Any]) -> Iterator[None]:
 
 
 def _is_never_compiling() -> bool:
-    """The default of `is_compiling`: no compiler traces the call."""
+    """Returns False: the default of `is_compiling`, for a framework in which no compiler traces calls."""
     return False
 
 
@@ -266,17 +268,17 @@ def _is_never_compiling() -> bool:
 def recording(
     watch: Watch, *classes: type, is_compiling: Callable[[], bool] = _is_never_compiling
 ) -> Iterator[None]:
-    """While the block is open, `watch` records calls of its layers in this thread or task, except those made while
-    `is_compiling()` says that a compiler traces. `classes` are the classes from which the layers inherit their
-    `__call__`."""
+    """While the block is open, `watch` records the calls of its layers in this thread or task. A call is not recorded
+    if `is_compiling()` returns True, which means that a compiler is tracing. `classes` are the classes from which the
+    layers inherit `__call__`."""
     with patching.Patches() as patches:
-        # patched in the class, because Python looks `__call__` up there and not in the object
+        # patched in the class, because Python looks up `__call__` in the class and not in the object
         for cls in classes:
             patches.replace(cls, "__call__", partial(_watched, is_compiling))
         _watches.set((*_watches.get(), watch))
         try:
             yield
-        finally:  # not reset with a token, which would also undo the blocks opened since
+        finally:  # not reset with a token, which would also remove the watches of blocks opened later
             _watches.set(tuple(other for other in _watches.get() if other is not watch))
 
 
@@ -284,9 +286,9 @@ def recording(
 def outermost(
     cls: type, around: Around, is_compiling: Callable[[], bool] = _is_never_compiling
 ) -> Iterator[None]:
-    """While the block is open, each call of a layer, in any thread, that is not made inside the call of another layer
-    is passed to `around`, which makes the call and returns its result. `cls` is the class from which layers inherit
-    their `__call__`. Calls made while `is_compiling()` is true are not passed."""
+    """While the block is open, calls of layers in all threads are passed to `around`, except calls made inside the call
+    of another layer. `around` makes the call and returns the result. `cls` is the class from which layers inherit
+    `__call__`. Calls made while `is_compiling()` returns True are not passed to `around`."""
     with patching.Patches() as patches:
         patches.replace(cls, "__call__", partial(_watched, is_compiling))
         _arounds.append(around)
@@ -297,20 +299,19 @@ def outermost(
 
 
 def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
-    """Returns the function that replaces `original`, the `__call__` of a class of layers. The
-    function lets the open blocks of `recording` and `outermost` handle each call, except while
-    `is_compiling()` is true."""
+    """Returns the function that replaces `original`, the `__call__` of a class of layers. The new function passes each
+    call to the open blocks of `recording` and `outermost`, except while `is_compiling()` returns True."""
 
     @wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Returns the result of calling the layer `self`, and has the call recorded."""
+        """Calls the layer `self`, records the call if a block watches the layer, and returns the result."""
         if is_compiling():
             return original(self, *args, **kwargs)
         arguments = args, kwargs
         go = partial(
             _call_watched, _watches.get(), self, partial(original, self), None, arguments
         )
-        # the program made the outermost call itself; calls inside it are the model's
+        # `around` is called only for the outermost call, which the program itself makes
         if _is_inside.get() or not _arounds:
             return go()
         token = _is_inside.set(True)
@@ -323,12 +324,12 @@ def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
 
 
 def activated(owner: Any, function: Any) -> Any:
-    """Returns a function that does the same as `function`, which the layer `owner` calls as its activation, and whose
-    calls are recorded. Adapters put it in place of `function`."""
+    """Returns a function that calls `function` and records the call. `function` is the activation of the layer `owner`;
+    adapters replace it by the returned function."""
 
     @wraps(function)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
-        """Returns the result of the activation, and has its call recorded."""
+        """Calls the activation, records the call if a block watches the layer, and returns the result."""
         return _call_watched(_watches.get(), owner, function, function, (args, kwargs))
 
     return stand_in
@@ -337,10 +338,10 @@ def activated(owner: Any, function: Any) -> Any:
 def _call_watched(
     watches: tuple[Watch, ...], layer: Any, function: Any, activation: Any, arguments: Any
 ) -> Any:
-    """Returns the result of `function` for `arguments` (a pair of a tuple and a dict), and lets
-    each of `watches` that watches `layer` record the call. `function` makes a call of the layer
-    itself if `activation` is None; otherwise it is the layer's `activation`."""
-    # several blocks may watch one layer: each records the call that the rest of the watches make
+    """Returns the result of `function` for `arguments` (a pair of a tuple and a dict). Each of `watches` that watches
+    `layer` records the call. If `activation` is None, `function` calls the layer itself; otherwise both are the
+    layer's activation function."""
+    # several blocks may watch the same layer: each records the call that the remaining watches make
     for number, watch in enumerate(watches):
         if id(layer) in watch.paths:
             path = watch.paths[id(layer)]
@@ -354,8 +355,8 @@ def _call_watched(
 
 
 def tensors(backend: Primitives, value: Any) -> Iterator[Any]:
-    """Yields the tensors in a value and in the containers inside it. NumPy arrays count as tensors, because Keras's
-    layers accept them too."""
+    """Yields the tensors in a value and in the containers inside it. NumPy arrays are yielded too, because Keras's
+    layers accept arrays."""
     return _leaves(backend, value, "tensor")
 
 
@@ -365,16 +366,16 @@ def symbols(backend: Primitives, value: Any) -> Iterator[Any]:
 
 
 def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
-    """Returns a copy of `value` in which each tensor that `tensors` yields, NumPy arrays included, is replaced by the
-    next item of `new`, in the same order. A mapping becomes a dict; objects that are not containers stay."""
+    """Returns a copy of `value` in which each tensor or NumPy array that `tensors` yields is replaced by the next item
+    of `new`. A mapping becomes a dict. Other objects that are not containers are kept."""
     if isinstance(value, Mapping):
         return {key: replaced(backend, inside, new) for key, inside in value.items()}
     if isinstance(value, list | tuple):
         inside = [replaced(backend, item, new) for item in value]
-        # a named tuple takes its items as separate arguments, any other sequence takes them as one
+        # a named tuple is constructed from separate arguments, any other sequence from one iterable
         return type(value)(*inside) if hasattr(value, "_fields") else type(value)(inside)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        # without calling `__init__`, whose arguments may not be the fields
+        # copied without calling `__init__`, whose arguments may differ from the fields
         twin = copy.copy(value)
         for field in dataclasses.fields(value):
             object.__setattr__(
@@ -385,13 +386,13 @@ def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
 
 
 def _leaves(backend: Primitives, value: Any, kind: str) -> Iterator[Any]:
-    """Yields the tensors or symbols, as `kind` says, in a value and in the containers inside it."""
+    """Yields the tensors or symbols in a value and in the containers inside it. `kind` is "tensor" or "symbol"."""
     if isinstance(value, Mapping):
         value = list(value.values())
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = [getattr(value, field.name) for field in dataclasses.fields(value)]
-    # an object of another type, such as a cache or a configuration, is passed over; if the model itself returns one,
-    # the comparison of the model's outputs reads or refuses it
+    # an object of any other type, such as a cache or a configuration, is skipped; if the model itself returns such an
+    # object, the comparison of the model's outputs reads or rejects it
     if isinstance(value, list | tuple):
         for inside in value:
             yield from _leaves(backend, inside, kind)
@@ -400,7 +401,7 @@ def _leaves(backend: Primitives, value: Any, kind: str) -> Iterator[Any]:
 
 
 def _is_of_kind(backend: Primitives, value: Any, kind: str) -> bool:
-    """Whether a value is a tensor or a symbol, as `kind` says. NumPy arrays count as tensors."""
+    """Returns whether a value is of the given kind, "tensor" or "symbol". NumPy arrays are treated as tensors."""
     return backend.classify(type(value)) == kind or (
         kind == "tensor" and isinstance(value, numpy.ndarray)
     )

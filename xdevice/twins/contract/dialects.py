@@ -1,15 +1,15 @@
-"""How the frameworks and libraries name and lay out the parameters of layers, compared with PyTorch. With these tables,
-a file or dict of a framework can be read even if the framework is not installed. The adapters read their models with
-the same tables.
+"""How frameworks and libraries name and lay out the parameters of layers, compared with PyTorch. With these tables, a
+file or dict of a framework can be read even if the framework is not installed. The adapters use the same tables to read
+their models. O is the number of outputs, and I the number of inputs.
 
-| dialect | of | a linear weight |
+| dialect | used by | weight of a linear layer |
 |---|---|---|
 | torch | PyTorch, Equinox, plain dicts of NumPy | `weight` (O, I) |
 | paddle | Paddle | `weight` (I, O) |
 | mxnet | Gluon | `weight` (O, I) |
 | tensorflow | Keras | `kernel` (I, O) |
 | flax | Flax (nnx and linen) | `kernel` (I, O) |
-| haiku | Haiku, and dicts that keep `x @ w` | `w` (I, O) |
+| haiku | Haiku, and dicts with weights for `x @ w` | `w` (I, O) |
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
     Names = Mapping[str, Mapping[str, str | None]]
 
 PartsOf: TypeAlias = Callable[[str, Settings], Sequence[Part]]
-"""A function that returns the parts that a layer may have, given its kind and its settings."""
+"""A function that returns the parts that a layer may have. It is called with the layer's kind and settings."""
 # queries, keys and values
 _FIRST: Final = ("q", "k", "v")
 _WITH_KERNEL: Final = ("linear", "conv", "conv_transpose")
-# the rules of Keras, and of Flax and Haiku except for transposed convolutions: the first two axes of PyTorch's weight
-# are exchanged, and come after those of the window
+# the rules of Keras, which Flax and Haiku share except for transposed convolutions: the first two axes of PyTorch's
+# weight are exchanged, and come after the axes of the window
 _KERNELS: Final = {
     **{kind: {"weight": layouts.KERNEL_FIRST} for kind in _WITH_KERNEL},
     "linear": {"weight": layouts.TRANSPOSED},
 }
 _NO_STATISTICS: Final = dict.fromkeys((layouts.MEAN, layouts.VARIANCE, layouts.COUNTER))
-"""The statistics of an instance norm, which only PyTorch keeps: None for each, because `layouts.parts` takes None for
-a parameter that the framework lacks."""
+"""An entry for the statistics of an instance norm, which only PyTorch has. Each name maps to None, which means for
+`layouts.parts` that the framework lacks the parameter."""
 
 
 def refused(
     own_parts: Sequence[Part], why: str, only: Container[str] | None = None
 ) -> tuple[Part, ...]:
-    """Returns `own_parts`, with some marked as not convertible for the reason `why`: those whose first PyTorch
-    parameter is in `only`, or all parts if `only` is None."""
+    """Returns `own_parts`, with the values of some parts marked as not convertible for the reason `why`: the parts
+    whose first PyTorch parameter is in `only`, or all parts if `only` is None."""
     return tuple(
         part._replace(rule=layouts.refused(part.rule, why))
         if only is None or part.of[0] in only
@@ -74,7 +74,7 @@ _PADDLE_RULES: Final = {
     "layer_norm": {"weight": layouts.FLAT, "bias": layouts.FLAT},
     layouts.ATTENTION: {f"{name}_proj.weight": layouts.TRANSPOSED for name in (*_FIRST, "out")},
 }
-# Paddle's names are PyTorch's, except for the projection of an LSTM
+# Paddle uses PyTorch's names, except for the projection of an LSTM
 _PADDLE_CELL: Final = {name: name for name in layouts.KINDS["lstm"]} | {
     "weight_hr": "weight_ho"
 }
@@ -82,7 +82,7 @@ _PADDLE_CELL: Final = {name: name for name in layouts.KINDS["lstm"]} | {
 
 def paddle(kind: str, settings: Settings) -> tuple[Part, ...]:
     """Returns the parts that a layer of this kind, with these settings, has in Paddle."""
-    # with proj_size, the names of the LSTM itself belong to the wrong parameters in Paddle 3.3.1; the names in its
+    # with proj_size, the names in the LSTM itself refer to the wrong parameters in Paddle 3.3.1; the names in its
     # cells are right
     if settings.get("projection"):
         paths = "{}.cell", "{}.cell_fw", "{}.cell_bw"
@@ -96,14 +96,15 @@ def _cells(
     names: Mapping[str, str],
     rules: Mapping[str, layouts.Rule] = MappingProxyType({}),
 ) -> Iterator[Part]:
-    """Yields the parts of the cells of a recurrent layer. `paths` are three patterns of a cell's path, in which the
-    number of the cell's layer is filled in: one for a layer with one direction, then two for the directions forward
-    and backward. `names` gives the framework's names of a cell's parameters by PyTorch's names."""
+    """Yields the parts of all cells of a recurrent layer. `paths` contains three patterns for the path of a cell, each
+    with a placeholder for the number of the cell's level. The first is for a layer with one direction; the other two
+    are for the forward and the backward cells of a bidirectional layer. `names` gives the framework's names of a cell's
+    parameters by PyTorch's names, and `rules` gives the parameters' rules by the same names."""
     of_one_direction, *of_both = paths
     for suffix in layouts.suffixes(settings):
-        # such as "l0_reverse": the number, and "reverse" or nothing
+        # a suffix such as "l0_reverse" contains the number, and then "reverse" or nothing
         number, _, reverse = suffix[1:].partition("_")
-        # the second pattern, of index 1, is that of the direction backward
+        # the pattern at index 1 of `of_both` is for the backward direction
         path = of_both[bool(reverse)] if settings.get("bidirectional") else of_one_direction
         for name, own_name in names.items():
             rule = rules.get(name, layouts.SAME)
@@ -126,16 +127,16 @@ _MXNET_CELL: Final = {
 
 
 def mxnet(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts that a layer of this kind, with these settings, has in Gluon. The values of an attention, which
-    Gluon lacks, are refused."""
+    """Returns the parts that a layer of this kind, with these settings, has in Gluon. Gluon has no attention layer, so
+    the values of an attention are marked as not convertible."""
     if kind in layouts.RECURRENT:
-        # Gluon still saves these layers under the names of an older format, in which they consisted of cells
+        # Gluon still saves recurrent layers under the names of an older format, in which they consisted of cells
         paths = "_unfused.{}", "_unfused.{}.l_cell", "_unfused.{}.r_cell"
         return tuple(_cells(settings, paths, _MXNET_CELL))
     own_parts = layouts.parts(kind, settings, _MXNET)
     if kind == layouts.ATTENTION:
         return refused(own_parts, "Gluon has no attention layer; build one from Dense layers")
-    # Gluon's group norm has a gamma for each group, and does not have the number of channels
+    # Gluon's group norm has one gamma for each group, and does not store the number of channels
     groups = settings.get("num_groups")
     if kind != "group_norm" or not isinstance(groups, int):
         return own_parts
@@ -162,8 +163,8 @@ _PROJECTIONS: Final = {"q": "query", "k": "key", "v": "value"}
 
 
 def tensorflow(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts that a layer of this kind, with these settings, has in Keras. The values of a layer that Keras
-    lacks, such as a ConvTranspose with groups, are refused."""
+    """Returns the parts that a layer of this kind, with these settings, has in Keras. If Keras has no such layer, as
+    for a ConvTranspose with groups, the values are marked as not convertible."""
     if kind in layouts.RECURRENT:
         return _keras_layer(kind, settings)
     if kind == layouts.ATTENTION:
@@ -177,10 +178,10 @@ def tensorflow(kind: str, settings: Settings) -> tuple[Part, ...]:
 
 
 def keras_attention(settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts of Keras's MultiHeadAttention. If `settings` lacks `num_heads`,
-    conversion from PyTorch raises `layouts.UnfitError`."""
-    # 0 if the number of heads is not known; `str` is for type checkers only, which know a
-    # setting as an `object`. The size of a head follows from the weight, so it is -1, any size
+    """Returns the parts of Keras's MultiHeadAttention. If `settings` lacks `num_heads`, the rules of the parts raise
+    `layouts.UnfitError` when they convert from PyTorch."""
+    # 0 means that the number of heads is not known. `str` is there only for type checkers, to which a setting is an
+    # `object`. The size of a head is -1 (any size), because it follows from the weight
     heads = int(str(settings.get("num_heads", 0)))
     own_parts = projections(heads, -1, "attention_output")
     if heads:
@@ -193,10 +194,11 @@ def keras_attention(settings: Settings) -> tuple[Part, ...]:
 
 
 def projections(heads: int, size: int, output: str) -> tuple[Part, ...]:
-    """Returns the parts of an attention whose kernels have two axes where PyTorch has one, as in Keras and Flax:
-    `heads` is the number of heads, and `size` the size of a head. Each may be -1, which means any size, but at most
-    one of the two if values are converted from PyTorch. `output` is the name of the last projection."""
-    # the axes of the heads come last in the kernels of queries, keys and values, and first in that of the output
+    """Returns the parts of an attention layer whose kernels have two axes, for the heads and for the numbers of a head,
+    where PyTorch has a single axis. Keras and Flax have such kernels. `heads` is the number of heads, and `size` the
+    size of a head. Either may be -1, which means any size. Conversion from PyTorch allows only one of the two to be -1.
+    `output` is the name of the last projection."""
+    # the axes of the heads come last in the kernels of queries, keys and values, and first in the output's kernel
     head_axes = (heads, size)
     own_parts = []
     for short, name in _PROJECTIONS.items():
@@ -212,9 +214,8 @@ def projections(heads: int, size: int, output: str) -> tuple[Part, ...]:
 
 
 def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts of a recurrent Keras layer, which always has one layer in one
-    direction. With settings of any other recurrent layer, the values of the parts are
-    refused."""
+    """Returns the parts of a recurrent Keras layer, which always has a single level and a single direction. If
+    `settings` describe any other recurrent layer, the values are marked as not convertible."""
     own_parts = keras_cell(kind, "l0")
     if settings.get("projection"):
         return refused(own_parts, "Keras has no LSTM with a projection")
@@ -227,9 +228,10 @@ def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
 
 
 def _keras_file(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts that a layer has in a Keras file. They are those of `tensorflow`, except that a bidirectional
-    layer has the parts of both layers inside it."""
-    # exactly these settings, which `reading` tries for a file; a model's layer has more, and comes from `tensorflow`
+    """Returns the parts that a layer has in a Keras file. These are the parts that `tensorflow` returns, except that a
+    bidirectional layer has the parts of both layers inside it."""
+    # exactly the settings that `reading` tries for a file. A layer of a model has more settings, and its parts come
+    # from `tensorflow`
     if kind in layouts.RECURRENT and settings == {"layers": 1, "bidirectional": True}:
         sides = {"forward_layer": "l0", "backward_layer": "l0_reverse"}
         return tuple(
@@ -241,9 +243,9 @@ def _keras_file(kind: str, settings: Settings) -> tuple[Part, ...]:
 
 
 def keras_cell(kind: str, suffix: str) -> tuple[Part, ...]:
-    """Returns the parts of one cell of a recurrent Keras layer. The names of its parameters in PyTorch end with
-    `suffix`, such as "l0"."""
-    # Keras has one array for both biases of PyTorch: their sum, or in a GRU both in two rows
+    """Returns the parts of one cell of a recurrent Keras layer. `suffix`, such as "l0", is the end of the names that
+    the cell's parameters have in PyTorch."""
+    # Keras has one array for PyTorch's two biases: their sum or, in a GRU, two rows with one bias each
     biases = (f"bias_ih_{suffix}", f"bias_hh_{suffix}")
     weight, bias = layouts.TRANSPOSED, layouts.SUMMED
     if kind == "gru":
@@ -271,7 +273,7 @@ _FLAX: Final[Names] = {
     "rms_norm": {"weight": "scale"},
     "group_norm": _SCALE,
 }
-# without transpose_kernel, the kernel of a ConvTranspose is (*kernel, I, O), and its window is reversed
+# without transpose_kernel, the kernel of a ConvTranspose has the shape (*kernel, I, O), and its window is reversed
 _FLAX_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.FLIPPED_KERNEL}}
 _FLAX_KERNELS: Final = (
     Part("cell.dense_i.kernel", ("weight_ih_l0",), layouts.TRANSPOSED),
@@ -283,13 +285,13 @@ FLAX_CELLS: Final[Mapping[str, tuple[Part, ...]]] = MappingProxyType(
         "lstm": (*_FLAX_KERNELS, Part("cell.dense_h.bias", _BIASES, layouts.SUMMED)),
         "gru": (
             *_FLAX_KERNELS,
-            Part("cell.dense_i.bias", _BIASES, layouts.BIAS_OF_INPUT),  # of nnx
-            Part("cell.bias", _BIASES, layouts.BIASES_OF_GRU),  # of linen
+            Part("cell.dense_i.bias", _BIASES, layouts.BIAS_OF_INPUT),  # in nnx
+            Part("cell.bias", _BIASES, layouts.BIASES_OF_GRU),  # in linen
         ),
     }
 )
-"""The parts of an RNN around one cell, by the kind of the cell. A GRU has only one of the two
-parts for biases."""
+"""The parts of a Flax RNN with a single cell, by the kind of the cell. A GRU has only one of its two bias parts: the
+first in nnx, the second in linen."""
 LINEN_CELLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyType(
     {
         "lstm": {
@@ -304,13 +306,13 @@ LINEN_CELLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyTy
         },
     }
 )
-"""The names of the arrays in a linen cell, which has one for each gate. They are listed by the kind of the cell, and
-by the name of the array that they form when joined along their last axis."""
+"""The names of the arrays in a linen cell, which has a separate array for each gate. The outer keys are the kinds of
+cells. The inner keys are the names of the arrays that result when those listed are joined along their last axis."""
 
 
 def linen_cells(names: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yields the path and the kind ("lstm" or "gru") of each linen cell whose arrays are all among `names`."""
-    # a name is that of the cell and two more: "path.ii.kernel"
+    """Yields a pair for each linen cell whose arrays are all among `names`: its path and its kind ("lstm" or "gru")."""
+    # the name of an array consists of the path of the cell and two more names, as in "path.ii.kernel"
     for path in dict.fromkeys(name.rpartition(".")[0].rpartition(".")[0] for name in names):
         for kind, joined in LINEN_CELLS.items():
             if all(
@@ -326,12 +328,12 @@ def flax(kind: str, settings: Settings) -> tuple[Part, ...]:
     if kind in FLAX_CELLS:
         return FLAX_CELLS[kind]
     if kind == layouts.ATTENTION:
-        # `str` is for type checkers only, which know a setting as an `object`. -1 means any size: to read kernels, no
-        # size is needed
+        # `str` is there only for type checkers, to which a setting is an `object`. -1 means any size, which is enough
+        # for reading kernels
         heads = int(str(settings.get("num_heads", -1)))
         return projections(heads, size=-1, output="out")
-    # with transpose_kernel, the kernel of a ConvTranspose is (*kernel, O, I), and its window is not reversed,
-    # as in Keras
+    # with transpose_kernel, the kernel of a ConvTranspose is as in Keras: its shape is (*kernel, O, I), and its window
+    # is not reversed
     return layouts.parts(
         kind, settings, _FLAX, _KERNELS if settings.get("transpose_kernel") else _FLAX_RULES
     )
@@ -365,4 +367,4 @@ DIALECTS: Final[Mapping[str, PartsOf]] = MappingProxyType(
         "haiku": haiku,
     }
 )  # fmt: skip
-"""The function that returns the parts of a layer, for each dialect."""
+"""For each dialect, the function that returns the parts of a layer."""

@@ -1,4 +1,4 @@
-"""Files that a framework itself has written, with weights in them."""
+"""Files of weights that a framework itself has written."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ class Files(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("own_file",)
 
     def own_file(self, path: str) -> Any:
-        """Returns the contents of a file that the framework itself has written: tensors on cpu:0, in Python containers.
-        No code from the file may run: raises `FileFormatError` if the file cannot be read without running any."""
+        """Returns the contents of a file that the framework itself has written, as Python containers of tensors on
+        cpu:0. No code from the file may run: raises `FileFormatError` if the file cannot be read without running code
+        from it."""
         raise self.unsupported(
             "reading its own file format without running code from it", "load the file yourself"
         )

@@ -1,9 +1,10 @@
-"""How each framework lays out the parameters of layers, compared with PyTorch, whose names and layouts are the common
-form here.
+"""How each framework lays out the parameters of layers, compared with PyTorch. PyTorch's names and layouts are the
+common form into which all others are converted.
 
-An adapter states the `Part`s of each kind of layer: an array of its framework, the PyTorch parameters that it
-corresponds to, and the `Rule` (a pair of functions) that converts one into the other and back. A rule that several
-frameworks need is written here once. The kinds, and PyTorch's names:
+An adapter lists the `Part`s of each kind of layer. A part describes one array of the framework: its name, the PyTorch
+parameters that it corresponds to, and the `Rule` (a pair of functions) that converts the array into these parameters
+and back. This module defines the rules that several frameworks need. The kinds of layers, with PyTorch's names and
+shapes of their parameters (O: outputs, I: inputs, E: embedding):
 
 | kind | parameters |
 |---|---|
@@ -14,11 +15,11 @@ frameworks need is written here once. The kinds, and PyTorch's names:
 | instance_norm | `weight`, `bias`, `running_mean`, `running_var`, `num_batches_tracked` |
 | rnn, lstm, gru | `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, then `_l0_reverse`, `_l1`, ... |
 | multihead_attention | `q_proj.weight` (E, I), `k_proj`, `v_proj`, `out_proj`, `bias_k`, `bias_v` |
-| same | one array, in one layout everywhere |
+| same | one array, which has the same layout in every framework |
 
-The gates are in PyTorch's order: i, f, g, o for an LSTM, r, z, n for a GRU. An LSTM with a projection has
-`weight_hr_l0` too. The projections of an attention layer are listed one by one here; PyTorch's `in_proj_weight` joins
-three of them.
+The gates are in PyTorch's order: i, f, g, o for an LSTM, and r, z, n for a GRU. An LSTM with a projection also has
+`weight_hr_l0`. The table lists each projection of an attention layer separately, but PyTorch usually joins the weights
+of queries, keys and values in one parameter, `in_proj_weight`.
 """
 
 from __future__ import annotations
@@ -41,15 +42,16 @@ Settings: TypeAlias = "Mapping[str, object]"
 _NORM: Final = ("weight", "bias")
 MEAN: Final = "running_mean"
 VARIANCE: Final = "running_var"
-"""PyTorch's names of the statistics that a norm keeps of its batches: their mean and variance."""
+"""PyTorch's names of the running mean and variance that a norm computes over its batches."""
 COUNTER: Final = "num_batches_tracked"
-"""PyTorch's count of batches, which no other framework keeps, and which changes no output."""
-# of one cell of a recurrent layer; the suffixes of `suffixes` follow: weight_ih_l0
+"""PyTorch's count of the batches that a norm has processed. No other framework has this count, and it changes no
+output."""
+# the parameters of one cell of a recurrent layer, without the suffix that `suffixes` yields, as in weight_ih_l0
 _CELL: Final = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 ATTENTION: Final = "multihead_attention"
 # the projections of queries, keys and values
 _IN: Final = ("q_proj", "k_proj", "v_proj")
-# PyTorch's add_bias_kv: one more key and one more value, with the shape (1, 1, E)
+# PyTorch's add_bias_kv adds one key and one value, each of the shape (1, 1, E)
 _ADDED: Final = ("bias_k", "bias_v")
 _OUT: Final = ("out_proj.weight", "out_proj.bias", *_ADDED)
 KINDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -75,22 +77,23 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "same": ("",),
     }
 )
-"""The parameters that each kind of layer has in PyTorch; for a recurrent layer, the parameters of one cell."""
+"""The names of the parameters that each kind of layer has in PyTorch; for a recurrent layer, those of a single cell,
+without suffixes."""
 
-# a cell's weights and biases have this many rows for each number of its state
+# the number of gates: a weight or bias of a cell has this many rows for each number of the cell's state
 _GATES: Final = {"rnn": 1, "lstm": 4, "gru": 3}
 RECURRENT: Final = tuple(_GATES)
 _AXES: Final = {
     "linear": (2,), "conv": (3, 4, 5), "conv_transpose": (3, 4, 5), "batch_norm": (1,), "embedding": (2,),
     "rnn": (2,), "lstm": (2,), "gru": (2,), ATTENTION: (2,),
 }  # fmt: skip
-"""The numbers of axes that a weight of each kind may have in PyTorch's layout; a bias has one axis."""
+"""How many axes the weight of each kind of layer may have in PyTorch's layout. A bias always has one axis."""
 NORMED: Final = ("weight_g", "weight_v")
-"""The parameters that a weight norm has in place of a weight, which is `v * g / |v|`.
-`weight_g` has the length 1 along each axis that |v| sums over."""
+"""The names of the parameters g and v of a layer with a weight norm, which replace its weight. The layer computes the
+weight as `v * g / |v|`. g has the length 1 along each axis over which |v| is summed."""
 SPECTRAL: Final = ("weight_orig", "spectral_u", "spectral_v")
-"""The parameters that a spectral norm has in place of a weight, which is `weight_orig / (u W v)`. W is `weight_orig` as
-a matrix, with one row for each number of u."""
+"""The names of the parameters of a layer with a spectral norm, which replace its weight. The layer computes the weight
+as `weight_orig / (u W v)`. W is `weight_orig` reshaped to a matrix, with one row for each number of u."""
 NORM_NAMES: Final = (
     NORMED,
     ("parametrizations.weight.original0", "parametrizations.weight.original1"),
@@ -106,24 +109,24 @@ SPECTRAL_NAMES: Final = (
 )
 """The names of the weight, u and v in PyTorch's older spectral norm, and in its newer one."""
 SPECTRAL_AXIS: Final = "axis of the spectral norm"
-"""The setting that says which axis of PyTorch's weight gives the rows of W."""
+"""The setting that says which axis of PyTorch's weight becomes the rows of the matrix W in `SPECTRAL`."""
 COMPUTES_IN: Final = "compute_dtype"
-"""The setting of a layer that casts its weights before it computes, as mixed precision does."""
+"""The setting with the dtype to which a layer casts its weights before it computes, as mixed precision does."""
 ASSEMBLED: Final = "assembled"
-"""The setting of an attention layer that was put together from linear layers. Everything else that this attention
-computes is in the model's code, which is not read."""
+"""The setting that marks an attention layer put together from linear layers. Everything that such an attention computes
+between these layers is in the model's code, which is not read."""
 PADDED: Final = "output at padding_idx"
-"""The setting that says what an embedding returns at padding_idx: `ZEROS`, or `ROW` if that row of the weight is not
-zeros."""
+"""The setting that says which vector an embedding returns for padding_idx. Its value is `ZEROS` or `ROW`."""
 ZEROS: Final = "zeros"
 ROW: Final = "the row of the weight, which is not zeros"
 FLATTENS: Final = "flattens"
-"""The setting of a convolution over a whole image that is read as a linear layer, because the other model flattens the
-image."""
+"""The setting that marks a convolution over a whole image. The convolution is described as a linear layer, because the
+other model flattens the image and passes it to a linear layer."""
 ADDED: Final = "bias_added"
-"""The setting of a layer whose bias is a tensor outside all layers, which the model's code adds somewhere."""
+"""The setting that marks a layer whose bias is a tensor outside all layers. The model's own code adds this tensor."""
 AXIS: Final = "axis_in_doubt"
-"""The setting that says over which axis a norm works, if its counterpart may work over another axis."""
+"""The setting that says which axis a norm normalizes, if the corresponding norm of the other model may normalize a
+different axis."""
 STATED_BY_BOTH: Final = (
     "norm_first",
     "block_dropout",
@@ -134,40 +137,42 @@ STATED_BY_BOTH: Final = (
     PADDED,
     SPECTRAL_AXIS,
 )
-"""Settings that are compared only if both layers state them. The first two describe a whole
-Transformer layer, and are stated by the first norm inside that layer."""
+"""Settings that are compared only if both layers state them. The first two, `norm_first` and `block_dropout`, describe
+a whole Transformer layer; the first norm inside the Transformer layer states them."""
 
 
 BY_HAND: Final = "reorder them yourself (docs/reference/models.md)"
-"""The advice for numbers whose order is not known."""
+"""The advice in messages about an array whose numbers are in an unknown order."""
 
 
 class UnfitError(ValueError):
-    """Raised by a `Rule` for values that the framework's layout cannot represent."""
+    """Raised by a `Rule` if the framework's layout cannot represent the values."""
 
 
 class Rule(NamedTuple):
-    """How an array of a framework is converted into PyTorch's arrays (`canonical`) and back (`native`)."""
+    """A pair of functions: `canonical` converts an array of a framework into PyTorch's arrays, and `native` converts
+    PyTorch's arrays, passed as separate arguments, back into the framework's array."""
 
     canonical: Callable[[Array], tuple[Array, ...]]
     native: Callable[..., Array]
     refusal: str | None = None
-    """The reason why values cannot be converted by this rule, although shapes can; None if values can, too."""
+    """The reason why this rule can convert only shapes, not values; None if it can convert both."""
     is_lossy: bool = False
-    """Whether `canonical` cannot restore the values that `native` has converted."""
+    """True if `canonical` cannot restore all values after `native` has converted them."""
     order: str = ""
-    """The reason why the array counts the pixels of a flattened image with the channels last, an order that the rule
-    changes to channels first; "" if the rule changes no order. Another model that has its channels last may have the
-    same order."""
+    """The reason why the array stores the pixels of a flattened image with the channels last, an order that the rule
+    changes to channels first; "" if the rule keeps the order. Two models with the channels last may have the same
+    order."""
 
 
 class Part(NamedTuple):
     """One parameter array of a layer, as its framework stores it."""
 
     name: str
-    """The framework's name of the array in its layer; in a `Layer` of a model, the name in `Backend.variables`."""
+    """The framework's name of the array within its layer. If the part belongs to a `Layer` of a model, this is the
+    array's full name, a key of `Backend.variables`."""
     of: tuple[str, ...]
-    """The names of the PyTorch parameters that the array becomes."""
+    """The names of the PyTorch parameters into which the array is converted."""
     rule: Rule
 
 
@@ -175,28 +180,28 @@ class Layer(NamedTuple):
     """A description of one layer of a model, or of a layer whose parameters are given in a plain dict."""
 
     path: str
-    """The path to the layer from the model, with dots; empty for the model itself."""
+    """The dotted path from the model to the layer; "" for the model itself."""
     kind: str
     parts: tuple[Part, ...]
     settings: Settings
-    """The settings that change the output of the layer, by PyTorch's names: eps, momentum, groups, padding, ..."""
+    """The settings that affect the layer's output, by PyTorch's names: eps, momentum, groups, padding, ..."""
     line: str = ""
-    """The name of the line that the layer belongs to. A line is a group of layers that are called one after another,
-    in the order of `Backend.operations`, with nothing between them. Empty if the model's own code decides what is
-    called."""
+    """The name of the line to which the layer belongs. A line is a group of layers that are called one after another,
+    in the order of `Backend.operations`, with nothing between them. "" if the model's own code decides when the layer
+    is called."""
 
 
 # rules
 
 
 def _single(canonical: Callable[[Array], Array], native: Callable[[Array], Array]) -> Rule:
-    """Returns the rule for an array that becomes one PyTorch parameter: `canonical` converts it to PyTorch's layout,
-    and `native` converts PyTorch's array to the framework's layout."""
+    """Returns the rule for an array that corresponds to a single PyTorch parameter. `canonical` converts the array to
+    PyTorch's layout, and `native` converts PyTorch's array to the framework's layout."""
     return Rule(lambda x: (canonical(x),), native)
 
 
 def _unchanged(x: Array) -> Array:
-    """Returns the array itself."""
+    """Returns `x` itself."""
     return x
 
 
@@ -212,14 +217,14 @@ def _kernel_first(x: Array) -> Array:
 
 
 def _swapped_gates(x: Array) -> Array:
-    """Returns the array with the first two of its three gates exchanged, along the first axis:
-    r, z, n become z, r, n, and z, r, n become r, z, n."""
+    """Returns the array with its first two gates exchanged: r, z, n becomes z, r, n, and the reverse. The three gates
+    lie along the first axis."""
     first, second, third = np.split(x, 3)
     return np.concatenate([second, first, third])
 
 
 def _flattened(x: Array) -> Array:
-    """Returns the array with one axis."""
+    """Returns the array reshaped to one axis."""
     return x.reshape(-1)
 
 
@@ -234,18 +239,18 @@ def _joined(*parts: Array) -> Array:
     # three arrays of different sizes cannot be split into thirds again
     if len({part.shape for part in parts}) > 1:
         raise UnfitError(
-            f"PyTorch joins three arrays of one shape, but these have the shapes {[*map(np.shape, parts)]}"
+            f"PyTorch joins three arrays of the same shape, but these have the shapes {[*map(np.shape, parts)]}"
         )
     return np.concatenate(parts)
 
 
 SAME: Final = _single(_unchanged, _unchanged)
 FLAT: Final = _single(_unchanged, _flattened)
-"""The rule for an array that is flat in the framework and of any shape in PyTorch; the flat array does not keep that
-shape."""
+"""The rule for an array that has one axis in the framework and any shape in PyTorch. `canonical` cannot restore that
+shape: it returns the flat array."""
 TRANSPOSED: Final = _single(np.transpose, np.transpose)
 KERNEL_FIRST: Final = _single(_kernel_last, _kernel_first)
-"""The rule for an array that is (*kernel, I, O) in the framework and (O, I, *kernel) in PyTorch."""
+"""The rule for an array of the shape (*kernel, I, O) in the framework and (O, I, *kernel) in PyTorch."""
 
 
 def _flipped_window(x: Array) -> Array:
@@ -255,47 +260,48 @@ def _flipped_window(x: Array) -> Array:
 
 FLIPPED_KERNEL: Final = _single(
     lambda x: np.moveaxis(_flipped_window(x), (-2, -1), (0, 1)),
-    # contiguous, because `np.flip` returns a view with negative strides, which not every framework accepts
+    # contiguous, because `np.flip` returns a view with negative strides, which some frameworks do not accept
     lambda x: np.ascontiguousarray(_flipped_window(np.moveaxis(x, (0, 1), (-2, -1)))),
 )
-"""The rule for the kernel of a transposed convolution that is (*kernel, I, O) in the framework, with the window
-reversed, and (I, O, *kernel) in PyTorch."""
+"""The rule for the kernel of a transposed convolution. In the framework, its shape is (*kernel, I, O), and its window
+is reversed; in PyTorch, its shape is (I, O, *kernel)."""
 CHANNELS_LAST: Final = _single(lambda x: np.moveaxis(x, -1, 0), lambda x: np.moveaxis(x, 0, -1))
-"""The rule for an array that is (*rows and columns, C) in the framework and (C, *rows and columns) in PyTorch."""
+"""The rule for an array of the shape (rows, columns, C) in the framework and (C, rows, columns) in PyTorch, with any
+number of axes in place of rows and columns."""
 SUMMED: Final = Rule(lambda x: (x, np.zeros_like(x)), lambda ih, hh: ih + hh, is_lossy=True)
-"""The rule for one bias that is the sum of PyTorch's two. Converted to PyTorch, it becomes the
-first of the two, and the second is 0."""
+"""The rule for a framework with a single bias, which is the sum of PyTorch's bias_ih and bias_hh. Converted to PyTorch,
+the single bias becomes bias_ih, and bias_hh is 0."""
 
 
 def _gru_biases_to_torch(x: Array) -> tuple[Array, Array]:
-    """Converts the biases of a GRU, one array in the order r, z, n of the inputs, n of the state, to PyTorch's bias_ih
-    and bias_hh. PyTorch adds its two biases of r and z, so one of each becomes 0."""
-    # each of the four has a quarter of the numbers
+    """Converts the biases of a GRU from one array to PyTorch's bias_ih and bias_hh. The array contains, in this order,
+    the biases of r and z, the bias of n for the inputs, and the bias of n for the state. PyTorch adds the two biases
+    that it has for r, and the two for z; those in bias_hh become 0."""
+    # each of these four biases has a quarter of the numbers
     r_and_z, new, of_state = np.split(x, (len(x) // 4 * 2, len(x) // 4 * 3))
     return np.concatenate([r_and_z, new]), np.concatenate([np.zeros_like(r_and_z), of_state])
 
 
 def _gru_biases_from_torch(ih: Array, hh: Array) -> Array:
-    """Converts PyTorch's bias_ih and bias_hh to one array in the order r, z, n of the inputs, n of the state: the
-    reverse of `_gru_biases_to_torch`."""
+    """Converts PyTorch's bias_ih and bias_hh to one array, the reverse of `_gru_biases_to_torch`."""
     # r and z are the first two of PyTorch's three gates
     start_of_n = len(ih) // 3 * 2
     return np.concatenate([(ih + hh)[:start_of_n], ih[start_of_n:], hh[start_of_n:]])
 
 
 BIASES_OF_GRU: Final = Rule(_gru_biases_to_torch, _gru_biases_from_torch, is_lossy=True)
-"""The rule for the biases of a GRU that has one bias for r, one for z, and two for n: one for the inputs, and one for
-the state, which r multiplies."""
+"""The rule for the biases of a GRU that has one bias for r, one for z, and two for n: one for the inputs and one for
+the state. The gate r multiplies only the bias of n for the state."""
 
 
 def _input_bias_from_torch(ih: Array, hh: Array) -> Array:
-    """Converts PyTorch's bias_ih and bias_hh to the one bias of a GRU that has biases for the inputs only. Raises
-    `UnfitError` if PyTorch's bias for the state of n is not 0, because that bias cannot be added to the bias for the
-    inputs: r multiplies only the bias for the state."""
+    """Converts PyTorch's bias_ih and bias_hh to the single bias of a GRU whose biases are for the inputs only. Raises
+    `UnfitError` if PyTorch's bias of n for the state is not 0. That bias cannot be added to the bias for the inputs,
+    because r multiplies only the bias for the state."""
     biases = _gru_biases_from_torch(ih, hh)
     if biases[len(ih) :].any():
         raise UnfitError(
-            "Flax's nnx GRU has no bias for the state in its gate n, but this model's bias there is not 0"
+            "the gate n of Flax's nnx GRU has no bias for the state, but this model's gate n has one that is not 0"
         )
     return biases[: len(ih)]
 
@@ -310,14 +316,14 @@ BIASES_ZRN: Final = Rule(
     lambda ih, hh: np.stack([_swapped_gates(ih), _swapped_gates(hh)]),
 )
 """The rules for a weight and for the biases of a GRU whose gates are in the order z, r, n, as in Keras. The weight is
-transposed; the biases are one array with two rows, for the inputs and for the state."""
+also transposed. The biases form one array with two rows: the first for the inputs, the second for the state."""
 
 
 def packed(rows: Sequence[int], rule: Rule = SAME) -> Rule:
-    """Returns the rule for one array that joins several PyTorch parameters along their first axis. `rows` says how many
-    rows each of the parameters has. `rule` converts only the layout of the joined array, as if it were one PyTorch
-    parameter: to PyTorch's layout before the array is split, and back after the parameters are joined."""
-    # `np.split` takes the ends of all parts except the last
+    """Returns the rule for one array that joins several PyTorch parameters along their first axis. `rows` contains the
+    number of rows of each parameter. `rule` converts the layout of the whole joined array: to PyTorch's layout before
+    the array is split, and back after the parameters are joined."""
+    # `np.split` accepts the ends of all parts except the last
     ends = [sum(rows[: number + 1]) for number in range(len(rows) - 1)]
 
     def canonical(x: Array) -> tuple[Array, ...]:
@@ -332,18 +338,18 @@ PACKED: Final = Rule(_thirds, _joined)
 
 
 def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
-    """Returns the rule for a weight of the shape (*inputs, *outputs) that is a matrix (O, I) in
-    PyTorch: O is the product of `outputs`, I that of `inputs`. One size in `inputs` and one in
-    `outputs` may be -1, which means any size."""
+    """Returns the rule for a weight of the shape (*inputs, *outputs) in the framework, which is a matrix (O, I) in
+    PyTorch: O is the product of `outputs`, and I is the product of `inputs`. One size in `inputs` and one in `outputs`
+    may be -1, which means any size."""
 
     def canonical(x: Array) -> Array:
         """Converts the weight to PyTorch's matrix (O, I)."""
-        # from the shape, because a -1 in `inputs` says no size
+        # the sizes come from the array's shape, because `inputs` may contain -1
         return x.reshape(math.prod(x.shape[: len(inputs)]), -1).T
 
     def native(x: Array) -> Array:
         """Converts PyTorch's matrix to the shape (*inputs, *outputs)."""
-        # in two steps, because `inputs` and `outputs` may have a -1 each, and `reshape` takes only one
+        # in two steps, because `inputs` and `outputs` may each contain a -1, and `reshape` accepts only one -1
         rows = x.T.reshape(*inputs, x.shape[0])
         return rows.reshape(*rows.shape[:-1], *outputs)
 
@@ -351,23 +357,23 @@ def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
 
 
 def per_group(groups: int, channels: int | None = None) -> Rule:
-    """Returns the rule for a weight that a framework stores as one number per group, and PyTorch as one per channel.
-    Conversion from PyTorch raises `UnfitError` for numbers that differ within a group. `channels` is the number of
-    channels, or None if the framework does not have it: then no number is repeated for PyTorch, and the rule is
-    lossy."""
+    """Returns the rule for a weight that has one number per group in the framework, and one number per channel in
+    PyTorch. Conversion from PyTorch raises `UnfitError` if the numbers within a group differ. `channels` is the number
+    of channels, or None if the framework does not report it. With None, no number is repeated for PyTorch, so the rule
+    is lossy."""
 
     def canonical(x: Array) -> tuple[Array, ...]:
-        """Repeats the number of each group for its channels."""
-        # without the number of channels, each group counts as one channel
+        """Repeats the number of each group, once for each channel of the group."""
+        # if the number of channels is not known, each group is treated as one channel
         return (np.repeat(x, (channels or groups) // groups),)
 
     def native(x: Array) -> Array:
-        """Returns one number for each group, which all channels of the group have."""
+        """Returns one number for each group: the number that all channels of the group share."""
         rows = x.reshape(groups, -1)
         # the framework would apply the first number of a group to all of its channels
         if (rows != rows[:, :1]).any():
             raise UnfitError(
-                "it has one value for each group of channels, but here the channels of one group have different values"
+                "Gluon stores one value per group of channels, but the channels of a group have different values here"
             )
         return rows[:, 0]
 
@@ -375,24 +381,24 @@ def per_group(groups: int, channels: int | None = None) -> Rule:
 
 
 def shaped(shape: Sequence[int]) -> Rule:
-    """Returns the rule for an array that has this shape in the framework, and is flat (one axis) in PyTorch."""
+    """Returns the rule for an array that has the given shape in the framework, and is flat (one axis) in PyTorch."""
     return _single(_flattened, lambda x: x.reshape(shape))
 
 
 def flat(shape: Sequence[int]) -> Rule:
-    """Returns the rule for an array that is flat (one axis) in the framework, and has this shape in PyTorch."""
+    """Returns the rule for an array that is flat (one axis) in the framework, and has the given shape in PyTorch."""
     return _single(lambda x: x.reshape(shape), _flattened)
 
 
 def squeezed(shape: Sequence[int]) -> Rule:
-    """Returns the rule for an array that has this shape in the framework, and no axes of length 1 in PyTorch's
-    layout."""
+    """Returns the rule for an array that has the given shape in the framework; in PyTorch, the axes of length 1 are
+    removed from that shape."""
     return _single(np.squeeze, lambda x: x.reshape(shape))
 
 
 def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
-    """Returns a rule that converts as `rule` does, but whose result in PyTorch's layout has `shape`, while that of
-    `rule` has the shape `own`."""
+    """Returns a rule that converts as `rule` does, but whose arrays in PyTorch's layout have the shape `shape`; the
+    arrays that `rule` returns have the shape `own`."""
     return Rule(
         lambda x: tuple(array.reshape(shape) for array in rule.canonical(x)),
         lambda x: rule.native(x.reshape(own)),
@@ -400,12 +406,12 @@ def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
 
 
 def rows(rule: Rule, first: int, last: int, total: int) -> Rule:
-    """Returns the rule for an array of `total` rows, of which only the rows `first:last` are converted to PyTorch's
-    layout. Converted back, the other rows become zeros. `rule` converts the array with all of its rows."""
+    """Returns the rule for an array of `total` rows of which PyTorch has only the rows `first:last`. On the way back
+    from PyTorch, the other rows are filled with zeros. `rule` converts the array with all of its rows."""
 
     def native(x: Array) -> Array:
-        """Returns an array of `total` rows, with zeros in place of those that are not in `x`."""
-        # the rows before `first`, and those from `last` on
+        """Returns an array of `total` rows. The rows that `x` lacks contain zeros."""
+        # the rows before `first`, and the rows from `last` on
         zeros = [
             np.zeros_like(x, shape=(count, *x.shape[1:])) for count in (first, total - last)
         ]
@@ -420,11 +426,11 @@ def rows(rule: Rule, first: int, last: int, total: int) -> Rule:
 
 
 def depthwise(multiplier: int) -> Rule:
-    """Returns the rule for a depthwise kernel (*kernel, I, multiplier) that is (I * multiplier, 1, *kernel) in
-    PyTorch."""
+    """Returns the rule for a depthwise kernel. Its shape is (*kernel, I, multiplier) in the framework, and
+    (I * multiplier, 1, *kernel) in PyTorch."""
 
     def canonical(x: Array) -> Array:
-        """Converts the kernel to PyTorch's shape."""
+        """Converts the kernel to the shape (I * multiplier, 1, *kernel)."""
         return np.moveaxis(x, (-2, -1), (0, 1)).reshape(-1, 1, *x.shape[:-2])
 
     def native(x: Array) -> Array:
@@ -435,18 +441,19 @@ def depthwise(multiplier: int) -> Rule:
 
 
 def by_pixels(rule: Rule, image: Sequence[int], why: str) -> Rule:
-    """Returns a rule that converts as `rule` does, and reorders an array with a number for each pixel of a flattened
-    image. `image` has the sizes of the image's axes: rows, columns, channels. In PyTorch the pixels are the last axis,
-    in the order channels, rows, columns. `why` becomes the rule's `order`."""
-    # -1 is the place of the channels in `image`, and -len(image) that of its first axis
+    """Returns a rule that converts as `rule` does, and also reorders an array that has one number for each pixel and
+    channel of a flattened image. `image` contains the sizes of the image's axes in the framework: rows, columns,
+    channels. In PyTorch's layout, the flattened image is the array's last axis, in the order channels, rows, columns.
+    `why` becomes the rule's `order`."""
+    # -1 is the place of the channels in `image`, and -len(image) is the place of the first axis
     channels_first = image[-1], *image[:-1]
 
     def canonical(x: Array) -> tuple[Array, ...]:
-        """Converts the array to PyTorch's layout, with the pixels counted channels first."""
+        """Converts the array to PyTorch's layout, in which the channels come first in the flattened image."""
         return tuple(_recounted(array, image, -1, -len(image)) for array in rule.canonical(x))
 
     def native(*arrays: Array) -> Array:
-        """Converts PyTorch's arrays back, with the pixels counted channels last."""
+        """Converts PyTorch's arrays to the framework's array, with the channels last in the flattened image."""
         return rule.native(
             *(_recounted(array, channels_first, -len(image), -1) for array in arrays)
         )
@@ -455,14 +462,14 @@ def by_pixels(rule: Rule, image: Sequence[int], why: str) -> Rule:
 
 
 def _recounted(x: Array, image: Sequence[int], source: int, target: int) -> Array:
-    """Returns the array with the numbers of its last axis in another order: that axis is a flattened image with the
-    sizes `image`, whose axis `source` moves to the place `target` before the image is flattened again."""
+    """Returns the array with the numbers along its last axis reordered. The last axis is a flattened image with the
+    sizes `image`; the function moves the image's axis `source` to the place `target`, and flattens the image again."""
     return np.moveaxis(x.reshape((*x.shape[:-1], *image)), source, target).reshape(x.shape)
 
 
 def unfit(rule: Rule, why: str) -> Rule:
-    """Returns a rule that converts to PyTorch as `rule` does, but raises `UnfitError` with the reason `why` when it
-    converts from PyTorch, whose values the framework cannot represent."""
+    """Returns a rule that converts to PyTorch as `rule` does, but raises `UnfitError` with the reason `why` instead of
+    converting from PyTorch, because the framework cannot represent PyTorch's values."""
 
     def native(*arrays: Array) -> Array:
         """Raises `UnfitError`."""
@@ -472,7 +479,7 @@ def unfit(rule: Rule, why: str) -> Rule:
 
 
 def refused(rule: Rule, why: str) -> Rule:
-    """Returns `rule`, marked as usable for shapes only: the conversion of values is refused with the reason `why`."""
+    """Returns `rule`, marked as usable for shapes only: values are not converted, and the reason `why` is reported."""
     return rule._replace(refusal=why)
 
 
@@ -482,17 +489,17 @@ def refused(rule: Rule, why: str) -> Rule:
 def normed(
     parts: Iterable[Part], names: Sequence[str], shape: Sequence[int], own: Sequence[int]
 ) -> tuple[Part, ...]:
-    """Returns the parts of a layer with a weight norm: two parts, g and v, take the place of `weight`, and `names` are
-    their names in the framework. g has `shape`, with as many axes as v; the framework stores g in the shape `own`,
-    which may leave out axes of length 1."""
+    """Returns `parts`, those of a layer with a weight norm, with two parts, g and v, in place of the part for `weight`.
+    `names` are the framework's names of g and v. In PyTorch, g has the shape `shape`, with as many axes as v. The
+    framework stores g in the shape `own`, which may omit axes of length 1."""
     return _with_weight_as(
         parts, names, NORMED, lambda rule: (_reshaped(rule, shape, own), rule)
     )
 
 
 def spectral(parts: Iterable[Part], names: Sequence[str]) -> tuple[Part, ...]:
-    """Returns the parts of a layer whose weight is divided by its spectral norm: three parts, with these `names` in the
-    framework, take the place of `weight`."""
+    """Returns `parts`, those of a layer whose weight is divided by its spectral norm, with three parts in place of the
+    part for `weight`. `names` are the framework's names of the three."""
     return _with_weight_as(parts, names, SPECTRAL, lambda rule: (rule, SAME, SAME))
 
 
@@ -502,14 +509,14 @@ def _with_weight_as(
     of: Sequence[str],
     rules: Callable[[Rule], Sequence[Rule]],
 ) -> tuple[Part, ...]:
-    """Returns the parts, with several parts in place of the weight's. The new parts have these
-    `names`, become PyTorch's parameters `of`, and get the rules that `rules` returns for the
-    weight's rule. `names`, `of` and these rules have the same length."""
+    """Returns `parts` with several new parts in place of the part for the weight. `names` are the framework's names of
+    the new parts, and `of` the PyTorch parameters to which they correspond. `rules` is called with the rule of the
+    weight, and returns the rules of the new parts. There are as many rules as names and parameters."""
     every: list[Part] = []
     for part in parts:
         if part.of == ("weight",):
             each = zip(names, of, rules(part.rule), strict=True)
-            # at the place of the weight, so that the order of the parameters stays PyTorch's
+            # inserted at the place of the weight, so that the parameters stay in PyTorch's order
             every += [Part(name, (parameter,), rule) for name, parameter, rule in each]
         else:
             every.append(part)
@@ -517,17 +524,18 @@ def _with_weight_as(
 
 
 def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
-    """Returns `rule` for an array that the framework stores in the shape `own`, while `rule` takes it in `shape`."""
+    """Returns a rule like `rule`, for an array that the framework stores in the shape `own`. `rule` itself expects an
+    array of the shape `shape`."""
     return Rule(
         lambda x: rule.canonical(x.reshape(shape)), lambda x: rule.native(x).reshape(own)
     )
 
 
 def weight_of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
-    """Returns the weight that a spectral norm computes in evaluation, from the parameters in
-    `SPECTRAL`. `axis` is the axis of `original` that gives the rows of the matrix W. None means
-    that this axis is not known: then the axis is taken for which a step of the norm would turn
-    v into u most closely. Raises `UnfitError` if no axis is as long as u."""
+    """Returns the weight that a spectral norm computes in evaluation mode, from the parameters in `SPECTRAL`. `axis` is
+    the axis of `original` that becomes the rows of the matrix W, or None if it is not known. If it is not known, the
+    function tries each axis that is as long as u, and chooses the axis for which W v has most nearly the direction of
+    u. Raises `UnfitError` if no axis is as long as u."""
     # in float64, so that the comparison of axes below is not decided by rounding
     left, right = u.astype("float64"), v.astype("float64")
     axes = (
@@ -538,16 +546,16 @@ def weight_of_spectral(original: Array, u: Array, v: Array, axis: int | None) ->
     matrices = [np.moveaxis(original, n, 0).reshape(len(u), -1).astype("float64") for n in axes]
     if not matrices:
         raise UnfitError(
-            f"the u of its spectral norm has {len(u)} numbers, but the weight of shape {original.shape} has no axis of "
-            f"that length"
+            f"the vector u of the spectral norm has {len(u)} numbers, but the weight has the shape {original.shape}, "
+            f"without an axis of that length"
         )
 
     def error(matrix: Array) -> float:
-        """How far u is from the direction of W v, for this W."""
+        """Returns how far u is from the direction of W v; `matrix` is W."""
         image = matrix @ right
         return float(np.abs(image - left * np.linalg.norm(image)).max())
 
-    # each step of the norm sets u to W v over its length
+    # each step of the norm sets u to W v divided by the length of W v
     matrix = min(matrices, key=error)
     weight: Array = (original / (left @ matrix @ right)).astype(original.dtype)
     return weight
@@ -560,15 +568,15 @@ def weight_of_norm(g: Array, v: Array) -> Array:
 
 
 def norm_of_weight(weight: Array, shape: Sequence[int]) -> tuple[Array, Array]:
-    """Returns the parameters g and v with which a weight norm computes `weight`: g has this
-    shape, and v is `weight` itself."""
+    """Returns parameters g and v from which a weight norm computes `weight`. g has the given shape, and v is `weight`
+    itself."""
     # with g = |v| the weight is v
     return _norm(weight, shape).astype(weight.dtype), weight
 
 
 def _norm(v: Array, shape: Sequence[int]) -> Array:
-    """Returns |v| in float64. `shape` is that of g, which has the length 1 along each axis that
-    |v| sums over."""
+    """Returns |v| in float64. `shape` is the shape of g, which has the length 1 along each axis over which |v| is
+    summed."""
     axes = tuple(axis for axis, size in enumerate(shape) if size == 1)
     # in float64, because a sum of squares in float16 overflows
     norm: Array = np.sqrt(np.square(v.astype("float64")).sum(axes, keepdims=True))
@@ -581,15 +589,16 @@ def parts(
     names: Mapping[str, Mapping[str, str | None]] = MappingProxyType({}),
     rules: Mapping[str, Mapping[str, Rule]] = MappingProxyType({}),
 ) -> tuple[Part, ...]:
-    """Returns the parts of a layer of this kind, in a framework that differs from PyTorch only by `names` and `rules`.
-    Both have the form `{kind: {PyTorch's parameter: ...}}`. `names` gives the framework's name, or None if the
-    framework lacks the parameter; `rules` gives the `Rule`. A parameter that they do not mention is as in PyTorch."""
+    """Returns the parts of a layer of the given kind, in a framework that differs from PyTorch only in `names` and
+    `rules`. Both have the form `{kind: {PyTorch's parameter: ...}}`. A value of `names` is the framework's name of the
+    parameter, or None if the framework lacks it. A value of `rules` is the parameter's `Rule`. A parameter that is in
+    neither has the same name and layout as in PyTorch."""
     own_names, own_rules = names.get(kind, {}), rules.get(kind, {})
-    # without an entry for attentions, the parts are those of PyTorch's own attention, which
-    # joins some projections in one array
+    # if neither has an entry for attention layers, the parts are those of PyTorch's own attention,
+    # which joins some projections in one array
     if kind == ATTENTION and not own_names and not own_rules:
-        # a layer states head_dim only if it is not the size that PyTorch computes
-        why = f"in PyTorch a head has embed_dim / num_heads numbers, but these heads have {settings.get('head_dim')}"
+        # a layer states head_dim only if it differs from the size that PyTorch computes
+        why = f"a head has embed_dim / num_heads numbers in PyTorch, but head_dim is {settings.get('head_dim')} here"
         own_parts = tuple(_attention(settings))
         return (
             tuple(part._replace(rule=unfit(part.rule, why)) for part in own_parts)
@@ -607,10 +616,10 @@ def parts(
 
 
 def _attention(settings: Settings) -> Iterator[Part]:
-    """Yields the parts of PyTorch's own attention, which stores the weights of queries, keys
-    and values as one array if they have the same shape."""
-    # the names of the three weights, and of the three biases: the two names in `_NORM` are "weight" and "bias". The
-    # biases are in one array even where the weights are not
+    """Yields the parts of PyTorch's own attention layer, which stores the weights of queries, keys and values in one
+    array if these weights have the same shape."""
+    # the names of the three weights and of the three biases: `_NORM` contains "weight" and "bias". PyTorch
+    # always stores the biases in one array, even if the weights are separate
     weights, biases = (tuple(f"{name}.{suffix}" for name in _IN) for suffix in _NORM)
     rest = [Part("in_proj_bias", biases, PACKED), *(Part(name, (name,), SAME) for name in _OUT)]
     # PyTorch joins the three weights unless kdim or vdim differ from embed_dim
@@ -622,8 +631,8 @@ def _attention(settings: Settings) -> Iterator[Part]:
 
 
 def is_packed(shapes: Mapping[str, Sequence[int]]) -> bool:
-    """Whether PyTorch stores the weights of queries, keys and values in one array. `shapes` are the shapes of all
-    parameters, by PyTorch's names. False if `shapes` has none of these weights."""
+    """Returns whether PyTorch stores the weights of queries, keys and values in one array. `shapes` gives the shape of
+    each parameter of the layer by PyTorch's name. The result is False if `shapes` contains none of these weights."""
     return (
         len({tuple(shapes[f"{name}.weight"]) for name in _IN if f"{name}.weight" in shapes})
         == 1
@@ -631,17 +640,17 @@ def is_packed(shapes: Mapping[str, Sequence[int]]) -> bool:
 
 
 def cells(kind: str, settings: Settings) -> Iterator[str]:
-    """Yields PyTorch's names of the parameters of all cells of a recurrent layer."""
+    """Yields PyTorch's names for the parameters of all cells of a recurrent layer."""
     for suffix in suffixes(settings):
         yield from (f"{name}_{suffix}" for name in KINDS[kind])
         if settings.get("projection"):
-            # only an LSTM of PyTorch has a projection
+            # in PyTorch only an LSTM can have a projection
             yield f"weight_hr_{suffix}"
 
 
 def of_single_cell(kind: str) -> tuple[Part, ...]:
-    """Returns the parts of a recurrent layer that is a single cell, such as `LSTMCell`. PyTorch
-    and Paddle name these parts without the suffix "_l0"."""
+    """Returns the parts of a recurrent layer that is a single cell, such as `LSTMCell`. In PyTorch and Paddle, the
+    names of these parts lack the suffix "_l0"."""
     return tuple(Part(name, (f"{name}_l0",), SAME) for name in KINDS[kind])
 
 
@@ -652,9 +661,9 @@ ONE_CELL: Final[Settings] = MappingProxyType(
 
 
 def suffixes(settings: Settings) -> Iterator[str]:
-    """Yields the suffixes "l0", "l0_reverse", "l1", ... of a recurrent layer's cells, one for each layer and
-    direction."""
-    # `str` is for type checkers only, which know a setting as an `object`
+    """Yields the suffixes "l0", "l0_reverse", "l1", ... that PyTorch appends to the parameter names of a recurrent
+    layer's cells: one suffix for each level and direction."""
+    # `str` is there only for type checkers, to which a setting is an `object`
     for number in range(int(str(settings.get("layers", 1)))):
         yield f"l{number}"
         if settings.get("bidirectional"):
@@ -664,19 +673,19 @@ def suffixes(settings: Settings) -> Iterator[str]:
 def present_layer(
     path: str, kind: str, parts: Sequence[Part], names: Container[str], settings: Settings
 ) -> Layer | None:
-    """Returns the layer at `path` with those of `parts` that a model has: those whose full names are among `names`,
-    the names of the model's variables. Returns None if the model has none of the parts, or lacks a weight of a
-    recurrent layer."""
+    """Returns the layer at `path`, with only those of `parts` that the model has. `names` contains the names of the
+    model's variables: the model has a part if the part's full name is among them. Returns None if the model has none
+    of the parts, or if the layer is recurrent and the model lacks one of its weights."""
     # the names of the parts in their layer become names in the model
     prefixed = tuple(part._replace(name=join(path, part.name)) for part in parts)
     present = tuple(part for part in prefixed if part.name in names)
-    # a norm on only some of the weights, for example, replaces these by other variables: then the parameters are
-    # listed as tensors that belong to no layer
+    # a weight can be missing if, for example, a norm on some of the weights replaces them by other variables: the
+    # parameters are then listed as tensors that belong to no layer
     if kind in RECURRENT and any(
         part not in present and "bias" not in part.of[0] for part in prefixed
     ):
         return None
-    # a layer without bias lacks that part, and is still the layer
+    # a missing bias is allowed: many layers have none
     return Layer(path, kind, present, settings) if present else None
 
 
@@ -685,10 +694,10 @@ def present_layers(
     names: Container[str],
     blocks: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Layer]:
-    """Returns those of the layers that a model has, each with the parts that the model has. `names` are the names of
-    the model's variables. A layer that is given without parts first gets those of PyTorch's own layer. The layers stay
-    in their order, except inside a block, a module that calls its layers in another order: `blocks` gives the names of
-    these layers, in the order of the calls, by the path of the block."""
+    """Returns those of the layers that a model has, each with only the parts that the model has. `names` contains the
+    names of the model's variables. A layer without parts first gets the parts of PyTorch's own layer of its kind. The
+    layers stay in their order, except inside a block, which is a module that calls its layers in another order.
+    `blocks` gives, by the path of each block, the names of the layers in the order in which the block calls them."""
     with_parts = ((layer, layer.parts or parts(layer.kind, layer.settings)) for layer in layers)
     present = (
         present_layer(layer.path, layer.kind, its_parts, names, layer.settings)
@@ -698,18 +707,19 @@ def present_layers(
 
 
 def in_order(layers: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> list[Layer]:
-    """Returns the layers in the order given, except for the layers directly inside a block: these come in the order in
-    which the block calls them, at the place of the block's first layer. `blocks` gives the names of these layers by the
-    path of the block, in the order of the calls."""
+    """Returns the layers in the given order, except for the layers directly inside a block. These come in the order in
+    which the block calls them, and begin where the block's first layer was. `blocks` gives, by the path of each block,
+    the names of the layers in the order of the calls."""
     every = list(layers)
-    # the index of the first layer inside each module
+    # by the path of each module, the index of the first layer inside the module
     firsts: dict[str, int] = {}
     for index, layer in enumerate(every):
         firsts.setdefault(_parent(layer), index)
 
     def key(numbered: tuple[int, Layer]) -> tuple[int, int, int]:
-        """The key by which a layer is sorted, given its index and the layer. For a layer of a block: the index of the
-        block's first layer, then the place among the block's calls. For any other layer: its own index."""
+        """Returns the key by which a layer is sorted; `numbered` is a pair of its index and the layer. The key of a
+        layer in a block begins with the index of the block's first layer, followed by the layer's place among the
+        block's calls. The key of any other layer begins with its own index."""
         index, layer = numbered
         # a module need not define its layers in the order in which it calls them
         names = blocks.get(_parent(layer), ())
@@ -724,17 +734,18 @@ def in_order(layers: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> li
 
 
 def _parent(layer: Layer) -> str:
-    """The path of the module that contains the layer; "" for the model itself."""
+    """Returns the path of the module that contains the layer; "" for the model itself."""
     return layer.path.rpartition(".")[0]
 
 
 def order_of_block(norm_first: bool, *attentions: str) -> tuple[str, ...]:
     """Returns the names of the layers inside a Transformer layer, in the order in which the Transformer layer calls
-    them. `attentions` are the names of its attention layers: one in an encoder, two in a decoder."""
-    # one norm for each attention, and one for the pair of linear layers
+    them. `norm_first` says whether the norm of each step comes before the step. `attentions` are the names of the
+    attention layers: one in an encoder, two in a decoder."""
+    # one norm for each attention layer, and one for the pair of linear layers
     norms = [f"norm{number}" for number in range(1, len(attentions) + 2)]
     steps = [*((name,) for name in attentions), ("linear1", "linear2")]
-    # each step has a norm of its own, before or after it
+    # each step has its own norm, before or after the step
     with_norms = [
         (norm, *step) if norm_first else (*step, norm)
         for norm, step in zip(norms, steps, strict=True)
@@ -743,24 +754,26 @@ def order_of_block(norm_first: bool, *attentions: str) -> tuple[str, ...]:
 
 
 def same_setting(one: object, other: object) -> bool:
-    """Whether two settings are equal. Floats are compared with a relative tolerance of 1e-6, because some frameworks
-    keep them in float32."""
+    """Returns whether two settings are equal. Floats are compared with a relative tolerance of 1e-6, because some
+    frameworks store their settings in float32."""
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-6)
     return one == other
 
 
 def join(path: str, name: str) -> str:
-    """Returns the full name of a part: the path of its layer, a dot, and its name in the layer."""
+    """Returns the full name of a part: the path of its layer, a dot, and its name in the layer. Leaves out the dot if
+    either is ""."""
     return f"{path}.{name}" if path and name else path or name
 
 
 def _axes_of(kind: str, name: str) -> tuple[int, ...]:
-    """The numbers of axes that a parameter of a layer may have in PyTorch's layout. `name` is PyTorch's name."""
-    # the axes of a weight depend on the kind of the layer
+    """Returns the numbers of axes that a parameter of a layer may have in PyTorch's layout. `name` is PyTorch's name of
+    the parameter."""
+    # the number of axes of a weight depends on the kind of the layer
     if "weight" in name:
         return _AXES[kind]
-    # a count is a scalar or an array of one number
+    # the count of batches is a scalar or an array of one number
     if name == COUNTER:
         return (0, 1)
     # `bias_k` and `bias_v` are (1, 1, E); any other bias has one axis
@@ -768,28 +781,30 @@ def _axes_of(kind: str, name: str) -> tuple[int, ...]:
 
 
 def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
-    """Returns why a layer cannot be of this kind if its parameters have these shapes in PyTorch's layout; "" if the
-    layer can be of this kind."""
-    # a kind without an entry, such as a layer norm, may have any number of axes
+    """Returns the reason why a layer whose parameters have these shapes in PyTorch's layout cannot be of this kind; ""
+    if it can be. `shapes` gives the shapes by PyTorch's names."""
+    # the weight of a kind without an entry, such as a layer norm, may have any number of axes
     for name, shape in shapes.items() if kind in _AXES else ():
         axes = _axes_of(kind, name)
         if len(shape) not in axes:
-            return f"{name} is {tuple(shape)} in PyTorch's layout, but must have {' or '.join(map(str, axes))} axes"
+            return (
+                f"{name} has the shape {tuple(shape)} in PyTorch's layout, but must have "
+                f"{' or '.join(map(str, axes))} axes"
+            )
     if kind not in RECURRENT:
         return ""
-    # the size of the state is the number of columns of weight_hh, or, for an LSTM with a
-    # projection, of weight_hr: then weight_hh takes the projected state, which is shorter.
-    # Every recurrent layer has weight_hh, because `present_layer` returns none that lacks a
-    # weight
+    # the size of the state is the number of columns of weight_hh. In an LSTM with a projection, it is the number
+    # of columns of weight_hr, because weight_hh multiplies the projected state, which is shorter. Every recurrent
+    # layer has weight_hh, because `present_layer` returns None if a weight is missing
     rows = _GATES[kind] * shapes.get("weight_hr_l0", shapes["weight_hh_l0"])[1]
     gated = {name: shape for name, shape in shapes.items() if not name.startswith("weight_hr")}
-    # the first one with another number of rows, as a text
+    # the message about the first parameter with a wrong number of rows
     off = next(
         (f"{name} has {shape[0]} rows" for name, shape in gated.items() if shape[0] != rows), ""
     )
     return (
         off
-        and f"{off} in PyTorch's layout, but must have {rows}: {_GATES[kind]} for each number of the state"
+        and f"{off} in PyTorch's layout, but must have {rows} rows: {_GATES[kind]} for each number of the state"
     )
 
 
@@ -797,39 +812,45 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
 
 
 def stated_once(layers: Iterable[Layer], name: str) -> Iterator[Layer]:
-    """Yields all the layers, but removes the setting `name` from every layer except the first that has it. There, the
-    value of the setting becomes a text, which also says how many more layers had the setting, if any."""
+    """Yields all the layers, but without the setting `name` in every layer except the first one that has it. In that
+    layer, the value of the setting becomes a string. If other layers had the setting too, the string also says how
+    many."""
     every = list(layers)
     having = [layer for layer in every if name in layer.settings]
     for layer in every:
-        # if no layer has the setting (`having` is empty), all layers pass unchanged
+        # if no layer has the setting (`having` is empty), every layer is yielded unchanged
         if not having or name not in layer.settings:
             yield layer
             continue
         settings = {key: value for key, value in layer.settings.items() if key != name}
         if layer is having[0]:
-            # mixed precision sets it on every layer, and a line for each would hide the others
+            # mixed precision sets it on every layer, and a line for each layer would hide the other differences
             more = f", as in {len(having) - 1} more layers" if len(having) > 1 else ""
             settings[name] = f"{layer.settings[name]}{more}"
         yield layer._replace(settings=settings)
 
 
 def per_axis(value: Any, axes: int) -> Any:
-    """Returns a setting as a tuple with one size for each axis; `axes` is the number of axes. One number applies to
-    all axes. The items of a list or tuple are kept, even if their number is not `axes`. Any other value is returned as
-    it is."""
+    """Returns a setting as a tuple with one size for each axis. `axes` is the number of axes. A single int applies to
+    all axes. A list becomes a tuple of its items, even if their number differs from `axes`. Any other value is returned
+    unchanged."""
     if isinstance(value, int):
-        # frameworks take kernel_size=3 for (3, 3)
+        # frameworks read kernel_size=3 as (3, 3)
         return (value,) * axes
     return tuple(value) if isinstance(value, list | tuple) else value
 
 
 def sides(value: Any, axes: int) -> Any:
-    """Returns a padding as a tuple: one number per axis if both sides of each axis get the same, otherwise one pair per
-    axis. `value` is a number, a list of a number or pair for each axis, or a flat list of both sides of each axis. A
-    text, such as "same", is returned as it is."""
+    """Returns a padding as a tuple. The tuple has one number per axis if both sides of every axis are padded equally,
+    and otherwise one pair per axis. `value` is one of these:
+
+    - a number for all axes,
+    - a list with a number or a pair for each axis,
+    - a flat list with two numbers for each axis, one for each side,
+    - a string, such as "same", which is returned unchanged.
+    """
     around = per_axis(value, axes)
-    # a flat list, as Paddle writes it: both sides of the first axis, then of the next
+    # Paddle's flat list: both sides of the first axis, then both sides of the next
     if isinstance(around, tuple) and len(around) == 2 * axes:
         around = tuple(zip(around[::2], around[1::2], strict=True))
     if isinstance(around, tuple) and all(isinstance(side, tuple | list) for side in around):
@@ -843,8 +864,8 @@ def sides(value: Any, axes: int) -> Any:
 
 
 def dropout_between(layers: int, dropout: float) -> float:
-    """Returns the dropout that a recurrent layer of this many levels applies: 0 for one level, because dropout comes
-    only between levels."""
+    """Returns the dropout that a recurrent layer actually applies: `dropout` if it has several levels, and 0 if it has
+    only one, because dropout is applied only between levels. `layers` is the number of levels."""
     return float(dropout) if layers > 1 else 0.0
 
 
@@ -854,28 +875,28 @@ def same_padding(
     dilation: Sequence[int],
     image: Sequence[int | None] = (),
 ) -> object:
-    """Returns how much padding="same" adds on each side of each axis, as a tuple; "same" if the
-    two sides of an axis differ, or if the padding is not known. With a stride above 1 the
-    padding depends on the sizes of the `image`; a size is None if it is not known, and an empty
-    `image` means that no size is known."""
+    """Returns, as a tuple, how many pixels padding="same" adds on each side of each axis. Returns "same" if the two
+    sides of an axis are padded differently, or if the padding is not known. With a stride above 1, the padding depends
+    on the sizes of the image. `image` contains these sizes, with None for an unknown size; it is empty if no size is
+    known."""
     # with a dilation, the kernel covers more pixels than it has numbers
     sizes = [step * (size - 1) + 1 for size, step in zip(kernel, dilation, strict=True)]
     each = zip(sizes, stride, image or [None] * len(sizes), strict=True)
-    # with a stride of 1, as much is added whatever the size of the image
+    # with a stride of 1, the padding does not depend on the size of the image
     totals = [
         size - 1 if step == 1 else _same_padding_of_axis(size, step, length)
         for size, step, length in each
     ]
     added = [number for number in totals if number is not None and number % 2 == 0]
-    # an odd total adds one pixel more on one side, and an unknown total is missing from `added`
+    # `added` lacks unknown totals, and odd totals, which add one pixel more on one side
     if len(added) < len(totals):
         return "same"
     return tuple(size // 2 for size in added)
 
 
 def _same_padding_of_axis(kernel: int, stride: int, size: int | None) -> int | None:
-    """How many pixels padding="same" adds to an axis of this size, on both sides together: enough for ceil(size /
-    stride) windows. None if the size is not known."""
+    """Returns how many pixels padding="same" adds in total on both sides of an axis of the given size: as many as
+    ceil(size / stride) windows need. Returns None if the size is None, because it is not known."""
     return (
         None
         if size is None

@@ -1,8 +1,8 @@
 """The computation of an optimizer, in PyTorch's terms, and the names of its state.
 
-An adapter reads an optimizer of its framework as an `Optimizer`: its kind, its settings, its
-parameters. In the rules of the kinds, g is a gradient, w a weight, t the number of the step,
-counted from 1, and v' = v / (1 - beta2^t):
+An adapter describes an optimizer of its framework as an `Optimizer`, with its kind, its settings and its parameters.
+The table shows the rule of each kind. In the rules, g is the gradient, w is the weight, t is the number of the step
+(counted from 1), and v' = v / (1 - beta2^t):
 
 | kind | rule |
 |---|---|
@@ -11,7 +11,7 @@ counted from 1, and v' = v / (1 - beta2^t):
 | rmsprop | v = alpha v + (1 - alpha) g^2; m = momentum m + g / (sqrt(v) + eps); w -= lr m |
 | adagrad | h = h + g^2; w -= lr / (1 + (t - 1) lr_decay) g / (sqrt(h) + eps) |
 
-A setting that an adapter does not state has the value of `KINDS` or `COMMON`.
+A setting that an adapter does not state has its default value from `KINDS` or `COMMON`.
 """
 
 from __future__ import annotations
@@ -26,23 +26,22 @@ if TYPE_CHECKING:
 
     from .layouts import Settings
 
-# values of the setting eps_enters: the place of eps in the formula
+# values of the setting eps_enters, the place of eps in the formula
 ADDED: Final = "added to the root"
 UNCORRECTED: Final = "added to sqrt(v), before the bias is corrected"
-"""Only Adam has this: `sqrt(v) + eps` instead of `sqrt(v') + eps`."""
+"""Only Adam can have this value: the formula is `sqrt(v) + eps` instead of `sqrt(v') + eps`."""
 INSIDE: Final = "under the root"
 
-# values of the setting decay: the way in which weight_decay enters the step
+# values of the setting decay, the way in which weight_decay changes the step
 COUPLED: Final = "added to the gradient"
 DECOUPLED: Final = "subtracted from the weight, as lr * weight_decay * w"
 BEHIND: Final = (
     "added to the gradient, and in the momentum that is kept with the weight after the step"
 )
-"""Only Gluon's NAG does this: its kernel writes the weight before it reads the weight for the
-momentum."""
+"""Only Gluon's NAG has this value: its kernel writes the new weight before it reads the weight for the momentum."""
 SIGN: Final = "added to the gradient as a sign (L1)"
 
-# values of the setting momentum_holds, which makes no difference to the steps if the learning rate is constant
+# values of the setting momentum_holds, which does not change the steps if the learning rate is constant
 GRADIENTS: Final = "the sum of gradients"
 STEPS: Final = "the sum of steps, each with the learning rate at that step"
 
@@ -57,8 +56,7 @@ KINDS: Final[Mapping[str, Settings]] = MappingProxyType(
         "adagrad": {"lr": None, "lr_decay": 0.0, "eps": None, "eps_enters": ADDED, "initial_accumulator_value": 0.0},
     }
 )  # fmt: skip
-"""The settings of each kind, with the values that they have if an adapter does not state them; a setting with None must
-be stated."""
+"""The settings of each kind, with their default values. An adapter must state a setting whose default is None."""
 
 COMMON: Final[Settings] = MappingProxyType(
     {
@@ -74,11 +72,17 @@ COMMON: Final[Settings] = MappingProxyType(
         "hooks": None,
     }
 )
-"""The settings that all kinds have, with their defaults. `clip` says how and at which value gradients are clipped,
-`gradient_scale` is the factor of the gradients, and `schedule` is the class that sets the learning rate. `accumulation`
-is the number of gradients in a step, `moving_average` the momentum of an average that replaces the weights, and
-`constraint` the limit that a weight must keep after a step. `hooks` are other functions that are called at each
-step."""
+"""The settings that all kinds have, with their default values:
+
+- `clip` says how gradients are clipped, and at which value.
+- `gradient_scale` is the factor by which gradients are multiplied.
+- `schedule` is the class that sets the learning rate.
+- `accumulation` is the number of gradients that are accumulated for one step.
+- `moving_average` is the momentum of a moving average that replaces the weights.
+- `constraint` is the limit within which a weight must stay after a step.
+- `hooks` are other functions that are called at each step.
+
+None means that the optimizer does not use the setting."""
 
 SLOTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -88,55 +92,53 @@ SLOTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "adagrad": ("sum",),
     }
 )
-"""PyTorch's names of the state that each kind of optimizer keeps for a parameter, besides `STEP` or `POWERS`."""
+"""PyTorch's names of the state that each kind of optimizer stores for a parameter, in addition to `STEP` or
+`POWERS`."""
 STEP: Final = "step"
-"""The name of the state that counts the steps that a parameter has taken."""
+"""The name of the state that counts the updates of a parameter."""
 POWERS: Final = ("beta1_power", "beta2_power")
-"""The names of the state that some frameworks keep in place of `STEP`: beta1^(t + 1) and beta2^(t + 1) after t
-steps."""
+"""The names of the state that some frameworks store in place of `STEP`. After t steps, their values are beta1^(t + 1)
+and beta2^(t + 1)."""
 FORMS: Final[Mapping[str, int]] = MappingProxyType(
     {"lr * momentum_buffer": 1, "-lr * momentum_buffer": -1}
 )
-"""The names of state that an optimizer may keep in place of `momentum_buffer`, each with the
-sign of the formula. The module `models.optimizer_states` converts between them and
-`momentum_buffer`."""
+"""The names of the state that an optimizer may store in place of `momentum_buffer`, each with the sign in its formula.
+The module `models.optimizer_states` converts between this state and `momentum_buffer`."""
 
 
 class Parameter(NamedTuple):
-    """One parameter (weight) that an optimizer updates, with the settings and the state that the optimizer has for
-    it."""
+    """One parameter (weight) that an optimizer updates, with the optimizer's settings and state for this parameter."""
 
     variable: Any
     """The parameter, as the object that `Backend.variables` returns for the model."""
     settings: Settings
     state: Mapping[str, str]
-    """The names of the parameter's state in `Backend.variables` of the optimizer, or in
-    `Backend.state_to_come`, by PyTorch's names: `{"exp_avg": "0.exp_avg"}`. Parameters that
-    share a count of steps have the same name for that count."""
+    """The framework's names of the parameter's state by PyTorch's names: `{"exp_avg": "0.exp_avg"}`. The framework's
+    names are keys of `Backend.variables` for the optimizer, or of `Backend.state_to_come`. Parameters that share a
+    count of steps have the same name for that count."""
 
 
 class Optimizer(NamedTuple):
-    """The computation of one optimizer: its kind, its settings and the parameters that it
-    updates."""
+    """A description of what an optimizer computes: its kind, its settings and the parameters that it updates."""
 
     kind: str
     name: str
     """The name of the optimizer's class."""
     settings: Settings
-    """The settings for parameters that have no settings of their own."""
+    """The settings of the parameters that have no settings of their own."""
     parameters: tuple[Parameter, ...]
-    """The parameters in the framework's order; empty if the optimizer does not know them yet."""
+    """The parameters in the framework's order; empty if the optimizer has not been given its parameters yet."""
     arguments: Mapping[str, str]
-    """The framework's own names of the settings that a user can choose: `{"lr": "learning_rate"}`. A value with spaces
-    is a sentence about a setting that does not follow from one argument alone."""
+    """The framework's own names of the settings that a user can choose, by PyTorch's names: `{"lr": "learning_rate"}`.
+    If a setting does not depend on a single argument, its value is a sentence instead, which contains spaces."""
 
 
 def kind_of(
     optimizer: Any, kinds: Mapping[Any, str], unsupported: Callable[[str, str], Exception]
 ) -> str:
     """Returns the kind of an optimizer, by its class. `kinds` gives the kind of each class that can be read. Raises
-    `UnsupportedError` for any other class; `unsupported` is `Backend.unsupported`, which makes the error."""
-    # by the exact class, because a subclass may compute anything
+    `UnsupportedError` for any other class. `unsupported` is `Backend.unsupported`, which creates the error."""
+    # the exact class is looked up, because a subclass may compute anything
     kind = kinds.get(type(optimizer))
     if kind is None:
         names = ", ".join(cls.__name__ for cls in kinds)
@@ -147,16 +149,16 @@ def kind_of(
 
 
 def default_settings(kind: str) -> dict[str, object]:
-    """Returns all settings of a kind of optimizer with their defaults; a setting without a default has the value
-    None."""
+    """Returns all settings of a kind of optimizer with their default values; the value of a setting without a default
+    is None."""
     return {**KINDS[kind], **COMMON}
 
 
 def settings(kind: str, **stated: object) -> dict[str, object]:
-    """Returns all settings of a kind of optimizer: those stated, and the rest as in `KINDS` and
-    `COMMON`. Numbers of any library, and tensors with one number, become floats, or bools if
-    the default is a bool. Raises `ValueError` if a stated setting does not exist, or if a
-    setting without a default is not stated."""
+    """Returns all settings of a kind of optimizer. The keyword arguments are the settings that the adapter states; the
+    other settings have their default values from `KINDS` and `COMMON`. Numbers of any library, and tensors with one
+    number, become floats, or bools if the default is a bool. Raises `ValueError` if a stated setting does not exist, or
+    if a setting without a default is not stated."""
     all_settings = default_settings(kind)
     unknown = stated.keys() - all_settings.keys()
     missing = [
@@ -164,63 +166,60 @@ def settings(kind: str, **stated: object) -> dict[str, object]:
     ]
     # a mistake in an adapter, not one of a user
     if unknown or missing:
-        raise ValueError(
-            f"{kind} also needs the settings {missing}, and has no settings named {sorted(unknown)}"
-        )
+        raise ValueError(f"settings of {kind}: missing {missing}, unknown {sorted(unknown)}")
     return all_settings | {
         name: _as_python(value, all_settings[name]) for name, value in stated.items()
     }
 
 
 def _as_python(value: Any, default: object) -> object:
-    """Returns a setting as a Python bool if its default is a bool, otherwise as a float; a text
-    and None stay as they are."""
+    """Returns a setting as a Python bool if its default is a bool, and otherwise as a float. Returns a string and None
+    unchanged."""
     if isinstance(default, bool):
         return bool(value)
     return value if value is None or isinstance(value, str) else float(value)
 
 
 def keeps(slot: str, settings: Settings) -> bool:
-    """Whether an optimizer with these settings keeps this slot (a named tensor of its state) for a parameter."""
-    # momentum_buffer itself, and the names in FORMS
+    """Returns whether an optimizer with these settings stores this slot (a named tensor of its state) for a
+    parameter."""
+    # true for momentum_buffer itself, and for the names in FORMS
     if slot.endswith("momentum_buffer"):
         return bool(settings["momentum"])
-    # the setting without which the slot does not exist; the other slots always exist
+    # these slots exist only if the given setting is true; the other slots always exist
     needed = {"max_exp_avg_sq": "amsgrad", "grad_avg": "centered"}.get(slot)
     return needed is None or bool(settings[needed])
 
 
 class Optimizers(Models):
-    """The capability of reading what the framework's optimizers compute, and of making and loading the state that they
-    keep."""
+    """The capability of reading what the framework's optimizers compute, and of creating and loading their state."""
 
     needs: ClassVar[tuple[str, ...]] = ("optimizer",)
 
     def has_optimizer(self, x: object) -> bool:
-        """Whether `x` is an optimizer for this framework, although its type belongs to another
-        library, such as optax."""
+        """Returns whether `x` is an optimizer for this framework, although its type belongs to another library, such as
+        optax."""
         return False
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
-        """Returns, by name, new tensors for state that an optimizer would make only in its first step. If a parameter
-        has no state yet, and `names` has at least one name of its future state, the result has that whole state. The
-        optimizer does not use these tensors before `take_state` is called. Returns {} for a model that is not an
-        optimizer."""
+        """Returns, by name, new tensors for the state that an optimizer would otherwise create only in its first step.
+        If a parameter has no state yet, and `names` includes at least one tensor of its future state, the result
+        contains the parameter's whole state. The optimizer does not use these tensors before `take_state` is called.
+        Returns {} for a model that is not an optimizer."""
         return {}
 
     def take_state(
         self, optimizer: Any, state: Mapping[str, Any]
-    ) -> None:  # most frameworks have nothing to do
-        """Makes a model or optimizer use the values that `load` has just written. `state` has, by name, the variables
-        that were written, and the tensors that `state_to_come` returned; the optimizer uses these tensors from now on.
-        Called for networks too, because some networks must be notified of new values."""
+    ) -> None:  # most frameworks need to do nothing
+        """Makes a model or optimizer use the values that `load` has just written. `state` contains, by name, the
+        variables that were written and the tensors that `state_to_come` returned. From now on the optimizer uses these
+        tensors. The method is also called for networks, because some networks must be notified of new values."""
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """Returns the computation of an optimizer, in PyTorch's terms:
-        `xdevice.twins.contract.optimizers` lists the kinds and settings. `optimizer` may be any
-        object of the framework. Raises `UnsupportedError`, with the name of the object's class,
-        if the formula of the class is not among the kinds, or if the class is a subclass of a
-        known optimizer, because it may compute anything."""
+        """Returns a description of what an optimizer computes, in PyTorch's terms. The module
+        `xdevice.twins.contract.optimizers` lists the kinds and settings. `optimizer` may be any object of the
+        framework. Raises `UnsupportedError`, with the name of the object's class, if no kind has the formula of the
+        class, or if the class is a subclass of a known optimizer, because a subclass may compute anything."""
         raise self.unsupported(
             f"reading {type(optimizer).__qualname__} objects", "compare its settings by hand"
         )

@@ -1,1 +1,1 @@
-"""Saves tensors and models to files, and loads them: `save` and `load`."""
+"""Saves tensors and models in files, and loads them again."""

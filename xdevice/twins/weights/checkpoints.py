@@ -1,5 +1,5 @@
-"""Opens the weights of a model in any usual form: one safetensors file, several with an index, or a file or folder in a
-format of a framework."""
+"""Opens the weights of a model in any common form: a single safetensors file, several files with an index, or a file or
+folder in a framework's own format."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ from .nested import state_in
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# the ending of a file that says which of several files has which tensor
+# the ending of the name of an index, which says which of several files contains each tensor
 _INDEX: Final = ".index.json"
 _IN_FOLDERS: Final = (".safetensors" + _INDEX, ".safetensors", ".bin" + _INDEX, ".bin")
-"""The endings of files with weights in a folder, in the order in which they are looked for."""
+"""The endings of the names of files with weights in a folder, in the order of precedence."""
 
 
 @contextmanager
 def open_checkpoint(path: str) -> Iterator[Header]:
-    """Yields the contents of the file, the index or the folder at `path` as a `Header`. The files stay open in the
+    """Yields the contents of the file, the index or the folder at `path` as a `Header`. The files stay open during the
     block, because each value is read only when the caller needs it.
 
     Raises:
-        MissingFileError: if there is no such file, or no file with weights in the folder. FilePathError: if the folder
-            has several such files, or a file cannot be read. FileFormatError: if a file is damaged or of an unknown
-            format. UnsupportedError: if a tensor is not dense, or a package is missing.
+        MissingFileError: if there is no such file, or the folder contains no file with weights.
+        FilePathError: if the folder contains several files with weights, or a file cannot be read.
+        FileFormatError: if a file is damaged, or its format is unknown.
+        UnsupportedError: if a tensor is not dense, or a package is missing.
     """
     with ExitStack() as files:
         names = _names_in(path)
         kind = foreign.of_folder(names)
-        # a folder of Orbax is one checkpoint: its files cannot be read one by one
+        # a folder of Orbax is a single checkpoint, whose files cannot be read one by one
         if kind is not None:
             yield _of_kind(path, kind)
             return
@@ -56,53 +57,56 @@ def open_checkpoint(path: str) -> Iterator[Header]:
 
 
 def _names_in(path: str) -> list[str]:
-    """The sorted names in a folder; [] if the path is not that of a folder."""
+    """Returns the sorted names in a folder; [] if the path is not that of a folder."""
     if not os.path.isdir(path):
         return []
     with path_errors(f"{path!r:.1000} cannot be read"):
-        # sorted, so that an error names them in the same order everywhere
+        # sorted, so that an error message lists the names in the same order everywhere
         return sorted(os.listdir(path))
 
 
 def _in_folder(path: str, names: list[str]) -> str:
-    """The path of the one file with weights, or of the index of several files, in a folder that holds `names`. Raises
-    `MissingFileError` if there is none, and `FilePathError` if several have the same ending."""
-    # hubs often have the same weights in both formats: safetensors come first, as they run no code
+    """Returns the path of the only file with weights in a folder, or of the index if there are several files. `names`
+    are the names in the folder. Raises `MissingFileError` if there is no such file, and `FilePathError` if there are
+    several with the same ending."""
+    # a folder from a hub often contains the same weights in both formats; safetensors comes first, because reading it
+    # runs no code
     for ending in _IN_FOLDERS:
         files = [name for name in names if name.endswith(ending)]
         if len(files) == 1:
             return os.path.join(path, files[0])
         if files:
             raise FilePathError(
-                f"{path!r:.1000} is a folder with {listed(files, 4)}; name the one to read"
+                f"{path!r:.1000} is a folder with {listed(files, 4)}; pass the path of the file to read"
             )
     raise MissingFileError(
-        f"{path!r:.1000} is a folder without weights: expected a file that ends with {', '.join(_IN_FOLDERS)}"
+        f"{path!r:.1000} is a folder without weights: expected a file whose name ends with one of "
+        f"{', '.join(_IN_FOLDERS)}"
     )
 
 
 def _of_file(path: str, files: ExitStack) -> Header:
-    """The contents of one file, whatever its format. A safetensors file stays open until `files` is closed."""
+    """Returns the contents of one file, in whatever format. A safetensors file stays open until `files` is closed."""
     try:
         return files.enter_context(open_file(path))
     except FileFormatError as error:
-        # not safetensors: the first bytes say what it is
+        # not a safetensors file, so its kind is determined from its first bytes or the ending of its name
         kind = foreign.kind_of(path)
         if kind is None:
             raise
-        # a format that xdevice only recognizes: the error says what to do
+        # xdevice recognizes the format, but cannot read it; the error advises what to do
         if kind.framework is None:
             raise FileFormatError(
-                f"{path} is {kind.what}, not safetensors; {kind.advice}"
+                f"{path} is {kind.what}, not a safetensors file; {kind.advice}"
             ) from error
     return _of_kind(path, kind)
 
 
 def _of_kind(path: str, kind: foreign.Kind) -> Header:
-    """The contents of a file, or of a folder, of another format that can be read: `kind` says how. Raises
-    `FileFormatError` if it holds no tensors, and the errors of its reader."""
+    """Returns the contents of a file or folder in another format that can be read. `kind` says how to read it. Raises
+    `FileFormatError` if it contains no tensors, and the errors of the function that reads it."""
     origin = kind.framework or ""
-    # our own readers return NumPy arrays, and need no framework
+    # the functions in `readers` return NumPy arrays, and need no framework
     backend = registry.load("numpy" if kind.read is not None else origin)
     with path_errors(f"{path!r:.1000} cannot be read"):
         saved = (kind.read or backend.own_file)(path)
@@ -115,12 +119,12 @@ def _of_kind(path: str, kind: foreign.Kind) -> Header:
 
 
 def _opened(path: str, name: str, value: Any) -> OpenedTensor:
-    """A tensor that a framework has read from the file at `path`, as an entry of a `Header`. Raises `UnsupportedError`
-    if it is not dense."""
+    """Returns a tensor that has been read from the file at `path`, as an entry of a `Header`. Raises `UnsupportedError`
+    if the tensor is not dense."""
     owner = registry.kind_of(type(value))
     if owner is None or not owner.backend.is_dense(value):
         raise UnsupportedError(
-            f"{name} in {path} is sparse, or made of other tensors; load the file with its framework, and "
+            f"{name} in {path} is sparse, or made up of other tensors; load the file with its framework, and "
             "make the tensor dense"
         )
     return OpenedTensor(
@@ -129,41 +133,41 @@ def _opened(path: str, name: str, value: Any) -> OpenedTensor:
 
 
 def _of_index(path: str, files: ExitStack) -> Header:
-    """The contents of all files that the index at `path` names, as one `Header`. Raises `FileFormatError` if the index
-    or a file is damaged, or if a file lacks a tensor that the index names, and `MissingFileError` if a file is
-    missing."""
+    """Returns the contents of all files that the index at `path` names, as a single `Header`. The files stay open until
+    `files` is closed. Raises `FileFormatError` if the index or a file is damaged, or if a file lacks a tensor that the
+    index lists for it, and `MissingFileError` if a file is missing."""
     require_plain_file(path)
     with path_errors(f"{path!r:.1000} cannot be read"), open(path, encoding="utf-8") as file:
         text = file.read()
     try:
-        # for each tensor, the name of the file that has it
+        # for each tensor, the name of the file that contains it
         file_of: dict[str, str] = json.loads(text)["weight_map"]
-        # an index from elsewhere must not make us read files outside its folder
+        # an index from an untrusted source must not cause files outside its folder to be read
         if any(os.path.basename(name) != name for name in file_of.values()):
             raise ValueError("it names a file in another folder")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(
-            f'{path} is not an index of weights, expected JSON whose "weight_map" names the file of each tensor: '
+            f'{path} is not an index of weights; expected JSON whose "weight_map" names the file of each tensor: '
             f"{shown(error)}"
         ) from error
     folder = os.path.dirname(path)
-    # each file is opened once, for all of its names
+    # each file is opened only once, for all its tensors
     parts = {
         name: _of_file(os.path.join(folder, name), files)
         for name in sorted(set(file_of.values()))
     }
     entries: dict[str, FileTensor] = {}
     for file_name, header in parts.items():
-        # only the tensors for which the index names this file: the file may have others, which
-        # an earlier save has left behind
+        # only the tensors for which the index names this file. The file may contain more tensors, which an earlier
+        # save has left behind
         entries |= {
             name: entry
             for name, entry in header.entries.items()
             if file_of.get(name) == file_name
         }
-    # files that name different frameworks count together as one file that names none
+    # if the files name different frameworks, the framework of the whole is treated as unknown
     origins = {header.origin for header in parts.values()}
-    # a further name counts only if the tensor itself is among the entries
+    # a further name is used only if its tensor is among the entries
     shared = {
         name: first
         for header in parts.values()

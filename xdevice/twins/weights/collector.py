@@ -1,4 +1,4 @@
-"""A pause for Python's garbage collector, for work in which it would cost time and find nothing."""
+"""Pauses Python's garbage collector during work in which it would take time without finding any garbage."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Turns off Python's garbage collector in the block, for code that makes very many objects that stay alive: the
-    collector would search all of them again and again, which takes up to half of the time of such code. Afterwards the
-    collector is on again if it was on before."""
-    # the program may have turned it off itself, and then it stays off
+    """Disables Python's garbage collector in the block, for code that creates very many objects that stay alive. The
+    collector would search all these objects again and again, which takes up to half of the time of such code.
+    Afterwards the collector is enabled again if it was enabled before."""
+    # if the program has disabled the collector itself, it stays disabled
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,8 +1,8 @@
-"""Replaces a file as a whole, and turns the operating system's errors into `FilePathError`s.
+"""Replaces a file atomically, and converts the operating system's errors into `FilePathError`s.
 
-The new file is first written in a temporary folder next to the old file. The folder is locked while the process uses
-it, so that the next save can tell a folder that a killed process left behind from the folder of a process that is
-writing.
+The new file is first written in a temporary folder next to the old file. The process locks the folder while it uses it.
+Therefore the next save can distinguish a folder that a killed process left behind from the folder of a process that is
+still writing.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = ".xdevice-"
 _SUFFIX: Final = ".saving"
-"""How the name of a temporary folder begins and ends, by which leftovers are found."""
+"""The prefix and the suffix of the names of temporary folders, by which leftover folders are recognized."""
 _PROBE: Final = "probe"
-"""The name of an empty file in that folder, which has the permissions that the system gives a new file."""
+"""The name of an empty file in the temporary folder. It has the permissions that the system gives a new file."""
 _LOCK: Final = "lock"
-"""The name of the file in that folder that is locked while the process uses the folder."""
+"""The name of the file in the temporary folder that is locked while the process uses the folder."""
 
 
 @contextmanager
 def path_errors(what: str) -> Iterator[None]:
-    """Turns errors of the system and of safetensors, and every `ValueError`, in the block into `FilePathError`s. Their
-    message begins with `what`, which names the user's path, because the system's message may name a temporary file.
-    xdevice's own errors pass unchanged."""
+    """While the block is open, converts errors of the system and of safetensors, and every `ValueError`, into
+    `FilePathError`s. Their message begins with `what`, which must name the user's path, because the system's message
+    may name a temporary file. xdevice's own errors are not converted."""
     from safetensors import SafetensorError
 
     try:
         yield
-    # some of xdevice's errors are a `ValueError` too, and need no change
+    # some of xdevice's errors are also a `ValueError`, but need no conversion
     except XDeviceError:
         raise
     except (OSError, ValueError, SafetensorError) as error:
@@ -43,8 +43,9 @@ def path_errors(what: str) -> Iterator[None]:
 
 
 def path_text(path: object, verb: str) -> str:
-    """The path as a string. Raises `ArgumentError`, whose message begins with `verb`, if it is neither a string, nor
-    bytes, nor an `os.PathLike`: also for an int, which `open` would take for a file descriptor and then close."""
+    """Returns the path as a string. Raises `ArgumentError` if it is not a string, bytes or an `os.PathLike`. An int is
+    rejected too, because `open` would treat it as a file descriptor and close it afterwards. The message begins with
+    `verb`."""
     try:
         return os.fsdecode(path)  # type: ignore[arg-type]
     except TypeError:
@@ -54,7 +55,7 @@ def path_text(path: object, verb: str) -> str:
 
 
 def require_plain_file(path: str) -> None:
-    """Raises `MissingFileError` if there is no file at the path, and `FilePathError` if it is a folder or something
+    """Raises `MissingFileError` if there is no file at the path, and `FilePathError` if there is a folder or anything
     else that is not a regular file."""
     with path_errors(f"{path!r:.1000} cannot be read"):
         try:
@@ -69,19 +70,19 @@ def require_plain_file(path: str) -> None:
 
 
 def target_of(path: str | os.PathLike[str]) -> str:
-    """The path of the file that `save(path)` replaces. If `path` is a symbolic link, that is the file that the link
-    points to. Raises `MissingFileError` if the folder does not exist, and `FilePathError` if something that is not a
-    file has this name."""
+    """Returns the path of the file that `save(path)` replaces. If `path` is a symbolic link, this is the file to which
+    the link points. Raises `MissingFileError` if the folder does not exist, and `FilePathError` if the path is that of
+    something other than a regular file."""
     name = path_text(path, "save")
     with path_errors(f"{name!r:.1000} cannot be written"):
         target = os.path.realpath(name)
         folder = os.path.dirname(target)
         if not os.path.isdir(folder):
             raise MissingFileError(
-                f"there is no folder {folder!r:.1000}; make it first: os.makedirs(...)"
+                f"there is no folder {folder!r:.1000}; create it first: os.makedirs(...)"
             )
         mode = _mode(target)
-    # a slash or a dot at the end means a folder, and `realpath` has dropped it
+    # a slash or a dot at the end of `name` means a folder; `realpath` has removed it from `target`
     is_folder = stat.S_ISDIR(mode or 0) or os.path.basename(name) in ("", os.curdir)
     if is_folder or (mode is not None and not stat.S_ISREG(mode)):
         what = "names a folder" if is_folder else "is not a regular file"
@@ -92,8 +93,8 @@ def target_of(path: str | os.PathLike[str]) -> str:
 
 
 def _mode(path: str) -> int | None:
-    """The mode of a file (its type and permissions); None if there is no such file. Other errors of the system, such as
-    a folder that may not be read, are raised."""
+    """Returns the mode of a file (its type and permissions); None if there is no such file. Raises any other error of
+    the system, such as missing permission to read a folder."""
     try:
         return os.stat(path).st_mode
     except FileNotFoundError:
@@ -102,37 +103,37 @@ def _mode(path: str) -> int | None:
 
 @contextmanager
 def replacing(target: str) -> Iterator[str]:
-    """Yields a path to write the new file to. When the block ends, that file takes the place of `target`; after an
-    error the target is unchanged, and nothing is left of the new file."""
+    """Yields the path to which the new file must be written. When the block ends, the new file replaces `target`. After
+    an error, `target` is unchanged, and the new file has been removed."""
     folder = os.path.dirname(target)
-    with path_errors(f"{target!r:.1000} cannot be written, and the file is as it was"):
-        # before anything is written, because they take up space on the disk
+    with path_errors(f"{target!r:.1000} cannot be written, and any existing file is unchanged"):
+        # leftovers are removed before anything is written, because they take up space on the disk
         _remove_leftovers(folder)
         with _own_folder(folder) as own:
             new = os.path.join(own, "new")
             yield new
-            # before the renaming: a crash of the system could otherwise leave an empty file of this name
+            # before the renaming, because a crash of the system could otherwise leave an empty file of this name
             _flush(new)
-            # before the renaming: the file must never be seen with wider permissions
+            # before the renaming, because the file must never be visible with wider permissions
             os.chmod(new, _permissions(target, own))
             os.replace(new, target)
     if hasattr(os, "O_DIRECTORY"):  # Windows cannot open folders
-        with path_errors(f"{target!r:.1000} is written, but may not be on the disk"):
-            # the name is part of the folder, so the folder must be on the disk as well
+        with path_errors(f"{target!r:.1000} has been written, but may not be on the disk yet"):
+            # the folder contains the file's name, so the folder must be on the disk as well
             _flush(folder, os.O_RDONLY)
 
 
 def _permissions(target: str, own: str) -> int:
-    """The permissions for the new file: those of the old file `target`, or if there is none, those that the system
-    gives a new file. The latter are read from the file `_PROBE` in the folder `own`: the umask can only be read by
-    changing it for all threads."""
+    """Returns the permissions for the new file: the permissions of the old file `target` or, if there is none, those
+    that the system gives a new file. The latter are read from the file `_PROBE` in the folder `own`, because the umask
+    can be read only by changing it for all threads."""
     old = _mode(target)
     return stat.S_IMODE(os.stat(os.path.join(own, _PROBE)).st_mode if old is None else old)
 
 
 def _flush(path: str, flags: int = os.O_RDWR) -> None:
-    """Waits until the content of a file or folder is on the disk. On Windows this works only for a file that is open
-    for writing, so `flags` opens it for writing by default."""
+    """Waits until the contents of a file or folder are on the disk. `flags` are the flags with which it is opened. The
+    default opens it for writing, because Windows can flush only a file that is open for writing."""
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
@@ -142,13 +143,13 @@ def _flush(path: str, flags: int = os.O_RDWR) -> None:
 
 @contextmanager
 def _own_folder(folder: str) -> Iterator[str]:
-    """Makes a new temporary folder in `folder`, and yields its path. The folder stays locked during the block, unless
-    the file system has no locks, and is removed at its end with all that is in it."""
+    """Creates a new temporary folder in `folder`, and yields its path. The new folder is locked during the block,
+    unless the file system does not support locks. At the end of the block, the folder is removed with all its
+    contents."""
     import shutil
     import tempfile
 
-    # tried again if another process has removed the new folder, as a leftover, before it was
-    # locked
+    # repeated if another process has taken the new folder for a leftover and removed it before it was locked
     while True:
         new_folder = tempfile.mkdtemp(_SUFFIX, _PREFIX, folder)
         probe = os.path.join(new_folder, _PROBE)
@@ -156,9 +157,9 @@ def _own_folder(folder: str) -> Iterator[str]:
             with suppress(FileNotFoundError):  # another process has just removed the folder
                 os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, 0o666))
             with _lock(new_folder) as is_ours:
-                # two checks, because before the lock another process may have taken the folder for a leftover: it still
-                # holds the lock to remove it (False), or has removed it, and the probe is gone. None, from a file
-                # system without locks, is good enough
+                # before this process obtained the lock, another process may have taken the folder for a leftover. Then
+                # either the other process still has the lock in order to remove the folder (False), or the folder has
+                # been removed and the probe is missing. None, from a file system without locks, is accepted
                 if is_ours is not False and os.path.exists(probe):
                     yield new_folder
                     return
@@ -167,27 +168,28 @@ def _own_folder(folder: str) -> Iterator[str]:
 
 
 def _remove_leftovers(folder: str) -> None:
-    """Removes the temporary folders in `folder` that killed processes have left behind: those that no living process
-    has locked. Leaves all of them if the file system has no locks."""
+    """Removes the temporary folders in `folder` that killed processes have left behind, which are those that no running
+    process has locked. Removes none if the file system does not support locks."""
     import shutil
 
     for entry in os.scandir(folder):
         if not (entry.name.startswith(_PREFIX) and entry.name.endswith(_SUFFIX)):
             continue
         with _lock(entry.path) as is_ours:
-            # not for None: without locks it is unknown whether the folder is still used
+            # None also means that the folder stays: without locks, it is unknown whether the folder is still in use
             if is_ours:
                 shutil.rmtree(entry.path, ignore_errors=True)
-        # again, because on Windows and NFS the lock's own file cannot be removed while it is open
+        # removed again, because on Windows and NFS the lock file cannot be removed while it is open
         if is_ours:
             shutil.rmtree(entry.path, ignore_errors=True)
 
 
 @contextmanager
 def _lock(folder: str) -> Iterator[bool | None]:
-    """Tries once, without waiting, to lock a folder for the block. Yields True if this process has the lock, and False
-    if another has it. Yields None after any other error, which includes every `OSError`: the file system has no locks,
-    the folder is missing or not writable. A lock that was obtained is released at the end of the block."""
+    """Tries once, without waiting, to lock a folder for the block. Yields True if this process has obtained the lock,
+    and False if another process has it. Yields None after any other error, such as an `OSError`: the file system does
+    not support locks, or the folder is missing or not writable. A lock that was obtained is released at the end of the
+    block."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(os.path.join(folder, _LOCK), timeout=0)

@@ -1,9 +1,11 @@
-"""`save` and `load`: tensors and models in safetensors files. A file saved by one framework can be loaded by any other.
+"""`save` and `load`, for tensors and models in safetensors files. A file saved by one framework can be loaded by any
+other framework.
 
-The safetensors library writes files and checks headers. Its own front ends for the frameworks are not used: they narrow
-dtypes, fail on 0-d tensors or bfloat16 (https://github.com/safetensors/safetensors/issues/598), or crash the process.
-This module adds two things: a file gets its name only once it is complete and on the disk, and values are read into
-memory that the tensors then own.
+The safetensors library writes the files and checks their headers. The library's own functions for each framework are
+not used, because they narrow dtypes, fail on 0-d tensors or bfloat16
+(https://github.com/safetensors/safetensors/issues/598), or crash the process. This module adds two guarantees: a file
+appears under its name only when it is complete and on the disk, and the values of a file are read into memory that the
+tensors then own.
 """
 
 from __future__ import annotations
@@ -51,14 +53,14 @@ if TYPE_CHECKING:
     Path = str | os.PathLike[str]
     Array = np.ndarray[Any, Any]
     _Keys = tuple[Any, ...]
-    """The keys of containers that lead to a tensor or model."""
+    """The container keys that lead to a tensor or model, the outermost key first."""
     _Variables = dict[str, "_Variable"]
     """Variables by their names in the file."""
 
 _WRITABLE: Final = frozenset(DTYPES.values())
-"""The names of the dtypes that the format has."""
+"""The names of the dtypes that the format supports."""
 _LONE: Final = "tensor"
-"""The name that a tensor gets in the file if it is saved by itself, and not in a container or model."""
+"""The name in the file of a tensor that is saved by itself, not in a container or model."""
 
 
 class _Variable(NamedTuple):
@@ -67,21 +69,22 @@ class _Variable(NamedTuple):
     backend: Backend
     value: Any
     keys: _Keys
-    """The keys of containers that lead to the tensor, or to the model."""
+    """The container keys that lead to the tensor, or to the variable's model."""
     name: str = ""
-    """The name of the variable in its model; empty for a tensor."""
+    """The name of the variable in its model; "" for a tensor outside all models."""
     model: Any = None
-    """The model of the variable; None for a tensor."""
+    """The variable's model; None for a tensor outside all models."""
 
     @property
     def is_in_layers(self) -> bool:
-        """Whether the variable belongs to a model whose backend writes variables through the model, as JAX's does: its
-        arrays cannot be changed in place."""
+        """Whether the variable belongs to a model whose backend writes variables through the model. JAX's backend does
+        so, because JAX's arrays cannot be changed in place."""
         return self.model is not None and self.backend.has_layers(self.model)
 
     @property
     def origin(self) -> str:
-        """The variable in words, for error messages: the keys that lead to it, and its name in the model."""
+        """A description of the variable for error messages: the container keys that lead to it, and its name in the
+        model."""
         return (
             f"{trees.path_text(self.keys)} {self.name}".rstrip()
             if self.keys
@@ -90,37 +93,36 @@ class _Variable(NamedTuple):
 
 
 class _PlannedWrite(NamedTuple):
-    """A variable of the argument `into` of `load`, and the entry of the file that is to be written into the
-    variable."""
+    """A variable of `load`'s argument `into`, with the entry of the file that will be written into the variable."""
 
     name: str
     variable: _Variable
     entry: FileTensor
 
 
-# `save`, and which tensors and variables are in an argument of `save` or `load`
+# `save`, and the functions that list the tensors and variables in an argument of `save` or `load`
 
 
 def save(path: Path, x: Any) -> None:
-    """Writes tensors, or the variables of a model, into a safetensors file, which `load` reads on every backend.
+    """Writes tensors, or the variables of a model, into a safetensors file. `load` can read the file on every backend.
 
-    An existing file is replaced atomically, once the new file is complete and on the disk: if saving fails, the old
-    file is still there. docs/reference/files.md says which name each tensor has in the file.
+    An existing file is replaced atomically when the new file is complete and on the disk; if saving fails, the old file
+    is unchanged. docs/reference/files.md describes the name that each tensor has in the file.
 
     Args:
-        path: the file to write; its folder must exist. Other programs look for the ending `.safetensors`.
-        x: a model, a container of tensors and models, or one tensor, on any devices; the file does not record the
-            devices. A tensor that occurs twice in `x` is written once, and is one tensor again after loading.
+        path: the file to write; its folder must exist. Other programs expect the ending `.safetensors`.
+        x: a model, a container of tensors and models, or a single tensor, on any devices. The file does not record the
+            devices. A tensor that occurs twice in `x` is written once, and is again a single tensor after loading.
 
     Raises:
         NotATensorError: if a leaf is neither a tensor nor a model. ContainerError: if two leaves have the same name.
-        UnsupportedError: if a tensor is sparse, masked or made of several parts, as a BCOO is. DTypeError: if the
-            format lacks a dtype, such as complex128.
+        UnsupportedError: if a tensor is sparse, masked or made up of several parts, like a BCOO. DTypeError: if the
+            format does not support a dtype, such as complex128.
         NotBuiltError: if a model has no variables yet. ArgumentError: if `path` is not a path.
-        MissingFileError: if the folder does not exist. FilePathError: if a folder has that name, the disk is full, ...
+        MissingFileError: if the folder does not exist. FilePathError: if `path` is a folder, the disk is full, ...
 
-    Costs as much as writing the file and waiting for the disk. All tensors on GPUs are first copied to the host.
-    Tensors on the CPU are usually not copied, so no other thread may write into them during the call.
+    The call takes as long as writing the file and waiting for the disk. All tensors on GPUs are first copied to the
+    host. Tensors on the CPU are usually not copied, so no other thread may write into them during the call.
 
     Example:
         >>> import os, tempfile
@@ -128,7 +130,7 @@ def save(path: Path, x: Any) -> None:
     """
     from safetensors import TensorSpec, serialize_file
 
-    # the path first, so that a wrong one raises before tensors are copied from a GPU
+    # the path is checked first, so that a wrong path raises an error before tensors are copied from a GPU
     target = target_of(path)
     variables = _variables(x, "save")
     arrays, shared = _host_arrays(variables)
@@ -151,15 +153,21 @@ def save(path: Path, x: Any) -> None:
 
 
 def _variables(x: Any, verb: str) -> _Variables:
-    """All tensors in `x`, and all variables of the models in `x`, by their names in the file. `verb` is "save" or
-    "load into", for messages. Raises `ContainerError` if two of them have the same name, if the format does not allow
-    a name, or if `x` is nested too deeply; `NotATensorError` if a leaf is neither a tensor nor a model;
-    `UnsupportedError` for a symbolic tensor or a model that cannot be listed completely."""
+    """Returns all tensors in `x`, and all variables of the models in `x`, by their names in the file. `verb` is "save"
+    or "load into", for messages.
+
+    Raises:
+        ContainerError: if two tensors or variables have the same name, if the format does not allow a name, or if `x`
+            is nested too deeply.
+        NotATensorError: if a leaf is neither a tensor nor a model.
+        UnsupportedError: if a tensor is symbolic, or a model's variables cannot be listed completely.
+    """
     variables: _Variables = {}
     for prefix, keys, leaf in _leaves(x, verb):
         kind = registry.kind_of(type(leaf))
         if kind is not None and kind.kind == "model":
-            # tensors that the framework does not list would be left out of the file
+            # raises an error if the model has tensors that the framework does not list, because the file would lack
+            # them
             unlisted.refuse(kind.backend, leaf, "saving" if verb == "save" else "loading into")
         for variable in _variables_of(keys, leaf):
             name = (
@@ -167,14 +175,15 @@ def _variables(x: Any, verb: str) -> _Variables:
                 if prefix and variable.name
                 else prefix or variable.name
             )
-            # a tensor under the key "" keeps that name; a tensor that is in no container has no key
+            # a tensor under the key "" keeps that name; a tensor outside all containers has no key
             name = name or ("" if keys else _LONE)
-            # lone surrogates, which Python uses in file names that are not UTF-8, cannot be encoded
+            # lone surrogates, which Python uses for file names that are not UTF-8, cannot be encoded
             if name.encode(errors="ignore").decode() != name:
                 raise ContainerError(
-                    f"{variable.origin} has the name {shown(name)}, which cannot be encoded as UTF-8; rename a key"
+                    f"{variable.origin} would have the name {shown(name)} in a file, which cannot be encoded as "
+                    f"UTF-8; rename one of its keys"
                 )
-            # the reserved name is that of the format's metadata
+            # the format reserves this name for its metadata
             if name == RESERVED or name in variables:
                 both = f"and {variables[name].origin} both have" if name in variables else "has"
                 raise ContainerError(
@@ -186,8 +195,9 @@ def _variables(x: Any, verb: str) -> _Variables:
 
 
 def _leaves(x: Any, verb: str) -> list[tuple[str, _Keys, Any]]:
-    """Returns for each tensor or model in `x` the beginning of its names in the file, the keys that lead to it, and the
-    tensor or model itself. Raises `ContainerError` if `x` is nested too deeply."""
+    """Returns a list with three items for each tensor or model in `x`: the prefix of its names in the file, the
+    container keys that lead to it, and the tensor or model itself. Raises `ContainerError` if `x` is nested too
+    deeply."""
     try:
         return list(_walk(x, verb))
     except RecursionError:
@@ -199,8 +209,8 @@ def _walk(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
     if registry.kind_of(type(x)) is not None or owners.backend_of_model(x) is not None:
         yield "", (), x
         return
-    # containers with modules are walked here: a Tree would walk into the modules of Flax and Equinox, instead of asking
-    # for their variables
+    # containers with modules are walked here, because a Tree would walk into the modules of Flax and Equinox instead of
+    # listing their variables
     if _has_modules(x):
         for key, child in x.items() if isinstance(x, dict) else enumerate(x):
             for prefix, keys, leaf in _walk(child, verb):
@@ -208,16 +218,16 @@ def _walk(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
         return
     refuse_non_container(x, verb)
     tree = trees.Tree(x)
-    tree.refuse_sparse("x", verb)  # the file would lack what rebuilds it, such as its shape
+    tree.refuse_sparse("x", verb)  # the file would lack some of its facts, such as the shape
     for keys, leaf in zip(tree.paths(), tree.leaves, strict=True):
         yield ".".join(map(str, keys)), keys, leaf
 
 
 def _has_modules(x: Any) -> bool:
-    """Whether a model that moves as a container, as those of Flax and Equinox do, is somewhere in the dicts, lists and
-    tuples of `x`."""
+    """Returns whether the dicts, lists and tuples of `x` contain, at any depth, a model that is moved as a container,
+    as the models of Flax and Equinox are."""
     inner, visited = [x], set[int]()
-    for container in inner:  # the loop also visits the items that it appends
+    for container in inner:  # the loop also visits the items that are appended to `inner`
         children = container.values() if isinstance(container, dict) else container
         # a container may contain itself
         if id(container) in visited or not isinstance(container, dict | list | tuple):
@@ -230,21 +240,22 @@ def _has_modules(x: Any) -> bool:
 
 
 def _is_module(x: Any) -> bool:
-    """Whether `x` is a model that moves as a container does, as those of Flax and Equinox."""
+    """Returns whether `x` is a model that is moved as a container, as the models of Flax and Equinox are."""
     return registry.kind_of(type(x)) is None and owners.backend_of_model(x) is not None
 
 
 def _variables_of(keys: _Keys, x: Any) -> Iterable[_Variable]:
-    """The variables of a model; for a tensor, the tensor as the only variable. Raises `NotATensorError` for anything
-    else, and `UnsupportedError` for a symbolic tensor."""
+    """Returns the variables of `x` if it is a model, or `x` as the only variable if it is a tensor. `keys` are the
+    container keys that lead to `x`. Raises `NotATensorError` for anything else, and `UnsupportedError` for a symbolic
+    tensor."""
     module = owners.backend_of_model(x)
     if module is not None:
         return (_Variable(module, value, keys, name, x) for name, value in module.variables(x))
     owner = registry.kind_of(type(x))
     if owner is None:
         raise NotATensorError(
-            f"{_path(keys)} is {shown(x)} of type {type(x).__qualname__}, which a file of tensors cannot hold; leave "
-            f"it out, or convert it to a tensor: xdevice.tensor(...)"
+            f"{_path(keys)} is {shown(x)} of type {type(x).__qualname__}, which cannot be saved in a file of tensors; "
+            f"leave it out, or convert it to a tensor: xdevice.tensor(...)"
         )
     # a stand-in without values, inside a function that a compiler is tracing
     if owner.kind == "symbol":
@@ -253,13 +264,14 @@ def _variables_of(keys: _Keys, x: Any) -> Iterable[_Variable]:
 
 
 def _path(keys: _Keys) -> str:
-    """The keys as Python writes them, for messages."""
+    """Returns the keys in Python's notation, for messages; "the argument" if there are no keys."""
     return trees.path_text(keys) or "the argument"
 
 
 def _host_arrays(variables: _Variables) -> tuple[dict[str, Array], dict[str, str]]:
-    """Returns two dicts. The first maps names to the values on the host; it has each variable once, under the first of
-    its names. The second maps each further name of a shared variable to the first name."""
+    """Returns two dicts. The first contains the values of the variables on the host, by name; a variable with several
+    names is there only under the first. The second maps each further name of such a shared variable to its first
+    name."""
     arrays: dict[str, Array] = {}
     shared: dict[str, str] = {}
     # the first name of each variable, by its id
@@ -274,8 +286,9 @@ def _host_arrays(variables: _Variables) -> tuple[dict[str, Array], dict[str, str
 
 
 def _host_array(name: str, backend: Backend, value: Any) -> Array:
-    """The values of a tensor as a contiguous array in the machine's byte order, which the library can write. Raises
-    `UnsupportedError` if the tensor is not dense, and `DTypeError` if the format lacks its dtype."""
+    """Returns the values of a tensor as a contiguous array in the machine's byte order, the form that the library can
+    write. `name` is the tensor's name, for messages. Raises `UnsupportedError` if the tensor is not dense, and
+    `DTypeError` if the format does not support its dtype."""
     _require_dense(name, backend, value)
     dtype = _name_of(value.dtype)
     if dtype not in _WRITABLE:
@@ -287,7 +300,7 @@ def _host_array(name: str, backend: Backend, value: Any) -> Array:
         raise DTypeError(
             f"{name} is {dtype}, which the safetensors format does not support; save it {instead}"
         )
-    # `peek` may share the tensor's memory, which is enough for reading; `to_numpy` may copy
+    # `peek`, because it may share the tensor's memory, which suffices for reading; `to_numpy` may copy the values
     array = backend.peek(value)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
@@ -296,18 +309,18 @@ def _host_array(name: str, backend: Backend, value: Any) -> Array:
 
 
 def _require_dense(name: str, backend: Backend, value: Any) -> None:
-    """Raises `UnsupportedError` for a tensor that is not one dense array."""
+    """Raises `UnsupportedError` if a tensor is not a single dense array."""
     if not backend.is_dense(value):
         raise UnsupportedError(
             f"{name} is sparse, ragged, masked, or made up of other tensors, which the format does not support; "
-            f"save its parts, or make it dense"
+            f"save its parts separately, or make it dense"
         )
 
 
 # cached, because a model has thousands of variables, but few dtypes
 @cache
 def _name_of(dtype: Any) -> str:
-    """The name of a dtype; for a dtype that xdevice does not know, its `str`."""
+    """Returns the name of a dtype, or its `str` if xdevice does not know the dtype."""
     try:
         return dtype_name(dtype)
     except DTypeError:
@@ -318,22 +331,22 @@ def _name_of(dtype: Any) -> str:
 
 
 def load_file(path: Path, device: object, backend: str | Backend | None) -> dict[str, Any]:
-    """Reads the tensors of a file, and returns them by name, on a device of a backend: what `load(path)` does. Raises
-    `DTypeError` or `ShapeError` if the backend lacks the dtype or shape of a tensor, and the errors of a missing or
-    damaged file."""
+    """Reads a file and returns its tensors by name, on the given device and backend. `load(path)` calls this function.
+    Raises `DTypeError` or `ShapeError` if the backend does not support the dtype or shape of a tensor, and other errors
+    if the file is missing or damaged."""
     path = path_text(path, "load")
     owner = selection.backend(backend)
     place = place_for(owner, device)
     with open_checkpoint(path) as header:
-        # the dtypes and shapes that were checked already: a model has thousands of tensors, but few
-        # of these
+        # the dtypes and shapes that have been checked: a model has thousands of tensors, but only a few different
+        # dtypes and shapes
         checked: set[str | tuple[int, ...]] = set()
         for name, entry in header.entries.items():
             dtype, shape = entry.dtype, entry.shape
-            # everything is checked before anything is read
+            # everything is checked before any values are read
             if dtype not in checked:
-                # in a run in float64, float32 is loaded as float64. `loads` accepts 8-bit floats, which
-                # xdevice only moves, saves and loads
+                # in a run in float64, float32 is loaded as float64. `loads` also allows 8-bit floats, which
+                # xdevice can only move, save and load
                 wanted = floats.effective(dtype)
                 require_dtype(
                     owner,
@@ -352,18 +365,18 @@ def load_file(path: Path, device: object, backend: str | Backend | None) -> dict
             name: _to_tensor(owner, array, place)
             for name, array in zip(header.entries, arrays, strict=True)
         }
-    # the file has a shared tensor once; all of its names get the same object
+    # the file contains a shared tensor once; the result has the same object under each of its names
     tensors.update({name: tensors[other] for name, other in header.shared.items()})
     return tensors
 
 
 def load_file_into(path: Path, into: Any) -> Any:
-    """Writes the tensors of a file into the variables of `into`, a model or a container, and returns `into`. Writes
-    nothing unless all names, shapes and dtypes fit."""
+    """Writes the tensors of a file into the variables of `into`, a model or a container, and returns `into`. Nothing is
+    written unless all names, shapes and dtypes fit."""
     path = path_text(path, "load")
     variables = _variables(into, "load into")
-    # the models: at the end, the backend of each is notified of the new values, which some
-    # models must take over
+    # at the end, the backend of each leaf is notified of the new values, because some models must copy them to other
+    # places
     models = {prefix: x for prefix, _, x in _leaves(into, "load into")}
     with open_checkpoint(path) as header:
         for prefix, x in models.items():
@@ -375,7 +388,7 @@ def load_file_into(path: Path, into: Any) -> Any:
         arrays = _arrays([write.entry for write in planned], places)
         for (_, variable, _), place, array in zip(planned, places, arrays, strict=True):
             tensor = _to_tensor(variable.backend, array, place)
-            # a variable of a module of JAX is replaced in the module, and any other is written in place
+            # a variable of a JAX module is replaced in the module; any other variable is written in place
             if variable.is_in_layers:
                 variable.backend.write_layers(variable.model, {variable.name: tensor})
             else:
@@ -386,21 +399,21 @@ def load_file_into(path: Path, into: Any) -> Any:
 
 
 def _arrays(entries: Collection[FileTensor], places: Iterable[Device]) -> Iterator[Array]:
-    """Yields the values of the entries, which the caller will put on the devices `places`. If none goes to the CPU,
-    each array may overwrite the one before: `Backend.stage`, which copies an array to a GPU, has read the whole array
-    when it returns."""
+    """Yields the values of the entries as arrays, which the caller will copy to the devices `places`. If no device is
+    the CPU, each array may overwrite the previous array, because `Backend.stage`, which copies an array to a GPU, has
+    read the whole array when it returns."""
     arrays = read_all(entries, reuse=all(place is not CPU for place in places))
-    # XDEVICE_FLOATS changes all numbers that a program loads: to float64, or by an ULP
+    # XDEVICE_FLOATS changes all numbers that a program loads: it converts them to float64, or changes them by an ULP
     return map(floats.take, arrays) if floats.setting() else arrays
 
 
 def _state_to_come(
     prefix: str, x: Any, variables: _Variables, header: Header
 ) -> Iterator[tuple[str, _Variable]]:
-    """Yields pairs of a name in the file and a new variable, for the state that an optimizer `x` makes only in its
-    first step, if the file has values for that state. `prefix` is how the names of `x` in the file begin; `variables`
-    are the existing variables. Yields nothing for anything but a model or optimizer, and nothing for a module of JAX,
-    which moves as a container."""
+    """Yields pairs of a name in the file and a new variable, for the state that the optimizer `x` would create only in
+    its first step. Only state for which the file has values is yielded. `prefix` is the prefix of the names of `x` in
+    the file, and `variables` are the existing variables. Yields nothing if `x` is neither a model nor an optimizer, or
+    is a JAX module, which is moved as a container."""
     backend, kind = registry.kind_of(type(x)) or (None, None)
     start = f"{prefix}." if prefix else ""
     names = [
@@ -414,26 +427,28 @@ def _state_to_come(
 
 
 def _hand_over_state(prefix: str, x: Any, variables: _Variables) -> None:
-    """Passes the written values of the model `x`, by the model's own names, to its backend: some optimizers and modules
-    keep state outside their variables, and take it over now. `prefix` is how the names of `x` in the file begin."""
+    """Passes the values written into the model `x` to the model's backend, by the model's own names. Some optimizers
+    and modules store state outside their variables, and the backend updates this state now. `prefix` is the prefix of
+    the names of `x` in the file."""
     start = f"{prefix}." if prefix else ""
     state = {
         name.removeprefix(start): variable
         for name, variable in variables.items()
         if variable.model is x
     }
-    # a set of one backend, or of none for anything but a model
+    # the set contains one backend, or none if `x` is not a model
     for backend in {variable.backend for variable in state.values()}:
         backend.take_state(x, {name: variable.value for name, variable in state.items()})
 
 
 def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWrite]:
-    """Returns a list that says which entry of the file is written into which variable; a shared variable is written
-    once. `where` is the path, for messages.
+    """Returns a list that says which entry of the file is to be written into which variable. A shared variable is
+    listed once. `where` is the path of the file, for messages.
 
     Raises:
-        StateError: if a name is missing or unexpected, a shape or dtype does not fit, or a shared variable would get
-            two values. DTypeError: if the backend lacks a dtype. UnsupportedError: if a variable cannot be written.
+        StateError: if a name is missing or unexpected, a shape or dtype does not fit, or the file has different values
+            for the names of a shared variable.
+        DTypeError: if the backend does not support a dtype. UnsupportedError: if a variable cannot be written.
     """
     entries = header.by_name()
     planned: dict[int, _PlannedWrite] = {}
@@ -443,12 +458,12 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
         entry = entries[name]
         _require_fit(where, name, variable, entry)
         other = planned.setdefault(id(variable.value), _PlannedWrite(name, variable, entry))
-        # one variable under two names, with an entry each; a tied weight that has NaN is still tied
+        # the file has two entries for a variable with two names. `equal_nan`, because a tied weight may contain NaN
         if other.entry is not entry and not np.array_equal(
             other.entry.read(), entry.read(), equal_nan=True
         ):
             raise StateError(
-                f"{other.name} and {name} are one variable in into=, but have different values in {where}"
+                f"{other.name} and {name} are the same variable in into=, but have different values in {where}"
             )
     missing = [
         name for name, variable in variables.items() if id(variable.value) not in planned
@@ -456,7 +471,7 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
     extra = [name for name in entries if name not in variables]
     if missing or extra:
         raise StateError(
-            f"{where} does not fit into=: it lacks {_list_names(missing)}, and into= lacks {_list_names(extra)}; "
+            f"{where} does not fit into=: the file lacks {_list_names(missing)}, and into= lacks {_list_names(extra)}; "
             f"{advice(extra) or 'read it as a dict with xdevice.load(path)'}"
         )
     return list(planned.values())
@@ -480,12 +495,13 @@ def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) 
         loads=True,
     )
     _require_dense(name, variable.backend, variable.value)
-    # what a framework calls a variable, such as a tf.Variable, can always be written, and the arrays of a module of JAX
-    # through the module; any other tensor only if its backend says so
+    # an object that a framework calls a variable, such as a tf.Variable, can always be written. The arrays of a JAX
+    # module can be written through the module. Any other tensor can be written only if `can_write` says so
     is_variable = variable.backend.tensor_of(variable.value) is not None
     if not (is_variable or variable.is_in_layers or variable.backend.can_write(variable.value)):
         raise UnsupportedError(
-            f"{name} cannot be written into; use new tensors: xdevice.load(path, backend={variable.backend.name!r})"
+            f"{name} cannot be written into; load new tensors instead: "
+            f"xdevice.load(path, backend={variable.backend.name!r})"
         )
     lack = lack_of_memory(variable.backend, variable.value)
     if lack is not None:
@@ -493,22 +509,22 @@ def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) 
 
 
 def _list_names(names: list[str]) -> str:
-    """The first three names, and how many more there are; "nothing" for none."""
+    """Returns a string with the first three names, and how many more there are; "nothing" if there are no names."""
     return listed(map(repr, names), 3) or "nothing"
 
 
 def _require_shape(backend: Backend, name: str, shape: tuple[int, ...]) -> None:
-    """Raises `ShapeError` for a shape that the backend's tensors cannot have."""
+    """Raises `ShapeError` if the backend's tensors cannot have this shape."""
     if len(shape) > backend.most_axes or max(shape, default=0) > backend.longest_axis:
         raise ShapeError(
-            f"{name} has the shape {shape}, but {backend.name} takes at most {backend.most_axes} axes of "
-            f"{backend.longest_axis:,} elements; load it with another backend="
+            f"{name} has the shape {shape}, but {backend.name} supports at most {backend.most_axes} axes of at most "
+            f"{backend.longest_axis:,} elements each; load it with another backend="
         )
 
 
 def _to_tensor(backend: Backend, array: Array, place: Device) -> Any:
-    """Returns a new tensor on a device with the values of an array. On the CPU, the tensor may take over the memory of
-    an array of more than `SMALL` bytes."""
+    """Returns a new tensor on a device, with the values of an array. On the CPU, the tensor may use the array's own
+    memory if the array has more than `SMALL` bytes."""
     if array.nbytes <= SMALL:
         return backend.from_numpy(array, place)
     return backend.from_buffer(array) if place is CPU else backend.stage(array, place)

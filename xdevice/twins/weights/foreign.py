@@ -1,5 +1,5 @@
-"""Recognizes a file that is not in the safetensors format by its first bytes or its ending, and says how to read it or
-what to do with it."""
+"""Recognizes files in formats other than safetensors by their first bytes or by the ending of their name, and says how
+to read each of them, or what to do instead."""
 
 from __future__ import annotations
 
@@ -16,31 +16,28 @@ _CONVERT: Final = "then xdevice.models.convert_state(model, ...)"
 
 
 class Kind(NamedTuple):
-    """A kind of file, and how it is read, if it can be read."""
+    """A kind of file, and how to read such a file, if it can be read."""
 
     what: str
-    """The kind in words, for messages."""
+    """A description of the file for messages, which follows "the file is"."""
     advice: str = ""
-    """The advice in the error, if the file cannot be read."""
+    """The advice in the error message, if the file cannot be read."""
     framework: str | None = None
-    """The name of the backend whose tensors these are; None if the file cannot be read. The backend reads such a file
-    with its method `own_file`, if there is no `read`."""
+    """The name of the backend that wrote the file's tensors; None if the file cannot be read. If `read` is None, the
+    backend reads the file with its method `own_file`."""
     read: Callable[[str], Any] | None = None
-    """A function that reads the file at a path without the framework, as NumPy arrays; None if there is none."""
+    """A function that reads the file at a path without the framework, and returns its tensors as NumPy arrays; None if
+    there is no such function."""
 
 
 _PYTORCH: Final = Kind("a checkpoint of PyTorch", framework="torch")
-_KERAS: Final = Kind(
-    "HDF5, as Keras writes it", framework="tensorflow", read=readers.read_keras
-)
-_PICKLE: Final = Kind(
-    "a pickle, as Paddle writes it", framework="paddle", read=readers.read_paddle
-)
+_KERAS: Final = Kind("an HDF5 file of Keras", framework="tensorflow", read=readers.read_keras)
+_PICKLE: Final = Kind("a pickle file of Paddle", framework="paddle", read=readers.read_paddle)
 _MXNET: Final = Kind("a file of MXNet", framework="mxnet", read=readers.read_mxnet)
-# the first bytes of the files of each kind; the first entry that fits counts
+# the first bytes of the files of each kind; the first entry that matches is used
 _STARTS: Final = (
     (b"\x89HDF\r\n\x1a\n", _KERAS),
-    # a pickle of the magic number with which files of PyTorch before 1.6 begin
+    # the pickled magic number with which files of PyTorch before 1.6 begin
     (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", _PYTORCH),
     # the magic number of MXNet's lists of arrays
     (b"\x12\x01\0\0\0\0\0\0", _MXNET),
@@ -48,7 +45,7 @@ _STARTS: Final = (
     (
         b"GGUF",
         Kind(
-            "GGUF, whose tensors are mostly quantized",
+            "a GGUF file, whose tensors are mostly quantized",
             "convert the checkpoint from which it was made",
         ),
     ),
@@ -60,39 +57,41 @@ _STARTS: Final = (
         b"<",
         Kind(
             "a web page or XML",
-            "it may be a server's answer instead of the file: download it again",
+            "it may be a server's response in place of the file: download the file again",
         ),
     ),
     (b"\x1f\x8b", Kind("compressed by gzip", "unpack it first")),
-    # the second byte of a pickle is its protocol. Last, because PyTorch's old files are pickles too
+    # the second byte of a pickle is its protocol. These entries come last, because PyTorch's old files are pickles too
     *((bytes((0x80, number)), _PICKLE) for number in range(2, 6)),
 )
-# the names of files that only a checkpoint of Orbax has in its folder
+# the names of files that only the folder of an Orbax checkpoint contains
 _ORBAX: Final = ("_METADATA", "_CHECKPOINT_METADATA", "manifest.ocdbt", "_sharding")
-# for formats without a signature in their first bytes
+# by the ending of the name: formats without a signature in their first bytes
 _ENDINGS: Final = {
-    ".onnx": Kind("ONNX, a graph", "convert the model from which it was exported"),
-    ".msgpack": Kind("msgpack, as Flax writes it", framework="jax"),
-    ".tflite": Kind("TensorFlow Lite, a graph", "convert the model from which it was exported"),
+    ".onnx": Kind("an ONNX graph", "convert the model from which it was exported"),
+    ".msgpack": Kind("a msgpack file of Flax", framework="jax"),
+    ".tflite": Kind("a TensorFlow Lite graph", "convert the model from which it was exported"),
     ".index": Kind(
-        "a checkpoint of TensorFlow", f"load it there: model.load_weights(...), {_CONVERT}"
+        "a checkpoint of TensorFlow",
+        f"load it in TensorFlow: model.load_weights(...), {_CONVERT}",
     ),
-    ".json": Kind("JSON", "an index of weights ends with .index.json"),
+    ".json": Kind("a JSON file", "the name of an index of weights ends with .index.json"),
 }
 
 
 def of_folder(names: Collection[str]) -> Kind | None:
-    """The kind of a folder that is a checkpoint as a whole, by the names in it; None for any other folder."""
+    """Returns the kind of a folder that is, as a whole, a checkpoint; None for any other folder. `names` are the names
+    in the folder."""
     is_orbax = any(name in _ORBAX for name in names)
     return Kind("a checkpoint of Orbax", framework="jax") if is_orbax else None
 
 
 def kind_of(path: str) -> Kind | None:
-    """The kind of a file that is not in the safetensors format, by its first bytes or its ending; None if it is
-    unknown. Raises `FilePathError` if the file cannot be read."""
+    """Returns the kind of a file that is not in the safetensors format, by its first bytes or the ending of its name;
+    None if the kind is unknown. Raises `FilePathError` if the file cannot be read."""
     with path_errors(f"{path!r:.1000} cannot be read"), open(path, "rb") as file:
         start = file.read(32)
-    # PyTorch, Keras, TorchScript and NumPy all write zip archives, which differ in their names
+    # PyTorch, Keras, TorchScript and NumPy all write zip archives, which differ in the names of their files
     if start.startswith(b"PK\x03\x04") and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             return _of_names(archive.namelist())
@@ -103,11 +102,12 @@ def kind_of(path: str) -> Kind | None:
 
 
 def _of_names(names: Sequence[str]) -> Kind:
-    """The kind of a zip archive, by the names in it."""
-    # first, because an archive of TorchScript has a data.pkl too
+    """Returns the kind of a zip archive. `names` are the names of the files in the archive."""
+    # checked first, because an archive of TorchScript contains a data.pkl too
     if any("/code/" in name for name in names):
         return Kind(
-            "a program of TorchScript", f"use torch.jit.load; build the model, {_CONVERT}"
+            "a TorchScript program",
+            f"load it with torch.jit.load, and its state into a model; {_CONVERT}",
         )
     if any(name.endswith("/data.pkl") for name in names):
         return _PYTORCH
@@ -115,6 +115,6 @@ def _of_names(names: Sequence[str]) -> Kind:
         return _KERAS._replace(what="a model of Keras")
     if names and all(name.endswith(".npy") for name in names):
         return Kind(
-            "NumPy's .npz", "pass its arrays: convert_state(dict(numpy.load(...)), ...)"
+            "NumPy's .npz archive", "pass its arrays: convert_state(dict(numpy.load(...)), ...)"
         )
     return Kind("a zip archive", "unpack it first")

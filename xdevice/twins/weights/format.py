@@ -1,4 +1,5 @@
-"""Reads safetensors files: the header, which the safetensors library checks, and the values of tensors."""
+"""Reads safetensors files. The safetensors library checks a file's header; this module then reads the header and the
+values of the tensors."""
 
 from __future__ import annotations
 
@@ -31,29 +32,29 @@ DTYPES: Final = {
     "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
     "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }  # fmt: skip
-"""The dtypes of the format for which NumPy has a name, by their code in the header."""
+"""NumPy's names of dtypes by their codes in the header. Dtypes for which NumPy has no name are left out."""
 SMALL: Final = 1 << 14
-"""Tensors of at most this many bytes are copied by the framework, which is cheaper than letting the framework take
-over their memory."""
+"""The framework copies the values of a tensor with at most this many bytes, because a copy is then cheaper than letting
+the framework use the memory into which the file was read."""
 _SAFE_AXES: Final = 32
 """The number of axes that an array may have in all versions of NumPy; newer versions allow more."""
 RESERVED: Final = "__metadata__"
-"""The key of the metadata in a header, which is not a tensor."""
+"""The key in a header under which the metadata is stored; it is not the name of a tensor."""
 SHARED: Final = "xdevice.shared"
-"""The key of xdevice's own entry in a file's metadata. Its value is a JSON object with the further names of tensors
-that have several names."""
+"""The key of an entry that xdevice adds to a file's metadata for tensors with several names. Its value is a JSON object
+that maps each further name of a tensor to the first name."""
 
 
 ORIGIN: Final = "xdevice.origin"
-"""The key of another entry of xdevice's own: the names of the backends whose tensors `save` has written, joined by
-commas."""
+"""The key of another entry that xdevice adds to the metadata. Its value contains the names of the backends whose
+tensors `save` has written, joined by commas."""
 _FORMATS: Final = {"pt": "torch", "pd": "paddle", "tf": "tensorflow", "flax": "jax"}
-"""The names of backends by the values of the metadata's entry `format`, in which other programs name the framework of
-a file."""
+"""The names of backends by the values of the metadata entry `format`, in which other programs record the framework that
+wrote a file."""
 
 
 class Entry(NamedTuple):
-    """The dtype and shape of a tensor in an open file, and the position of its values there, in bytes."""
+    """The dtype and shape of a tensor in an open file, and the position of its values in the file, in bytes."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -62,9 +63,9 @@ class Entry(NamedTuple):
     file: FileIO
 
     def read(self, buffer: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """Reads the values into `buffer`, an array of at least `nbytes` bytes, or, without one, into new memory.
+        """Reads the values into `buffer`, an array of at least `nbytes` bytes, or into new memory if `buffer` is None.
         Returns the values as an array in that memory."""
-        # frameworks take over only aligned memory without a copy
+        # aligned, because frameworks can use only aligned memory without a copy
         memory = aligned(self.nbytes) if buffer is None else buffer[: self.nbytes]
         return (
             _fill(memory, self.file, self.start)
@@ -76,7 +77,8 @@ class Entry(NamedTuple):
 # `eq=False`, because `==` would compare tensors, and because entries are keys of a dict
 @dataclass(frozen=True, eq=False)
 class OpenedTensor:
-    """A tensor of a file that was not safetensors: a framework, or one of our readers, has read it already."""
+    """A tensor from a file in another format than safetensors. A framework, or one of the readers in `readers`, has
+    already read the tensor."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -85,7 +87,7 @@ class OpenedTensor:
     value: Any
 
     def read(self, buffer: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """Copies the values into `buffer`, an array of at least `nbytes` bytes, or, without one, into new memory.
+        """Copies the values into `buffer`, an array of at least `nbytes` bytes, or into new memory if `buffer` is None.
         Returns the values as an array in that memory."""
         return owned(self.backend.peek(self.value), buffer)
 
@@ -96,22 +98,22 @@ values."""
 
 
 class Header(NamedTuple):
-    """The contents of a file, or of several that belong together."""
+    """The contents of a file, or of several files that belong together."""
 
     entries: Mapping[str, FileTensor]
-    """The tensors by name; a shared tensor only by its first name."""
+    """The tensors by name; a tensor with several names is there only under its first name."""
     shared: dict[str, str]
-    """Maps each further name of a shared tensor to the tensor's first name."""
+    """Maps each further name of a tensor with several names to the first name."""
     key: str = ""
-    """The key under which the file has the tensors, if it holds anything else; "" if it holds only tensors."""
+    """The key under which the file contains the tensors; "" if the file contains nothing but the tensors."""
     origin: str = ""
-    """The names of the backends whose tensors these are, joined by commas; "" if the file does not say."""
+    """The names of the backends that wrote the tensors, joined by commas; "" if they are not known."""
     remarks: Mapping[str, str] = MappingProxyType({})
-    """Entries of the metadata that may be about tied weights: each maps a name that the file lacks to one that it
-    has."""
+    """Entries of the metadata that may describe tied weights. Each maps a name that is not that of a tensor in the file
+    to the name of a tensor in the file."""
 
     def by_name(self) -> dict[str, FileTensor]:
-        """The tensors by all of their names."""
+        """Returns the tensors under all of their names."""
         return {
             **self.entries,
             **{name: self.entries[first] for name, first in self.shared.items()},
@@ -120,15 +122,15 @@ class Header(NamedTuple):
 
 @contextmanager
 def open_file(path: str) -> Iterator[Header]:
-    """Yields the header of a safetensors file. The file stays open in the block. The header and the values come from
-    the same file, even if another process replaces it at that moment. Raises `FileFormatError` if the file is damaged
-    or not a safetensors file, `DTypeError` if NumPy lacks a dtype in it, `MissingFileError` if it does not exist, and
-    `FilePathError` if it cannot be read."""
-    # tried again if the file was replaced meanwhile
+    """Yields the header of a safetensors file, which stays open during the block. The header and the values come from
+    the same file, even if another process replaces the file at that moment. Raises `FileFormatError` if the file is
+    damaged or is not a safetensors file, `DTypeError` if NumPy lacks one of its dtypes, `MissingFileError` if the file
+    does not exist, and `FilePathError` if it cannot be read."""
+    # repeated if the file was replaced in the meantime
     while True:
         require_plain_file(path)
         with _open(path) as file:
-            # the library reads the header by the path, so the path must name this file before and after
+            # the library opens the path itself to check the header, so the path must still name this file afterwards
             header = _header(path, file)
             if _is_same_file(path, file):
                 yield header
@@ -136,28 +138,28 @@ def open_file(path: str) -> Iterator[Header]:
 
 
 def _is_same_file(path: str, file: FileIO) -> bool:
-    """Whether the path still names the open file, and not another one that has replaced it. Raises `MissingFileError`
-    if there is no file at the path any more."""
+    """Returns whether the path still names the open file, rather than a file that has replaced it. Raises
+    `MissingFileError` if there is no longer a file at the path."""
     require_plain_file(path)
-    # opened again, because `os.stat` of a path gives other numbers than `fstat` on Windows
+    # opened again, because on Windows `os.stat` of a path returns different numbers than `fstat`
     with _open(path) as again:
         return os.path.samestat(os.fstat(file.fileno()), os.fstat(again.fileno()))
 
 
 def _open(path: str) -> FileIO:
-    """Opens a file for reading, and returns it. The file has no buffer: values are read directly into their arrays.
-    Raises `FilePathError` if the file cannot be opened."""
+    """Opens a file for reading, and returns it. The file is unbuffered, because values are read directly into their
+    arrays. Raises `FilePathError` if the file cannot be opened."""
     with path_errors(f"{path!r:.1000} cannot be read"):
         return open(path, "rb", buffering=0)
 
 
 def _header(path: str, file: FileIO) -> Header:
-    """Reads the header of an open file, after the library has checked it. Raises `FileFormatError` or `DTypeError` as
-    `open_file` does."""
+    """Has the library check the header of an open file, reads the header and returns it. Raises `FileFormatError` if
+    the file is damaged or is not a safetensors file, and `DTypeError` if NumPy lacks one of its dtypes."""
     from safetensors import SafetensorError, safe_open
 
     try:
-        # the library raises an error unless the whole file follows the format
+        # raises an error unless the whole file follows the format
         with safe_open(path, framework="numpy"):
             length = int.from_bytes(file.read(8), "little")
         with collector.paused():
@@ -165,8 +167,8 @@ def _header(path: str, file: FileIO) -> Header:
             metadata = header.pop(RESERVED, None) or {}
             entries = _entries(header, 8 + length, file)
         origin = metadata.get(ORIGIN) or _FORMATS.get(metadata.get("format", ""), "")
-        # the library's `save_model` records tied weights in this form; other programs may mean
-        # something else by such entries
+        # the library's `save_model` records tied weights in this form; entries of other programs may have another
+        # meaning
         remarks = {
             name: first
             for name, first in metadata.items()
@@ -181,22 +183,23 @@ def _header(path: str, file: FileIO) -> Header:
 
 
 def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, given as pairs, as a dict. Raises `ValueError` if a key comes twice, because programs disagree on
-    which of the two counts."""
-    # checked here, because the library's own message blames the offsets
+    """Returns a JSON object as a dict. `pairs` are its keys and values. Raises `ValueError` if a key occurs twice,
+    because programs disagree on which of the two values is valid."""
+    # checked here, because the library's own message wrongly blames the offsets
     # (https://github.com/safetensors/safetensors/issues/401)
     header = dict(pairs)
     if len(header) < len(pairs):
         twice = next(
             name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number])
         )
-        raise ValueError(f"its header has {shown(twice)} twice")
+        raise ValueError(f"its header contains the key {shown(twice)} twice")
     return header
 
 
 def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, Entry]:
-    """The tensors of a header by name, in the order of their values in the file. The values begin at byte `start`.
-    Raises `DTypeError` or `ValueError` for a dtype or a shape that NumPy lacks."""
+    """Returns the tensors of a header by name, in the order of their values in the file. The values begin at byte
+    `start`. Raises `DTypeError` for a dtype that NumPy lacks, and `ValueError` for a shape that NumPy's arrays cannot
+    have."""
     entries: dict[str, Entry] = {}
     for name, about in header.items():
         code, shape = about["dtype"], tuple(about["shape"])
@@ -204,13 +207,13 @@ def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, E
             raise DTypeError(
                 f"{name} is {code}, for which NumPy has no dtype; expected one of {', '.join(DTYPES)}"
             )
-        # any other shape is possible, because it has no more bytes than the file
+        # any other shape is possible, because its values have at most as many bytes as the file
         if len(shape) > _SAFE_AXES or 0 in shape:
             _require_array(name, host_dtype(DTYPES[code]), shape)
-        # the offsets are counted from the end of the header
+        # the offsets are relative to the end of the header
         begin, end = about["data_offsets"]
         entries[name] = Entry(DTYPES[code], shape, start + begin, end - begin, file)
-    # a header sorted by names may have the values in another order
+    # a header that is sorted by names may list the values in another order than the file contains them
     starts = [entry.start for entry in entries.values()]
     if starts == sorted(starts):
         return entries
@@ -220,7 +223,7 @@ def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, E
 def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     """Raises `ValueError` for a shape that NumPy's arrays cannot have."""
     try:
-        # it checks NumPy's limits of axes and sizes, and allocates nothing
+        # checks NumPy's limits for axes and sizes without allocating memory
         np.broadcast_to(np.zeros((), dtype), shape)
     except ValueError as error:
         raise ValueError(
@@ -229,16 +232,16 @@ def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
 
 
 def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[str, str]:
-    """The further names that `save` has given to shared tensors, each with the tensor's first name; {} for files of
-    other programs. Raises `ValueError` if a first name is not the name of a tensor in the file, or if a further name
-    is."""
+    """Returns a dict that maps each further name of a tensor with several names to the first name, as recorded by
+    `save`; {} for files of other programs. Raises `ValueError` if a first name is not the name of a tensor in the file,
+    or if a further name is already the name of one."""
     shared = json.loads(metadata.get(SHARED, "{}"))
     if not isinstance(shared, dict) or not all(
         isinstance(other, str) and other in entries and name not in entries
         for name, other in shared.items()
     ):
         raise ValueError(
-            f"{SHARED} in its metadata must map names that the file lacks to names of its tensors"
+            f"{SHARED} in its metadata must map further names, which are not in the file, to names of its tensors"
         )
     return shared
 
@@ -246,21 +249,22 @@ def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> d
 def read_all(
     entries: Collection[FileTensor], *, reuse: bool = False
 ) -> Iterator[np.ndarray[Any, Any]]:
-    """Yields the values of tensors, one array after the other. With `reuse`, all except small tensors use the
-    same buffer, each overwriting the one before, because the first use of new memory takes as long as reading."""
+    """Yields the values of tensors, one array after the other. With `reuse`, the values of all tensors except small
+    ones are read into the same buffer, and each overwrites the previous values. This is faster, because the first use
+    of new memory takes as long as reading."""
     buffer = aligned(max((entry.nbytes for entry in entries), default=0)) if reuse else None
     for entry in entries:
         yield entry.read(buffer if entry.nbytes > SMALL else None)
 
 
 def _fill(buffer: np.ndarray[Any, Any], file: FileIO, start: int) -> np.ndarray[Any, Any]:
-    """Reads the bytes of a file from `start` on into a buffer, until it is full, and returns the buffer. Raises
-    `FileFormatError` if the file ends before that."""
+    """Reads a file, beginning at the byte `start`, until `buffer` is full, and returns `buffer`. Raises
+    `FileFormatError` if the file ends before the buffer is full."""
     file.seek(start)
     rest = buffer.data
     while rest:
         with path_errors(f"{file.name!r:.1000} cannot be read"):
-            got = file.readinto(rest)  # Linux reads 2 GB at most in one call
+            got = file.readinto(rest)  # Linux reads at most 2 GB in one call
         if not got:
             raise FileFormatError(
                 f"{file.name!r:.1000} was cut off while it was read; load it again"
