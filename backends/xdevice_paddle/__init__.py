@@ -1,24 +1,25 @@
 """The adapter for PaddlePaddle: xdevice's hooks (the methods that its core calls), written with
 Paddle's functions.
 
-The rules that it must keep, and the facts behind them:
-- If TensorFlow is imported already, Paddle's libraries are loaded so that they find their own
+The rules that this adapter must follow, and the facts behind them:
+- If TensorFlow is already imported, Paddle's libraries are loaded so that they find their own
   symbols first. Otherwise Paddle segfaults (see `xdevice.contract.loader`).
 - When the thread that imported Paddle ends, Paddle leaves its dygraph (eager) mode in all
   threads, unless something still refers to the context manager of that mode (measured on 2.6.2
-  and 3.3.1). So this module keeps a reference.
+  and 3.3.1). So this module keeps a reference to the context manager.
 - Tensors are copied by the module `copying`, never by `Tensor.to`.
-- For a sparse tensor `_copy_to` raises, and `numpy()` crashes the process with a segmentation
-  fault (3.3.1; PaddlePaddle/Paddle#46642, closed as no bug).
-- `set_device` works for the whole process (PaddlePaddle/Paddle#77927), so only `scope` calls
-  it, in a way that lets the scopes of several threads overlap. In Paddle 2.6 only the functions
-  of `_C_ops` take the place on which a tensor is created.
-- `CUDAPlace` crashes the process in a build for the CPU, so the adapter checks that a device
-  exists before it makes the place.
-- Paddle takes NumPy's uint16 for bfloat16, and returns bfloat16 as uint16.
+- For a sparse tensor, `_copy_to` raises an error, and `numpy()` crashes the process with a
+  segmentation fault (3.3.1; PaddlePaddle/Paddle#46642, closed as no bug).
+- `set_device` affects the whole process (PaddlePaddle/Paddle#77927), so only `scope` calls it,
+  in a way that lets the scopes of several threads overlap. In Paddle 2.6, only the functions of
+  `_C_ops` have an argument for the place on which a tensor is created.
+- In a build for the CPU, creating a `CUDAPlace` crashes the process, so the adapter first checks
+  that the device exists.
+- Paddle reads an array of NumPy's uint16 as bfloat16, and returns bfloat16 as uint16.
 - A virtual GPU is a device of a plugin without kernels (virtual_gpus.py): Paddle computes each
-  operation on the CPU, and copies operands and results. Kernels that take strides would fail
-  there, so they are switched off; operations that otherwise return a view then return a copy.
+  operation on the CPU, and copies operands and results. Kernels for strided memory would fail on
+  virtual GPUs, so they are switched off. Operations that otherwise return a view then return a
+  copy.
 - Paddle makes the first virtual GPU its default device, so the adapter makes the CPU the
   default again.
 """
@@ -66,8 +67,8 @@ if TYPE_CHECKING:
 
 _CPU = devices.CPU
 _is_cpu_place = methodcaller("is_cpu_place")
-# nothing reads it: as long as it exists, Paddle stays in dygraph (eager) mode, even after the
-# thread that imported Paddle has ended
+# never read: as long as this reference exists, Paddle stays in dygraph (eager) mode, even after
+# the thread that imported Paddle has ended
 _dygraph = private.get("paddle.base.framework.global_var._functional_dygraph_context_manager")
 # None in a Paddle without this function
 _full = private.get("paddle._C_ops.full")
@@ -82,7 +83,7 @@ class PaddleBackend(
     PaddleMemory,
     Backend,
 ):
-    """Paddle as a backend. `xdevice.contract` says more about each hook."""
+    """Paddle as a backend. `xdevice.contract` describes each hook in more detail."""
 
     name = "paddle"
     modules = ("paddle",)
@@ -94,7 +95,7 @@ class PaddleBackend(
     short_floats = frozenset(name for name in SHORT_FLOATS if hasattr(paddle, name))
     kinds = ("cpu", "gpu")
     moves_by = "to"
-    most_axes = 9  # Paddle itself refuses more
+    most_axes = 9  # Paddle itself refuses tensors with more axes
     releases_under_lock = True
     private_names = private
 
@@ -126,7 +127,7 @@ class PaddleBackend(
     # devices
 
     def count(self, kind: str) -> int:
-        """Returns how many devices of a kind there are, without starting any."""
+        """Returns the number of devices of a kind, without starting any of them."""
         return self._gpus if kind == "gpu" else int(kind == "cpu")
 
     def describe(self, device: Device) -> DeviceInfo:
@@ -143,12 +144,12 @@ class PaddleBackend(
         return DeviceInfo(properties.name, properties.total_memory)
 
     def hardware(self) -> frozenset[str]:
-        """Returns the words that users may write for `gpu:i` here, such as "cuda"."""
+        """Returns the words that users may write in place of `gpu` here, such as "cuda"."""
         return accelerators.words(self._gpu)
 
     def is_started(self, device: Device) -> bool:
-        """Whether this process has a context on a CUDA GPU. True for other devices, and if the
-        driver cannot be asked."""
+        """Returns whether this process has a context on a CUDA GPU. Returns True for any other
+        device, and if there is no CUDA driver."""
         return device.kind != "gpu" or self._gpu != "gpu" or driver.is_started(device.index)
 
     def to_native(self, device: Device) -> Any:
@@ -156,42 +157,42 @@ class PaddleBackend(
         `DeviceNotFoundError` if the device does not exist."""
         native = self._natives.get(device)
         if native is None:
-            # in a build for the CPU, making a `CUDAPlace` crashes the process
+            # in a build for the CPU, creating a `CUDAPlace` crashes the process
             self.require(device)
             native = self._natives[device] = accelerators.place(self._gpu, device.index)
         return native
 
     def from_native(self, native: Any) -> Device | None:
-        """Returns the `Device` of a place, of any of Paddle's classes; None if `native` is not
-        a place. Raises `NotBuiltError` for the place of a parameter without memory, and
-        `UnsupportedError` for a place that is neither the host nor a device that `gpu:i`
-        means."""
+        """Returns the `Device` of a place, which may be of any of Paddle's classes; None if
+        `native` is not a place. Raises `NotBuiltError` for the place of a parameter without
+        memory, and `UnsupportedError` for a place that is neither the host nor one of the
+        devices that `gpu:i` refers to."""
         if isinstance(native, paddle.CPUPlace | paddle.CUDAPinnedPlace):
             return _CPU
         if isinstance(native, paddle.CUDAPlace):
             return self._real_gpu(native.get_device_id())
         if isinstance(native, paddle.CustomPlace):
             return self._of_plugin(native.get_device_type(), native.get_device_id())
-        # the place of a tensor is of a different class than those that programs make
+        # the place of a tensor is of another class than the places that programs create
         return self._device_at(native) if hasattr(native, "is_cpu_place") else None
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
-        """Returns a context manager in which Paddle makes new tensors on a device."""
+        """Returns a context manager in which Paddle creates new tensors on a device."""
         return scopes.scope(f"{self._gpu}:{device.index}" if device.kind == "gpu" else "cpu")
 
     # tensors
 
     def device_of(self, x: paddle.Tensor) -> Device:
-        """Returns the device of a tensor's memory; page-locked memory counts as the CPU. Raises
-        `NotBuiltError` for a parameter without memory, and `UnsupportedError` for a place that
-        is neither the host nor a device that `gpu:i` means."""
+        """Returns the device of a tensor's memory; the device of page-locked memory is the CPU.
+        Raises `NotBuiltError` for a parameter without memory, and `UnsupportedError` for a place
+        that is neither the host nor one of the devices that `gpu:i` refers to."""
         place = x.place
         return _CPU if _is_cpu_place(place) else self._device_at(place)
 
     def devices_of(self, cls: type, tensors: Sequence[paddle.Tensor]) -> set[Device]:
-        """Returns the set of devices on which the tensors are. Raises what `device_of`
-        raises."""
-        # usually all are on the host: then this loop is faster than making a set
+        """Returns the set of devices on which the tensors are. Raises the same errors as
+        `device_of`."""
+        # usually all tensors are on the host; then this loop is faster than building a set
         for x in tensors:
             if not _is_cpu_place(x.place):
                 return {*map(self.device_of, tensors)}
@@ -199,14 +200,14 @@ class PaddleBackend(
 
     def move(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
         """Returns a copy of `x` on another device. Gradients flow through the copy."""
-        # to another device, a copy is all that a move can be
+        # a move to another device is always a copy
         return self.copy(x, device)
 
     def copy(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
         """Returns a copy of `x` in new storage on a device, which may be the device of `x`.
         Gradients flow through the copy. Raises `UnsupportedError` for a sparse or distributed
-        tensor, and for a symbol that is to leave the device of its program."""
-        # not `isinstance`, which Paddle's class of symbols answers with True for any tensor
+        tensor, and for a symbol if `device` is not the device of its program."""
+        # not `isinstance`, which returns True for any tensor and Paddle's class of symbols
         if issubclass(type(x), tracing.SYMBOLS):
             return tracing.copied(x, device, self)
         if not x.is_dense():
@@ -216,8 +217,8 @@ class PaddleBackend(
         return copying.copied(x, self.to_native(device))
 
     def synchronize(self, device: Device | None) -> None:
-        """Waits for all work on a device, or, if `device` is None, on all GPUs that this
-        process has used."""
+        """Waits for all work on a device. If `device` is None, waits for all work on all GPUs
+        that this process has used."""
         if self.virtual:
             return  # virtual GPUs compute synchronously, as the CPU does
         if device is None:
@@ -230,44 +231,44 @@ class PaddleBackend(
             paddle.device.synchronize(self.to_native(gpu))
 
     def wait(self, x: paddle.Tensor) -> None:
-        """Waits for all work on the device of `x`, because Paddle cannot wait for one
+        """Waits for all work on the device of `x`, because Paddle cannot wait for a single
         tensor."""
         self.synchronize(self.device_of(x))
 
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> paddle.Tensor:
-        """Returns a new tensor on a device with the dtype and values of an array."""
+        """Returns a new tensor on a device, with the dtype and values of an array."""
         native = self.to_native(device)
-        # a large array goes to a GPU through page-locked memory, which is faster; None if
-        # Paddle has to copy the array
+        # a large array is copied to a GPU through page-locked memory, which is faster; the
+        # result is None if Paddle has to copy the array
         staged = staging.put(array, native, self.dtypes)
         # `put` returns before its copy has ended, so this waits for the copy
         if staged is not None:
             staging.wait(native)
             return staged
-        # Paddle reads no array of 8-bit floats: it gets their bytes
+        # Paddle cannot read arrays of 8-bit floats, so it receives their bytes as uint8
         if array.dtype.name in self.short_floats:
             host = paddle.to_tensor(array.view("uint8"), place=self.to_native(_CPU)).view(
                 array.dtype.name
             )
         else:
-            # Paddle takes uint16 for bfloat16
+            # Paddle reads uint16 as bfloat16
             bits = array.view("uint16") if array.dtype.name == "bfloat16" else array
             host = paddle.to_tensor(bits, place=self.to_native(_CPU))
         return host if device is _CPU else copying.plain(host, self.to_native(device))
 
     def to_numpy(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
-        """Returns the values of `x`, made dense, as an array. Raises `UnsupportedError` for a
-        tensor that is spread over processes."""
-        # a large tensor on a GPU is read through page-locked memory, which is faster; None if
-        # Paddle has to read the tensor
+        """Returns the values of `x` as a dense array. Raises `UnsupportedError` for a tensor
+        that is spread over processes."""
+        # a large tensor on a GPU is read through page-locked memory, which is faster; the
+        # result is None if Paddle has to read the tensor
         staged = staging.read(x)
         if staged is not None:
             return staged
         host: np.ndarray[Any, Any] = (x if x.is_dense() else self._to_dense(x)).numpy()
-        # the dtypes of BITS_AS, which Paddle returns as integers, have at most 2 bytes, and
-        # finding the name of the dtype takes longer than the other steps
+        # the dtypes in BITS_AS, which Paddle returns as integers, have at most 2 bytes. Checked
+        # first, because finding the name of the dtype takes longer than the other steps
         if host.itemsize > 2:
             return host
         name = dtype_name(x.dtype)
@@ -276,7 +277,7 @@ class PaddleBackend(
     def full(
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> paddle.Tensor:
-        """Returns a tensor of this shape and dtype on a device, filled with `value`."""
+        """Returns a tensor with the given shape and dtype on a device, filled with `value`."""
         if _full is None:
             return self.from_numpy(np.full(shape, value, host_dtype(dtype)), device)
         return self._moved_if_elsewhere(
@@ -287,12 +288,12 @@ class PaddleBackend(
         """Returns "paddle.jit.to_static" while Paddle traces a function; otherwise None."""
         return None if paddle.in_dynamic_mode() else "paddle.jit.to_static"
 
-    # what a tensor is made of
+    # the structure of a tensor
 
     def is_dense(self, x: paddle.Tensor) -> bool:
-        """Whether `x` is one block of numbers in memory: not sparse, not spread over processes.
-        Also True for a symbol."""
-        # symbols, which functions get that to_static traces, have no method is_dense
+        """Returns whether `x` is a single block of numbers in memory: neither sparse nor spread
+        over processes. Returns True for a symbol."""
+        # a symbol, which a function receives while to_static traces it, has no method is_dense
         return not isinstance(x, paddle.Tensor) or bool(x.is_dense())
 
     # floats of a parity run
@@ -301,7 +302,7 @@ class PaddleBackend(
         """Makes float64 Paddle's default dtype, for a run of the parity check."""
         paddle.set_default_dtype("float64")
 
-    # what people ask
+    # questions that users ask
 
     def why_no_gpu(self) -> str:
         """Returns why Paddle finds no GPU, for an error message."""
@@ -312,14 +313,14 @@ class PaddleBackend(
     def _device_at(self, place: Any) -> Device:
         """Returns the `Device` of the place of a tensor. Raises `NotBuiltError` for the place
         of a parameter without memory, and `UnsupportedError` for a place that is neither the
-        host nor a device that `gpu:i` means."""
+        host nor one of the devices that `gpu:i` refers to."""
         if place.is_gpu_place():
             return self._real_gpu(place.gpu_device_id())
         if place.is_custom_place():
             return self._of_plugin(place.custom_device_type(), place.custom_device_id())
         if place.is_cpu_place() or place.is_cuda_pinned_place():
             return _CPU
-        # no method of a place tells this; its text is "Place(undefined:0)"
+        # no method of a place reports this, but its string is "Place(undefined:0)"
         if "undefined" in str(place):
             raise NotBuiltError(
                 "a Paddle parameter has no memory yet; call its initialize(), or build it without LazyGuard"
@@ -342,8 +343,8 @@ class PaddleBackend(
         return x.to_dense()
 
     def _of_plugin(self, kind: str, index: int) -> Device:
-        """Returns `gpu:index` for a device of a plugin. Raises `UnsupportedError` if `gpu:i`
-        means devices of another kind here."""
+        """Returns `gpu:index` for a device of the plugin `kind`. Raises `UnsupportedError` if
+        `gpu:i` refers to devices of another kind here."""
         if kind != self._gpu:
             raise self.unsupported(
                 f"devices of the plugin {kind!r}, because gpu:0 means the device that Paddle calls {self._gpu}:0",
@@ -352,9 +353,9 @@ class PaddleBackend(
         return devices.of("gpu", index)
 
     def _moved_if_elsewhere(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """Returns `x`, the result of an operation on `device`, moved to `device` if it is
-        elsewhere: Paddle leaves an empty result on the CPU if the device's plugin has no kernel
-        for the operation."""
+        """Returns `x`, the result of an operation on `device`, moved to `device` if it is on
+        another device: Paddle leaves an empty result on the CPU if the device's plugin has no
+        kernel for the operation."""
         return (
             self.move(x, device)
             if self._gpu != "gpu" and self.device_of(x) is not device
@@ -363,8 +364,8 @@ class PaddleBackend(
 
     def _real_gpu(self, index: int) -> Device:
         """Returns `gpu:index` for a GPU of CUDA or ROCm. Raises `UnsupportedError` if `gpu:i`
-        means other devices here."""
-        # a real GPU would be taken for the virtual GPU of the same index
+        refers to other devices here."""
+        # otherwise a real GPU would be mistaken for the virtual GPU with the same index
         if self.virtual:
             raise self.unsupported(
                 "a real GPU while its GPUs are virtual", "use xdevice.gpu(i).native"

@@ -1,5 +1,6 @@
-"""Finds the accelerator that `gpu:i` means in Paddle: the GPUs of CUDA or ROCm; if there are
-none, XPUs; if there are none either, the devices of the only plugin that has any."""
+"""Finds the devices that `gpu:i` refers to in Paddle. These are the GPUs of CUDA or ROCm; if there
+are no such GPUs, XPUs; if there are no XPUs either, the devices of the only plugin that has
+devices."""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ from . import virtual_devices
 
 def detect() -> tuple[str, int]:
     """Returns Paddle's name for the device type of `gpu:i`, and the number of such devices;
-    ("gpu", 0) if there is no accelerator. After this call users may write that name as a device
-    too. Raises `UnsupportedError` if two plugins have devices and XDEVICE_ACCELERATOR does not
-    name one."""
+    ("gpu", 0) if there is no accelerator. After this call, users may also use this name as the
+    name of a device. Raises `UnsupportedError` if two plugins have devices and
+    XDEVICE_ACCELERATOR does not name one of them."""
     counts = {"gpu": _count_gpus()}
     if paddle.is_compiled_with_xpu():
         counts["xpu"] = len(paddle.static.xpu_places())
     for name in paddle.device.get_all_custom_device_type() or ():
-        # virtual GPUs that the program wants are skipped: `make_virtual_gpus` makes them
-        # `gpu:i`
+        # if the program wants virtual GPUs, they are skipped here, because `make_virtual_gpus`
+        # later makes them `gpu:i`
         if name != virtual_devices.KIND or not virtual_gpus_wanted():
             available = paddle.device.get_available_custom_device() or ()
             counts[name] = sum(
@@ -37,38 +38,38 @@ def detect() -> tuple[str, int]:
             "paddle",
             names,
             words,
-            # devices of Paddle's own come before those of plugins
+            # Paddle's own types of devices take precedence over those of plugins
             next((name for name in names if name in ("gpu", "xpu")), None),
         )
         or "gpu"
     )
-    # "gpu" is a kind of device already, and not a word for one vendor's hardware
+    # "gpu" is already a kind of device, and not a vendor-specific word
     if name != "gpu":
         devices.HARDWARE.add(name)
     return name, counts[name]
 
 
 def words(name: str) -> frozenset[str]:
-    """Returns the words with which a user may name the hardware of a Paddle device type, such
-    as "cuda" for "gpu"."""
+    """Returns the words that a user may write for the hardware of a Paddle device type, such as
+    "cuda" for "gpu"."""
     if name != "gpu":
         return frozenset((name,))
     return frozenset(("rocm", "hip") if paddle.is_compiled_with_rocm() else ("cuda",))
 
 
 def place(name: str, index: int) -> Any:
-    """Returns Paddle's place for a device of a type and index. In a build without this type,
-    Paddle may crash the process."""
+    """Returns Paddle's place for the device with the given type and index. In a build without this
+    type, Paddle may crash the process."""
     if name == "gpu":
         return paddle.CUDAPlace(index)
     return paddle.XPUPlace(index) if name == "xpu" else paddle.CustomPlace(name, index)
 
 
 def _count_gpus() -> int:
-    """Returns how many GPUs of CUDA or ROCm Paddle can use."""
-    # also true in a build for ROCm
+    """Returns the number of GPUs of CUDA or ROCm that Paddle can use."""
+    # the function also returns True in a build for ROCm
     if not paddle.is_compiled_with_cuda():
         return 0
-    # Paddle's own count initialises CUDA, which no forked child could use then
+    # Paddle's own function initialises CUDA, which a forked child could then no longer use
     count = None if paddle.is_compiled_with_rocm() else nvidia.count()
     return int(paddle.device.cuda.device_count()) if count is None else count

@@ -1,17 +1,17 @@
 """Copies Paddle's tensors, and moves the memory of tensors that must stay the same objects.
 
-Rules for this module, and why:
+Rules for this module, and the reasons for them:
 - Tensors are copied by `_copy_to`. `Tensor.to` can clear its source when GPU memory is low, and
   before 3.0 it worked in place.
 - No gradient flows through `_copy_to`, so it is called inside `_Copy`, a `PyLayer` (an
-  operation with a custom gradient). The `_copy_to` of a parameter makes another parameter, so
-  that of `paddle.Tensor` is called. It is looked up at each call, because `xdevice.transfers`
-  replaces it.
+  operation with a custom gradient). The method `_copy_to` of a parameter creates another
+  parameter, so the method of `paddle.Tensor` is called instead. It is looked up at each call,
+  because `xdevice.transfers` replaces it.
 - The second backward pass through a PyLayer ends the process (3.3.1). So copies on the host are
   made by `clone`, a Paddle operation with a gradient. For other copies, a hook on the gradient
   raises an error before the second pass.
-- Paddle ignores what a hook on the output of a PyLayer returns (3.3.1). So an in-place
-  operation follows the PyLayer, and the hook is on its result.
+- Paddle ignores the value that a hook on the output of a PyLayer returns (3.3.1). So the PyLayer
+  is followed by an in-place operation, and the hook is set on the result of this operation.
 - `_copy_to` is called with `blocking=True`, except by `prefetch`, so that the copy comes after
   earlier work on both GPUs.
 """
@@ -33,14 +33,14 @@ _share_data_with = private.field("paddle.base.core.DenseTensor._share_data_with"
 
 
 def copied(x: paddle.Tensor, place: Any) -> paddle.Tensor:
-    """Returns a copy of a tensor on a place. Gradients flow through the copy, unless `x` has
-    `stop_gradient` or gradients are switched off. A copy of integers has the flag
-    `stop_gradient` of `x`, but no gradient flows."""
+    """Returns a copy of a tensor on a place. Gradients flow through the copy, unless `x` has the
+    flag `stop_gradient` or gradients are disabled. The copy of a tensor of integers has the same
+    flag `stop_gradient` as `x`, but no gradient flows through it."""
     if x.stop_gradient or not paddle.is_grad_enabled():
         return plain(x, place)
     if x.is_floating_point() or x.is_complex():
-        # from the host to the host `clone` copies, except for empty tensors, for which it fails
-        # in Paddle 2.6
+        # `clone` copies from the host to the host, except for empty tensors, for which it fails in
+        # Paddle 2.6
         can_clone = x.place.is_cpu_place() and staging.is_host(place) and x.size
         return x.clone() if can_clone else _by_layer(x, place)
     # integers, through which no gradient flows: only the flag is copied
@@ -51,7 +51,7 @@ def copied(x: paddle.Tensor, place: Any) -> paddle.Tensor:
 
 def plain(x: paddle.Tensor, place: Any) -> paddle.Tensor:
     """Returns a copy of a tensor on a place, through which no gradient flows."""
-    # through page-locked memory, if that is faster; None if Paddle has to make the copy
+    # copied through page-locked memory if that is faster; None if Paddle has to make the copy
     staged = staging.moved(x, place)
     if staged is not None:
         return staged
@@ -59,7 +59,7 @@ def plain(x: paddle.Tensor, place: Any) -> paddle.Tensor:
     if not (source.is_gpu_place() and staging.is_host(place) and driver.is_there()):
         return copy_to(x, place)
     # Paddle copies to the host in the context of this thread's current GPU, and fails if the
-    # tensor is on another one
+    # tensor is on another GPU
     with driver.on(source.gpu_device_id()):
         return copy_to(x, place)
 
@@ -67,14 +67,14 @@ def plain(x: paddle.Tensor, place: Any) -> paddle.Tensor:
 def relocate(x: paddle.Tensor, place: Any) -> None:
     """Moves the memory of `x` to `place`. `x` stays the same object, because optimizers and
     layers may refer to it."""
-    # in a variable, because get_tensor() does not keep the tensor alive
+    # stored in a variable, because get_tensor() does not keep the tensor alive
     copy = plain(x, place)
     _share_data_with(x.value().get_tensor())(copy.value().get_tensor())
 
 
 def copy_to(x: paddle.Tensor, place: Any, is_blocking: bool = True) -> paddle.Tensor:
-    """Returns a copy of a tensor, made by `_copy_to` of `paddle.Tensor`. If not `is_blocking`,
-    the function may return before the values have arrived."""
+    """Returns a copy of a tensor, made by the method `_copy_to` of `paddle.Tensor`. If
+    `is_blocking` is False, the function may return before the values have arrived."""
     copy: paddle.Tensor = _copy_to(paddle.Tensor)(x, place, is_blocking)
     return copy
 
@@ -86,8 +86,9 @@ def _by_layer(x: paddle.Tensor, place: Any) -> paddle.Tensor:
     # run
     contexts: list[ref[Any]] = []
     result = _Copy.apply(x, place, contexts)
-    # an in-place operation that changes nothing, so that the hook below is not on the output of
-    # a PyLayer. `paddle.reshape_` would be no operation at all if the shape is the same
+    # an in-place operation that changes nothing, so that the hook below is not set on the output
+    # of a PyLayer. `paddle.reshape_` would not be recorded as an operation if the shape is the
+    # same
     result = paddle.unsqueeze_(result, [])
 
     def refuse_second(gradient: paddle.Tensor) -> None:
@@ -104,8 +105,7 @@ def _by_layer(x: paddle.Tensor, place: Any) -> paddle.Tensor:
 
 
 class _Copy(paddle.autograd.PyLayer):  # type: ignore[misc]
-    """The copy to another place as an operation with a gradient: the gradient is copied
-    back."""
+    """A copy to another place, as an operation with a gradient: the gradient is copied back."""
 
     @staticmethod
     def forward(
@@ -119,5 +119,5 @@ class _Copy(paddle.autograd.PyLayer):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: paddle.Tensor) -> paddle.Tensor:
-        """Returns `gradient`, the gradient of the copy, on the place of `x`."""
+        """Returns the gradient of the copy, copied to the place of `x`."""
         return copied(gradient, ctx.source)

@@ -1,9 +1,8 @@
-"""Calls functions of the CUDA driver, for two purposes that Paddle's Python functions do not
-serve.
+"""Calls functions of the CUDA driver, for two purposes for which Paddle has no Python functions.
 
-First, they tell which GPUs have a context: waiting for a GPU without a context would create
-one, which takes 500 MB. Second, they make a GPU the current one of a single thread, while
-Paddle's `set_device` changes the current GPU of all threads.
+The first is to find out which GPUs have a context: waiting for a GPU without a context would
+create one, which takes 500 MB. The second is to set the current GPU of a single thread, whereas
+Paddle's `set_device` sets the current GPU of all threads.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def is_started(index: int) -> bool:
-    """Whether this process has a context on the GPU `index`. Also True if the driver cannot be
-    asked, as on ROCm."""
+    """Returns whether this process has a context on the GPU `index`. Also returns True if there is
+    no CUDA driver, as on ROCm."""
     driver = _driver()
     if driver is None:
         return True
-    # not by `call`, which would raise: the driver refuses before `cuInit`, and asking must not
-    # start CUDA
+    # not with `call`, which would raise an error: the driver reports an error before `cuInit`,
+    # and this function must not start CUDA
     device, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
     if driver.cuDeviceGet(ctypes.byref(device), index):
         return True
@@ -35,8 +34,9 @@ def is_started(index: int) -> bool:
 
 
 class DriverError(RuntimeError):
-    """An error that the CUDA driver's function `name` has reported. `code` is the number of the
-    error, and `text` describes it. The cause may be earlier asynchronous work."""
+    """An error that a function of the CUDA driver has reported. `name` is the name of the function,
+    `text` describes the error, and `code` is its number. The cause may be earlier asynchronous
+    work."""
 
     def __init__(self, name: str, text: str, code: int) -> None:
         super().__init__(f"{name} of the CUDA driver failed: {text}")
@@ -44,13 +44,13 @@ class DriverError(RuntimeError):
 
 
 def is_there() -> bool:
-    """Whether this machine has a CUDA driver that can be called. False with ROCm."""
+    """Returns whether this machine has a CUDA driver that can be called. Returns False on ROCm."""
     return _driver() is not None
 
 
 def call(name: str, *arguments: Any) -> None:
     """Calls the driver's function `name` with these arguments. Raises `DriverError` if the
-    function reports an error. Call this only if there is a driver (`is_there`)."""
+    function reports an error. May be called only if there is a driver (`is_there`)."""
     driver = _driver()
     assert driver is not None
     failed = getattr(driver, name)(*arguments)
@@ -63,12 +63,13 @@ def call(name: str, *arguments: Any) -> None:
 
 @contextmanager
 def on(index: int) -> Iterator[None]:
-    """A block in which the GPU `index` is this thread's current GPU for the CUDA driver."""
+    """While the block is open, the GPU `index` is this thread's current GPU for the CUDA
+    driver."""
     call("cuCtxPushCurrent_v2", _context(index))
     try:
         yield
     finally:
-        # the function writes the context that was current, which nobody reads
+        # the function writes the context that was current into its argument, which is not read
         call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
 
@@ -82,9 +83,9 @@ def free_and_total(index: int) -> tuple[int, int]:
 
 @cache
 def _context(index: int) -> ctypes.c_void_p:
-    """Returns the context that the CUDA runtime, and so Paddle, uses on a GPU. Creates the
-    context if there is none, and never releases it."""
-    # does nothing if CUDA was started before
+    """Returns the context that the CUDA runtime, and therefore Paddle, uses on a GPU. Creates the
+    context if it does not exist yet, and never releases it."""
+    # does nothing if CUDA has already been started
     call("cuInit", 0)
     device, primary = ctypes.c_int(), ctypes.c_void_p()
     call("cuDeviceGet", ctypes.byref(device), index)
@@ -94,7 +95,8 @@ def _context(index: int) -> ctypes.c_void_p:
 
 @cache
 def _driver() -> ctypes.CDLL | None:
-    """Returns the CUDA driver's library for this platform; None if this machine has none."""
+    """Returns the CUDA driver's library for this platform; None if this machine has no CUDA
+    driver."""
     try:
         return ctypes.CDLL("nvcuda.dll" if hasattr(ctypes, "WinDLL") else "libcuda.so.1")
     except OSError:

@@ -1,9 +1,9 @@
 """Streams and events on GPUs. Also keeps tensors alive as long as a stream uses them.
 
-The events are made by the CUDA driver: Paddle makes its own on the current GPU, which can only
-be changed for all threads (by `set_device`). Tensors must be kept alive, because Paddle has no
-`record_stream`: as soon as a tensor is deleted, the stream on which it was made may reuse its
-memory.
+The events are created with the CUDA driver, because Paddle creates its own events on the current
+GPU, which can be changed only for all threads (with `set_device`). Tensors must be kept alive,
+because Paddle has no `record_stream`: as soon as a tensor is deleted, the stream on which it was
+created may reuse its memory.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 
 class Event:
-    """A CUDA event on the GPU `index` that can be timed, made by the CUDA driver."""
+    """A CUDA event on the GPU `index`, created with the CUDA driver, that records its time."""
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.handle = ctypes.c_void_p()
         with driver.on(index):
-            # the flags 0 mean an event that keeps its time
+            # with the flags 0, the event records its time
             driver.call("cuEventCreate", ctypes.byref(self.handle), 0)
 
     def record(self, stream: Any) -> None:
-        """Makes this event happen when the work that a stream has been given so far is done."""
+        """Makes this event happen when the work submitted to a stream so far is done."""
         with driver.on(self.index):
             driver.call("cuEventRecord", self.handle, _handle(stream))
 
     def block(self, stream: Any) -> None:
         """Makes later work of a stream wait for this event."""
-        # in the context of the stream, which may be on another GPU than the event
+        # called in the context of the stream, which may be on another GPU than the event
         with driver.on(stream.stream_base.place.get_device_id()):
             driver.call("cuStreamWaitEvent", _handle(stream), self.handle, 0)
 
@@ -55,7 +55,8 @@ class Event:
             driver.call("cuEventSynchronize", self.handle)
 
     def has_happened(self) -> bool:
-        """Whether the work before this event is done. Raises `DriverError` if it has failed."""
+        """Returns whether the work before this event is done. Raises `DriverError` if that work has
+        failed."""
         try:
             with driver.on(self.index):
                 driver.call("cuEventQuery", self.handle)
@@ -67,7 +68,7 @@ class Event:
 
     def __del__(self) -> None:
         """Releases the event in the driver."""
-        # no handle if the driver has refused to make the event
+        # there is no handle if the driver could not create the event
         if self.handle:
             with suppress(Exception):  # at the end of the process the driver may be gone
                 driver.call("cuEventDestroy_v2", self.handle)
@@ -84,13 +85,13 @@ _lock = threading.Lock()
 _used: list[tuple[paddle.Tensor, Any]] = []
 """The tensors that the program may still use, each with a stream that uses it."""
 _ending: list[tuple[paddle.Tensor, Event]] = []
-"""The tensors that only this module still refers to, each with the event that ends their
-use."""
+"""The tensors to which only this module still refers, each with the event after which the stream
+no longer uses the tensor."""
 
 
 def keep(x: paddle.Tensor, stream: Any) -> None:
-    """Keeps `x` alive until nothing else refers to it and the stream has then finished all work
-    that it was given."""
+    """Keeps `x` alive until nothing else refers to it, and the stream has then finished all work
+    that was submitted to it."""
     with _lock:
         _let_go()
         _used.append((x, stream))
@@ -102,7 +103,7 @@ def _let_go() -> None:
     _ending[:] = [entry for entry in _ending if not entry[1].has_happened()]
     still_used = []
     for entry in _used:
-        # two references are not the program's: that of the entry, and that of the argument of
+        # two of the references are not the program's: the entry itself, and the argument of
         # `getrefcount`
         if sys.getrefcount(entry[0]) > 2:
             still_used.append(entry)
@@ -119,7 +120,7 @@ class PaddleStreams(Streams):
     _gpu: str
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
-    stream_reach = "process"  # Paddle has one current stream of a GPU for all threads
+    stream_reach = "process"  # in Paddle, all threads share the current stream of a GPU
 
     def new_stream(self, device: Device) -> Any:
         """Returns a new stream on a GPU. Raises `UnsupportedError` for other devices."""
@@ -133,8 +134,8 @@ class PaddleStreams(Streams):
 
     @contextmanager
     def stream_scope(self, stream: Any) -> Iterator[None]:
-        """A block in which the work of all threads goes to a stream."""
-        # not paddle.device.stream_guard, which may also change the default GPU of all threads
+        """While the block is open, the work of all threads is submitted to a stream."""
+        # not with paddle.device.stream_guard, which may also change the default GPU of all threads
         before = paddle.device.set_stream(stream)
         try:
             yield
@@ -149,7 +150,7 @@ class PaddleStreams(Streams):
         """Returns an event on a GPU. Raises `UnsupportedError` for other devices, and on
         ROCm."""
         self.require_events(device)
-        self.current_stream(device)  # makes Paddle's context on the GPU, if there is none
+        self.current_stream(device)  # creates Paddle's context on the GPU if there is none
         return Event(device.index)
 
     def require_events(self, device: Device) -> None:
@@ -162,7 +163,7 @@ class PaddleStreams(Streams):
             )
 
     def record(self, event: Any, stream: Any) -> None:
-        """Makes an event happen when the work that a stream has been given so far is done."""
+        """Makes an event happen when the work submitted to a stream so far is done."""
         event.record(stream)
 
     def wait_event(self, event: Any) -> None:
@@ -170,7 +171,7 @@ class PaddleStreams(Streams):
         event.wait()
 
     def elapsed(self, start: Any, end: Any) -> float:
-        """Returns the seconds from `start` to `end`, two events that have happened."""
+        """Returns the time in seconds from `start` to `end`, two events that have happened."""
         milliseconds = ctypes.c_float()
         with driver.on(start.index):
             driver.call(
@@ -179,14 +180,15 @@ class PaddleStreams(Streams):
         return milliseconds.value / 1000
 
     def keep_for(self, x: paddle.Tensor, stream: Any) -> None:
-        """Keeps the memory of `x` until a stream has finished the work that uses it."""
+        """Keeps the memory of `x` from being reused until a stream has finished the work that uses
+        it."""
         if x.place.is_gpu_place():
             keep(x, stream)
 
     def _require_gpu(self, device: Device, what: str) -> None:
-        """Raises `UnsupportedError` for a device without streams, on which Paddle would crash
-        with a segmentation fault (3.3.1, built for the CPU). `what` is "streams" or "events",
-        for the message."""
+        """Raises `UnsupportedError` for a device without streams, where Paddle would crash with a
+        segmentation fault (3.3.1, built for the CPU). `what` is "streams" or "events", for the
+        message."""
         if device.kind != "gpu" or self._gpu != "gpu":
             how = "measure times with xdevice.Timer, and run tasks side by side with xdevice.parallel.run()"
             raise self.unsupported(f"{what} on {device}", how)

@@ -1,9 +1,9 @@
-"""Help for functions that `paddle.jit.to_static` traces: keeps Paddle from rewriting xdevice's
+"""Supports functions that `paddle.jit.to_static` traces: keeps Paddle from rewriting xdevice's
 code, and copies symbols (the stand-ins for tensors in a traced program).
 
-Paddle rewrites the source of all functions that a traced function calls. A rewritten function
-cannot use the names of its module, so functions of xdevice would fail with a TypeError or an
-ImportError (3.3.1).
+Paddle rewrites the source code of all functions that a traced function calls. A rewritten
+function cannot use the names of its module, so functions of xdevice would fail with a TypeError
+or an ImportError (3.3.1).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SYMBOLS: tuple[type, ...] = tuple(
 )
 
 
-# a set of files that Paddle's tracer of bytecode does not follow, and a function that makes a
-# changed set count. None in Paddle 2.6, which lacks them
+# the set of files that Paddle's tracer of bytecode does not follow, and a function that makes
+# changes to the set take effect. Both are None in Paddle 2.6, which lacks them
 _skipped = private.get("paddle.jit.sot.opcode_translator.skip_files.skip_file_names")
 _skip = private.get("paddle.jit.sot.opcode_translator.skip_files.setup_skip_files")
 
@@ -42,12 +42,13 @@ def keep_out() -> None:
     stand_ins = []
     # the folders of xdevice and of this adapter
     for name, file in (("xdevice", errors.__file__), (__package__ or "", __file__)):
-        # not the module itself: Paddle also ignores every module that it reaches from there,
-        # and it would reach all of Paddle
+        # a stand-in and not the module itself, because Paddle also ignores every module that it
+        # can reach from the module, which would include all of Paddle
         stand_ins.append(ModuleType(name))
         stand_ins[-1].__file__ = str(Path(file).with_name("__init__.py"))
     paddle.jit.ignore_module(stand_ins)
-    # `ignore_module` does not reach the tracer of bytecode, that of to_static(full_graph=False)
+    # `ignore_module` does not affect the tracer of bytecode, which to_static(full_graph=False)
+    # uses
     if _skipped is not None and _skip is not None:
         _skipped.update(
             str(module.__file__).removesuffix("__init__.py") for module in stand_ins
@@ -56,10 +57,10 @@ def keep_out() -> None:
 
 
 def copied(x: Any, device: Device, backend: Backend) -> Any:
-    """Adds a copy of the symbol `x` to the traced program, and returns the copy's symbol.
-    Raises `UnsupportedError` unless `device` is Paddle's current device, on which the whole
-    program runs."""
-    # "vgpu:1" is a virtual GPU
+    """Adds a copy of the symbol `x` to the traced program, and returns the symbol of the copy.
+    Raises `UnsupportedError` unless `device` is Paddle's current device, because the whole
+    program runs on that device."""
+    # the name of a virtual GPU is "vgpu:1"
     current = devices.plain(devices.parse(paddle.get_device().removeprefix("v")))
     if current is not device:
         raise backend.unsupported(

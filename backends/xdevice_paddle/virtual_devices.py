@@ -1,8 +1,8 @@
-"""The virtual GPUs that Paddle gets during its import: their name, their number, and why there
-are none.
+"""Registers virtual GPUs with Paddle while it is imported. Also reports their name, their number,
+and the reason if there are none.
 
-Paddle lists its devices when it is imported, so this module is needed before that, and must not
-import Paddle. It loads the code that makes virtual GPUs only if they are wanted.
+Paddle lists its devices when it is imported, so this module is needed earlier, and must not
+import Paddle. It loads the code that creates virtual GPUs only if the program requests them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 KIND: Final = "vgpu"
-"""Paddle's name for the type of virtual GPUs: the first is "vgpu:0"."""
+"""Paddle's name for the type of virtual GPUs; the name of the first device is "vgpu:0"."""
 
 _TOO_LATE: Final = (
     "Paddle is already imported, and lists its devices only during its import; move `import xdevice`, with "
@@ -27,16 +27,16 @@ _TOO_LATE: Final = (
 _registered = 0
 """How many virtual GPUs Paddle has."""
 _why_not: str | None = _TOO_LATE
-"""Why Paddle has no virtual GPUs; None if it has them."""
+"""The reason why Paddle has no virtual GPUs; None if it has them."""
 
 
 def registered() -> int:
-    """Returns how many virtual GPUs Paddle was given."""
+    """Returns the number of virtual GPUs that have been registered with Paddle."""
     return _registered
 
 
 def why_not() -> str | None:
-    """Returns why Paddle has no virtual GPUs; None if it has them."""
+    """Returns the reason why Paddle has no virtual GPUs; None if it has them."""
     return _why_not
 
 
@@ -49,15 +49,15 @@ def name_of(device: Device) -> str:
 
 @contextmanager
 def importing(n: int) -> Iterator[None]:
-    """A block around `import paddle`, which gives Paddle `n` virtual GPUs. With 0 it changes
-    nothing."""
+    """Registers `n` virtual GPUs with Paddle, which must be imported inside the block. Does
+    nothing if `n` is 0."""
     global _registered, _why_not
-    # Paddle lists its devices once, when it is imported
+    # Paddle lists its devices only once, when it is imported
     if not n or "paddle" in sys.modules:
         yield
         return
-    # by its name, because this module belongs to the device layer, which may not import the
-    # folder `virtual`, which imports this module
+    # imported by its name, because this module belongs to the device layer, which must not contain
+    # an import of the folder `virtual`; that folder imports this module
     custom_device: Any = import_module(f"{__package__}.virtual.custom_device")
     with custom_device.environment():
         _why_not = custom_device.register(n, KIND)

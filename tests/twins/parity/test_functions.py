@@ -214,12 +214,12 @@ def test_what_says_nothing_is_refused_by_name():
     import torch
 
     with pytest.raises(
-        xdevice.errors.ArgumentError, match=r"names no framework; pass functools\.partial"
+        xdevice.errors.ArgumentError, match=r"refers to no framework; pass functools\.partial"
     ):
         xdevice.assert_parity(lambda x: x + 1, network(), inputs=X)
     jax = pytest.importorskip("jax")
     with pytest.raises(
-        xdevice.errors.ArgumentError, match="names jax, torch, so its framework"
+        xdevice.errors.ArgumentError, match="refers to jax, torch, so its framework"
     ):
         xdevice.assert_parity(
             lambda x: torch.as_tensor(np.array(jax.numpy.tanh(x))), network(), inputs=X

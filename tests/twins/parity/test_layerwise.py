@@ -139,8 +139,8 @@ def test_an_activation_a_dropout_and_a_pool_are_named_as_gaps():
     from torch import nn as torch_nn
 
     text = told(*pair("paddle", activation=nn.LeakyReLU(0.1)))
-    assert "between them are in torch 2 (ReLU), 3 (MaxPool2d), 4 (Dropout)" in text, text
-    assert "in paddle 2 (LeakyReLU), " in text
+    assert "in between, torch calls 2 (ReLU), 3 (MaxPool2d), 4 (Dropout)" in text, text
+    assert "paddle calls 2 (LeakyReLU), " in text
     text = told(*pair("paddle", mode="downscale_in_infer"))
     assert (
         "the first layer that differs is 4 (Dropout): its inputs agree, but its output is off by 1"
@@ -197,7 +197,10 @@ def test_an_initial_state_that_one_side_alone_is_given_is_named():
 
     here, there = Begun(torch.full((1, 2, 4), 0.5)), Begun(None)
     there.load_state_dict(here.state_dict())
-    assert "its first input agrees, but not float32 (1, 2, 4) of torch" in told(here, there)
+    assert (
+        "its first input agrees, but there is no equal for float32 (1, 2, 4) of torch"
+        in told(here, there)
+    )
 
 
 def test_a_fault_behind_the_last_layer_is_in_the_last_gap():
@@ -211,7 +214,7 @@ def test_a_fault_behind_the_last_layer_is_in_the_last_gap():
     )
     text = told(here, there)
     assert "after 8 (Linear): the output of the model is off" in text, text
-    assert "between them are in torch 9 (Softmax), and in paddle 9 (LogSoftmax)" in text
+    assert "in between, torch calls 9 (Softmax), and paddle calls 9 (LogSoftmax)" in text
 
 
 def test_rounding_is_called_so():
@@ -259,14 +262,16 @@ def test_images_with_their_channels_at_the_other_end_are_told():
 
     net = torch.nn.Conv2d(3, 4, 3)
     with pytest.raises(
-        ArgumentError, match=r"\(2, 8, 8, 3\) looks like channels last; move .* RuntimeError"
+        ArgumentError,
+        match=r"\(2, 8, 8, 3\) looks like images with the channels last; move .* RuntimeError",
     ):
         xdevice.assert_parity(net, net, inputs=np.ones((2, 8, 8, 3), "float32"))
-    with pytest.raises(ArgumentError, match=r"the source, takes: RuntimeError"):
+    with pytest.raises(ArgumentError, match=r"the source, expects: RuntimeError"):
         xdevice.assert_parity(net, net, inputs=np.ones((2, 8, 8, 5), "float32"))
     net = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3)])
     with pytest.raises(
-        ArgumentError, match=r"\(2, 3, 8, 8\) looks like channels first; move .* ValueError"
+        ArgumentError,
+        match=r"\(2, 3, 8, 8\) looks like images with the channels first; move .* ValueError",
     ):
         xdevice.assert_parity(net, net, inputs=np.ones((2, 3, 8, 8), "float32"))
 

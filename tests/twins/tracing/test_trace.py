@@ -379,7 +379,7 @@ def test_a_keras_model_of_its_own_class_is_seen():
 def test_what_is_no_model_is_refused():
     for thing in (xdevice.ones(2), [1], None):
         with (
-            pytest.raises(NotATensorError, match="capture_intermediates takes a model"),
+            pytest.raises(NotATensorError, match="capture_intermediates expects a model"),
             xdevice.parity.capture_intermediates(thing),
         ):
             pass

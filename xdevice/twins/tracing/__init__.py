@@ -1,1 +1,1 @@
-"""Traces the layers of a model: each call of a layer, in order, with the layer's inputs and outputs."""
+"""Traces a model: records each call of a layer, in order, with the layer's inputs and outputs."""

@@ -1,7 +1,7 @@
-"""The distance between arrays from two frameworks, which may have their axes in different orders.
+"""The distance between arrays from two frameworks, whose axes may be in different orders.
 
-A distance is the largest difference of two elements, as a share of the largest expected value, so that one limit fits
-all layers.
+The distance between two arrays is the largest difference between corresponding elements, divided by the largest
+expected value. Because it is relative, the same limit can be used for all layers.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 OFF: Final = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
-"""By dtype, the largest distance that still counts as rounding. Correct float32 runs of eleven published architectures
-stayed below a 25th of it."""
+"""For each dtype, the largest distance that is still attributed to rounding. In correct float32 runs of eleven
+published architectures, all distances were less than a 25th of this limit."""
 
 
 def limit(arrays: Sequence[Array]) -> float:
-    """The largest distance that still counts as rounding, for the coarsest float dtype among these arrays; that of
-    float32 if there is none."""
+    """Returns the largest distance that is still attributed to rounding, for the coarsest float dtype among these
+    arrays; the limit for float32 if no array has a float dtype."""
     return max(
         (OFF[x.dtype.name] for x in arrays if x.dtype.name in OFF), default=OFF["float32"]
     )
@@ -33,26 +33,28 @@ def limit(arrays: Sequence[Array]) -> float:
 
 
 def apart(actual: Array, expected: Array) -> float:
-    """The distance between two arrays with the same order of axes. Infinite if the shapes differ, if ints or bools
-    differ, or if an element is NaN or infinite in one array and different in the other. 0 if both are empty."""
+    """Returns the distance between two arrays with the same order of axes. The distance is infinite if the shapes
+    differ, if ints or bools differ, or if an element is NaN or infinite in one array and different in the other. It is
+    0 if both arrays are empty."""
     if actual.shape != expected.shape:
         return math.inf
     return _distance(actual, expected) if expected.size else 0.0
 
 
 def apart_by_rows(actual: Array, expected: Array) -> float:
-    """The distance as in `apart`, enlarged if the rows of a batch are nearly the same: then it is the largest
-    difference as a share of how far the rows lie from their mean. A large bias, which all rows share, would otherwise
-    hide differences. Not enlarged if it is 0 or infinite, or if there are fewer than two rows."""
+    """Returns the distance as in `apart`, enlarged if the rows of a batch are nearly equal: the largest difference is
+    then divided by how far the rows are from their mean, and not by the largest expected value. Otherwise a large bias,
+    which all rows share, would hide differences. The distance is not enlarged if it is 0 or infinite, or if there are
+    fewer than two rows."""
     distance = apart(actual, expected)
     if not distance or not math.isfinite(distance) or expected.ndim < 2 or len(expected) < 2:
         return distance
     rows = wide(expected)
-    # the largest number, and how far any number is from the mean of its column
+    # the largest absolute value, and how far each number is from the mean of its column
     most = float(numpy.abs(rows[numpy.isfinite(rows)]).max())
     spread = numpy.abs(rows - rows.mean(axis=0))
     spread = spread[numpy.isfinite(spread)]
-    # 1e-2 bounds the factor to 100, because rounding alone separates rows that are equal
+    # 1e-2 limits the factor to 100, because rows that should be equal differ by rounding
     return (
         distance * max(1.0, most / (float(spread.max()) + 1e-2 * most))
         if spread.size and most
@@ -61,17 +63,17 @@ def apart_by_rows(actual: Array, expected: Array) -> float:
 
 
 def moved(x: Array, last: bool) -> Array:
-    """A batch of images with the axis of their channels moved: with `last` from axis 1 to the end, otherwise from the
-    end to axis 1."""
+    """Returns a batch of images with the axis of the channels moved: from axis 1 to the end if `last` is True,
+    otherwise from the end to axis 1."""
     return numpy.moveaxis(x, 1, -1) if last else numpy.moveaxis(x, -1, 1)
 
 
 def aligned(
     actual: Array, expected: Array, channels_last: tuple[bool | None, bool | None]
 ) -> Array:
-    """Returns `actual` with its channels on the axis where `expected` has them. `channels_last` says for each of the
-    two models, the actual one first, whether its channels come last; None if that is not known. Returns `actual`
-    unchanged if an entry is None, or if it is closer to `expected` that way."""
+    """Returns `actual` with its channels on the same axis as in `expected`. `channels_last` contains two entries, for
+    the actual and the expected model. Each says whether the model's channels come last, or is None if this is not
+    known. Returns `actual` unchanged if an entry is None, or if the unchanged array is closer to `expected`."""
     if (
         None in channels_last
         or channels_last[0] == channels_last[1]
@@ -79,7 +81,8 @@ def aligned(
         or not expected.size
     ):
         return actual
-    # `actual` as it is may fit as well: a sequence has no channels, so the closer of the two is taken
+    # the unchanged `actual` may also have the expected shape, because a sequence has no channels; the closer of the
+    # two is returned
     candidates = [
         candidate
         for candidate in (actual, moved(actual, not channels_last[0]))
@@ -92,9 +95,9 @@ def aligned(
 
 
 def error_of(actual: Array, expected: Array) -> float | None:
-    """The smallest distance between the two arrays, with the axes of `actual` in any order that frameworks use.
-    Infinite if the shapes cannot fit; None if both arrays are empty, or if they may hold the same numbers in an order
-    that is not tried."""
+    """Returns the smallest distance between the two arrays over all orders of the axes of `actual` that frameworks use.
+    Returns infinity if the shapes cannot match in any order. Returns None if both arrays are empty, or if they may
+    contain the same numbers in an order that is not tried."""
     if not expected.size and not actual.size:
         return None
     candidates = [
@@ -102,16 +105,16 @@ def error_of(actual: Array, expected: Array) -> float | None:
     ]
     if candidates:
         return min(candidates)
-    # the same axes in an order that is not tried, or a reshaped array, may hold the same numbers; the
-    # same number of axes with other sizes cannot
+    # an array with the same axes in an order that is not tried, or a reshaped array, may contain the same numbers.
+    # An array with the same number of axes but other sizes cannot
     same_ndim = _squeezed(actual).ndim == _squeezed(expected).ndim
     return math.inf if same_ndim and sorted(actual.shape) != sorted(expected.shape) else None
 
 
 def error_of_padded(actual: Array, expected: Array) -> float | None:
-    """Like `error_of`, for the inputs of a convolution: if the error is infinite, as for shapes that cannot fit, zeros
-    at the edges are removed from both, because in one framework the previous layer may have padded. The batch, axis 0,
-    keeps its zeros."""
+    """Returns the same as `error_of`, for the inputs of a convolution. If the error is infinite, as for shapes that
+    cannot match, zeros at the edges are removed from both arrays, because in one framework the previous layer may have
+    added them as padding. Zeros along the axis of the batch, axis 0, are not removed."""
     error = error_of(actual, expected)
     if error != math.inf:
         return error
@@ -119,10 +122,10 @@ def error_of_padded(actual: Array, expected: Array) -> float | None:
 
 
 def trimmed(x: Array, axes: Iterable[int]) -> Array:
-    """An image without the zeros at the edges of these axes, which may be padding. An image of zeros alone stays as it
-    is."""
+    """Returns an image without the zeros at the edges of the given axes, which may be padding. Returns an image of only
+    zeros unchanged."""
     for axis in axes:
-        # the places along this axis that have a number other than 0
+        # the positions along this axis with any number other than 0
         used = numpy.flatnonzero(
             x.any(axis=tuple(other for other in range(x.ndim) if other != axis))
         )
@@ -132,8 +135,8 @@ def trimmed(x: Array, axes: Iterable[int]) -> Array:
 
 
 def layouts(x: Array) -> Iterator[Array]:
-    """Yields the array as it is, and if it has three axes or more, with axis 1 moved to the end and with the last axis
-    moved to axis 1: the places where frameworks have channels."""
+    """Yields the array unchanged. If it has three or more axes, also yields it with axis 1 moved to the end, and with
+    the last axis moved to axis 1, because frameworks have the channels on either of these axes."""
     yield x
     if x.ndim > 2:
         yield numpy.moveaxis(x, 1, -1)
@@ -141,9 +144,9 @@ def layouts(x: Array) -> Iterator[Array]:
 
 
 def regrouped(x: Array, shape: Sequence[int]) -> Iterator[Array]:
-    """Yields `x` reshaped to `shape`, in each order of its axes in which batch and channels fit. One of the two shapes
-    must have rows and columns as two axes, and the other must have them as one, as an attention over pixels does;
-    otherwise yields nothing."""
+    """Yields `x` reshaped to `shape`, for each order of its axes in which the batch and the channels match. One of the
+    two shapes must have rows and columns as two axes, and the other must have them joined in one axis, as in an
+    attention over pixels. Otherwise yields nothing."""
     if x.ndim == len(shape) or min(x.ndim, len(shape)) < 3 or x.size != math.prod(shape):
         return
     for reordered in layouts(x):
@@ -154,11 +157,11 @@ def regrouped(x: Array, shape: Sequence[int]) -> Iterator[Array]:
 
 
 def _orders(x: Array, shape: tuple[int, ...]) -> Iterator[Array]:
-    """Yields the array in each order of axes that frameworks use, if it then has the given shape. Axes of one element
-    do not count. Yields nothing if no order fits."""
+    """Yields the array, reshaped to `shape`, in each order of axes that frameworks use and in which its sizes match
+    `shape`. Axes of length 1 are ignored in the comparison. Yields nothing if no order matches."""
     wanted = tuple(size for size in shape if size != 1)
-    # besides the places of channels, the first two axes exchanged: a recurrent layer may have the steps before the
-    # batch
+    # in addition to the orders of channels, the first two axes are exchanged, because a recurrent layer may have the
+    # steps before the batch
     candidates = [*layouts(x), *([numpy.swapaxes(x, 0, 1)] if x.ndim > 2 else [])]
     for reordered in candidates:
         if _squeezed(reordered).shape == wanted:
@@ -166,38 +169,38 @@ def _orders(x: Array, shape: tuple[int, ...]) -> Iterator[Array]:
 
 
 def _squeezed(x: Array) -> Array:
-    """The array without its axes of length 1."""
+    """Returns the array without its axes of length 1."""
     return x.reshape([size for size in x.shape if size != 1])
 
 
 def _distance(actual: Array, expected: Array) -> float:
-    """The distance between two arrays of one shape that are not empty: their largest difference, divided by the largest
-    finite number of `expected`. The special cases are those of `apart`: 0 or infinite if `expected` has ints or bools,
-    and infinite where only one array has a NaN or an infinity."""
+    """Returns the distance between two arrays of the same shape that are not empty: their largest difference, divided
+    by the largest finite number of `expected`. If `expected` contains ints or bools, the distance is 0 or infinite. It
+    is also infinite if a NaN or an infinity in one array is not in the other."""
     if expected.dtype.kind in "iub":
         return 0.0 if (actual == expected).all() else math.inf
-    # float32 is compared as it is, because widening two large arrays takes longer than the rest; other floats as
-    # float64
+    # two float32 arrays are compared without conversion, because widening two large arrays would take longer than the
+    # comparison. Other floats are compared as float64
     a, b = (
         (actual, expected)
         if actual.dtype == expected.dtype == numpy.float32
         else (wide(actual), wide(expected))
     )
-    # NumPy would warn of inf - inf
+    # NumPy would warn about inf - inf
     with numpy.errstate(invalid="ignore"):
         off = numpy.abs(a - b)
         most = float(off.max())
-    # NaN where both have NaN, and equal infinities, are no difference
+    # two NaNs at the same position, and equal infinities, are not a difference
     if not math.isfinite(most):
         off[(a == b) | (numpy.isnan(a) & numpy.isnan(b))] = 0.0
         most = float(off.max())
     if not most or not math.isfinite(most):
         return most if most == 0.0 else math.inf
-    # if all expected values are 0, or none is finite, the difference itself
+    # if all expected values are 0, or none is finite, the difference is divided by 1
     sizes = numpy.abs(b)
     return most / (float(sizes[numpy.isfinite(sizes)].max(initial=0.0)) or 1.0)
 
 
 def wide(x: Array) -> Array:
-    """The array as complex128 if it is complex, and otherwise as float64."""
+    """Returns the array as complex128 if it is complex, and otherwise as float64."""
     return x.astype("complex128" if x.dtype.kind == "c" else "float64")

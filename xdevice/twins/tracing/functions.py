@@ -1,8 +1,9 @@
-"""Functions as models: which framework a function computes with, and which model it calls.
+"""Finds the framework with which a function computes, and the model that the function calls, so that functions can be
+compared like models.
 
-A plain function does not state which framework's tensors it takes. The values that it holds show it: tensors and models
-in its closure, in partials, in bound methods and in the globals that its code names, or else the frameworks among those
-globals.
+A plain function does not state which framework's tensors it accepts. The values that it contains show the framework:
+tensors and models in its closure, in partials, in bound methods and in the globals that its code names. If there are
+none, the frameworks among those globals show it.
 """
 
 from __future__ import annotations
@@ -32,25 +33,27 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 _MOST: Final = 5_000
-"""How many objects inside one function are searched at most."""
+"""The largest number of objects that are searched inside one function."""
 _OURS: Final = "xdevice"
-"""How the names of xdevice's own modules begin: their functions take tensors of any framework, so they do not show
-which framework is used."""
+"""The prefix of the names of xdevice's own packages. Their functions accept tensors of any framework, so they do not
+show which framework is used."""
 
 
 class Subject(NamedTuple):
     """A model to run, or a function that is compared like a model."""
 
     itself: Any
-    """The callable, which takes the inputs alone."""
+    """The model or function. It is called with only the inputs as arguments."""
     backend: Backend
     model: Any
-    """The model whose layers are traced: `itself`, or the one that the function calls. None if there is none or
-    several, or if its layers cannot be listed, as those of a linen module that is bound to no variables."""
+    """The model whose layers are traced: `itself`, or the model that the function calls. None if the function calls no
+    model or several models, or if the model's layers cannot be listed, like those of a linen module that is not bound
+    to variables."""
     models: tuple[Any, ...]
-    """All models of the backend that the function holds."""
+    """All models of the backend that the function contains."""
     tensor: Any
-    """A tensor that the function holds, on whose device it gets its inputs; None if it holds none."""
+    """A tensor that the function contains; None if it contains no tensor. The inputs are copied to the tensor's
+    device."""
 
     @property
     def is_function(self) -> bool:
@@ -59,16 +62,17 @@ class Subject(NamedTuple):
 
     @property
     def device(self) -> Device:
-        """The device on which the inputs are put: that of the model's first variable or of the function's tensor, or
-        the CPU if there is neither."""
+        """The device to which the inputs are copied: the device of the model's first variable or of the function's
+        tensor, or the CPU if there is neither a variable nor a tensor."""
         if self.model is not None:
             return next((device for _, device in self.backend.model_devices(self.model)), CPU)
         return CPU if self.tensor is None else self.backend.device_of(self.tensor)
 
     @property
     def has_channels_last(self) -> bool | None:
-        """Whether the model takes images with their channels last; None if that is not known. A function takes its
-        inputs as they are, so it has None, unless it is a method of the model or the model's compiled form."""
+        """Whether the model expects images with the channels last; None if this is not known. It is also None for a
+        function, whose inputs are passed unchanged, unless the function is a method of the model or the model's
+        compiled form."""
         owner = getattr(self.itself, "__self__", self.itself)
         if self.model is None or owner is not self.model:
             return None
@@ -76,8 +80,8 @@ class Subject(NamedTuple):
         return is_last
 
     def infer(self, tensors: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """Calls the model or function with these arguments, with all its models in evaluation mode, and returns its
-        result."""
+        """Calls the model or function with these arguments, with all its models in evaluation mode, and returns the
+        result. `named` are the keyword arguments."""
         if not self.is_function:
             return self.backend.infer(self.itself, tensors, **named)
         with ExitStack() as stack:
@@ -87,16 +91,16 @@ class Subject(NamedTuple):
 
 
 def name_of(x: Any) -> str:
-    """The name of a function, of the function inside a partial, or of a model's class."""
+    """Returns the name of a function, of the function inside a partial, or of a model's class."""
     while isinstance(x, partial):
         x = x.func
     return getattr(x, "__qualname__", type(x).__name__).replace("<locals>.", "")
 
 
 def is_function(x: object) -> bool:
-    """Whether `x` can be compared as a function: it is a callable that is not a model, a class or a tensor, or it is a
-    pair `(apply, parameters)`, such as users of haiku have."""
-    # a text cannot be the parameters
+    """Returns whether `x` can be compared as a function: it is a callable that is not a model, a class or a tensor, or
+    it is a pair `(apply, parameters)`, which is common in programs that use haiku."""
+    # a string cannot be the parameters
     if isinstance(x, tuple) and len(x) == 2:
         return not isinstance(x[1], str) and (is_function(x[0]) or hasattr(x[0], "apply"))
     if not callable(x) or isinstance(x, type):
@@ -112,7 +116,7 @@ def subject_of(
 
     Raises:
         NotATensorError: if `x` is neither a model nor a function; the message begins with `requirement`.
-        ArgumentError: if the function does not show which framework it takes, or shows several.
+        ArgumentError: if nothing in the function shows its framework, or if it refers to several frameworks.
     """
     if isinstance(x, Subject):
         return x
@@ -127,14 +131,14 @@ def subject_of(
     search = _ModelSearch(itself)
     backend = registry.load(search.framework())
     models = [model for model in search.models if owners.backend_of_model(model) is backend]
-    # NumPy's arrays may be among the tensors, besides those of the framework
+    # the tensors may include NumPy arrays in addition to those of the framework
     tensor = next((one for one in search.tensors if _owner_name(one) == backend.name), None)
     model = models[0] if len(models) == 1 and _has_layers(backend, models[0]) else None
     return Subject(itself, backend, model, tuple(models), tensor)
 
 
 def _has_layers(backend: Backend, model: Any) -> bool:
-    """Whether the layers of a model can be listed."""
+    """Returns whether the layers of a model can be listed."""
     try:
         list(backend.layers(model))
     except (UnsupportedError, NotBuiltError):
@@ -143,10 +147,10 @@ def _has_layers(backend: Backend, model: Any) -> bool:
 
 
 def _bound_to_parameters(pair: tuple[Any, Any]) -> Any:
-    """The pair `(apply, parameters)` as a function of the inputs alone. haiku's `apply` takes a random key after the
-    parameters, which gets None."""
+    """Returns a function of the inputs alone, made from the pair `(apply, parameters)`. haiku's `apply` expects a
+    random key after the parameters, for which None is passed."""
     function, parameters = pair
-    # `pair[0]` is the function, or an object such as `hk.transform(...)` that has it as a method
+    # `pair[0]` is the function itself, or an object such as `hk.transform(...)` with a method `apply`
     function = getattr(function, "apply", function)
     try:
         names = list(inspect.signature(function).parameters)
@@ -160,25 +164,27 @@ def _bound_to_parameters(pair: tuple[Any, Any]) -> Any:
 
 
 def _owner_name(x: object) -> str:
-    """The name of the backend that a tensor belongs to; "" for an object of no framework."""
+    """Returns the name of the backend to which a tensor belongs; "" for an object that belongs to no framework."""
     kind = registry.kind_of(type(x))
     return kind.backend.name if kind is not None else ""
 
 
 class _ModelSearch:
-    """Finds the models, the tensors and the frameworks among the values that a function holds."""
+    """Finds the models, the tensors and the frameworks among the values that a function contains."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
         self.models: list[Any] = []
         self.tensors: list[Any] = []
         self._mentioned: dict[str, None] = {}
-        """The names of the frameworks whose modules or functions the searched function mentions, in order."""
+        """The names of the frameworks whose modules or functions the searched function mentions, in the order in which
+        they are found; the values are not used."""
         self._search(function)
 
     def framework(self) -> str:
-        """The name of the framework that the function computes with: that of its tensors and models, or else one that
-        its code names. NumPy counts only if there is no other. Raises `ArgumentError` if there are several or none."""
+        """Returns the name of the framework with which the function computes: the framework of its tensors and models
+        or, if it contains none, the framework that its code mentions. NumPy is returned only if there is no other
+        framework. Raises `ArgumentError` if there are several frameworks or none."""
         owned = dict.fromkeys(_owner_name(x) for x in self.tensors)
         owned |= dict.fromkeys(
             owner.name for x in self.models if (owner := owners.backend_of_model(x)) is not None
@@ -188,7 +194,7 @@ class _ModelSearch:
             others = [name for name in names if name != "numpy"]
             if len(others) > 1:
                 raise ArgumentError(
-                    f"{name_of(self._function)} names {listed(others, 3)}, so its framework is unclear; pass a "
+                    f"{name_of(self._function)} refers to {listed(others, 3)}, so its framework is unclear; pass a "
                     f"function that uses only one framework"
                 )
             if others:
@@ -197,14 +203,15 @@ class _ModelSearch:
             return "numpy"
         raise ArgumentError(
             f"nothing in {name_of(self._function)}, {shown(self._function, 60)}, shows which framework it uses: it "
-            f"holds no tensor and no model, and names no framework; pass functools.partial(function, parameters), "
-            f"or a function that uses a framework, such as jax.numpy"
+            f"contains no tensor and no model, and refers to no framework; pass functools.partial(function, "
+            f"parameters), or a function that uses a framework, such as jax.numpy"
         )
 
     def _search(self, function: Any) -> None:
-        """Visits the function and the objects inside it, in the order of the code, up to `_MOST` of them."""
+        """Visits the function and the objects inside it, in the order of the code, until `_MOST` objects have been
+        visited."""
         visited: set[int] = set()
-        kept: list[Any] = []  # a freed object's id could be given to another
+        kept: list[Any] = []  # kept alive, because the id of a freed object could be reused
         waiting = [function]
         while waiting and len(kept) < _MOST:
             x = waiting.pop()
@@ -212,14 +219,13 @@ class _ModelSearch:
                 continue
             visited.add(id(x))
             kept.append(x)
-            # `_contents` also notes what `x` is; reversed, because the last one of `waiting` is
-            # searched next
+            # `_contents` also records `x` itself; reversed, because the last item of `waiting` is visited next
             waiting += reversed(list(self._contents(x)))
 
     def _contents(self, x: Any) -> Iterable[Any]:
-        """Adds `x` to the tensors, models or frameworks found if it is one of these, and returns the objects inside
-        `x` that must still be searched."""
-        # none of these holds a tensor or a model
+        """Records `x` if it is a tensor, a model or a module of a framework. Returns the objects inside `x` that must
+        still be searched."""
+        # an object of these types contains no tensor or model
         if x is None or isinstance(x, str | bytes | int | float | complex | CodeType | type):
             return ()
         kind = registry.kind_of(type(x))
@@ -239,26 +245,26 @@ class _ModelSearch:
         return self._contents_of_code(x)
 
     def _contents_of_code(self, x: Any) -> Iterable[Any]:
-        """The objects inside a function or another object. If `x` belongs to a framework, notes that framework, and
-        returns only the function that `x` wraps, if any."""
+        """Returns the objects inside a function or another object. If `x` belongs to a framework, records the
+        framework, and returns only the function that `x` wraps, if any."""
         if isinstance(x, partial):
             return [x.func, x.args, x.keywords]
         if isinstance(x, MethodType):
             return [x.__self__, x.__func__]
-        # the module of a framework's function names the framework; only a function that it has
-        # wrapped, as `jax.jit` does, is searched
+        # a framework's function is recorded by its module. Nothing inside it is searched except a function of the user
+        # that it wraps, as with `jax.jit`
         if self._note_framework(_module_of(x)):
             return [] if not hasattr(x, "__wrapped__") else [x.__wrapped__]
         if isinstance(x, FunctionType):
             return [*_values_used_by(x), x.__defaults__, x.__kwdefaults__]
-        # compilers and `functools.wraps` keep the wrapped function in this attribute
+        # compilers and `functools.wraps` store the wrapped function in this attribute
         if hasattr(x, "__wrapped__"):
             return [x.__wrapped__]
         return vars(x).values() if hasattr(x, "__dict__") else ()
 
     def _note_framework(self, module: str) -> bool:
-        """Notes the framework that a module belongs to, if any. Returns whether the module belongs to a framework or to
-        xdevice, so that nothing in it has to be searched."""
+        """Records the framework to which a module belongs, if any. `module` is the name of the module. Returns whether
+        the module belongs to a framework or to xdevice, so that nothing in it has to be searched."""
         root = module.partition(".")[0]
         name = frameworks.LIBRARIES.get(root) or next(
             (framework.name for framework in frameworks.KNOWN if root in framework.modules), ""
@@ -269,18 +275,19 @@ class _ModelSearch:
 
 
 def _module_of(x: Any) -> str:
-    """The name of the module that a function, or the class of a callable object, comes from; "" if unknown."""
+    """Returns the name of the module in which a function, or the class of a callable object, is defined; "" if it is
+    not known."""
     owner: Any = x if isinstance(x, FunctionType | BuiltinFunctionType) else type(x)
     if isinstance(x, BuiltinFunctionType) and not x.__module__:
-        # such as torch.tanh, which has no `__module__`; the class that it is bound to has one
+        # a function such as torch.tanh has no `__module__`, but the class to which it is bound has one
         owner = x.__self__ if isinstance(x.__self__, type) else type(x.__self__)
     return getattr(owner, "__module__", None) or ""
 
 
 def _values_used_by(function: FunctionType) -> Iterator[Any]:
-    """The values of a function's closure, and of the globals that its code names."""
+    """Yields the values in a function's closure, and the values of the globals that its code names."""
     for cell in function.__closure__ or ():
-        with suppress(ValueError):  # a variable that has no value yet
+        with suppress(ValueError):  # raised for a variable that has no value yet
             yield cell.cell_contents
     for name in _names_in(function.__code__):
         if name in function.__globals__:
@@ -288,7 +295,7 @@ def _values_used_by(function: FunctionType) -> Iterator[Any]:
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
-    """The names of globals and attributes in a function's code, and in the functions defined inside it."""
+    """Yields the names of globals and attributes in a function's code, and in the functions defined inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,12 +1,14 @@
 """Finds the first layer whose output differs between two runs of a model, or the gap where the difference arises.
 
-Layers are paired as `convert_state` pairs them, and the calls of a layer by their inputs, or else by their order. If
-two paired layers get different inputs, the cause lies in the gap before them, which has only functions and layers
-without parameters. If they give different outputs for the same input, the layer itself is the cause.
+Layers are paired in the same way as in `convert_state`. The calls of a layer are paired by their inputs or, if these do
+not decide, by their order. If two paired layers receive different inputs, the cause lies in the gap before them, which
+contains only functions and layers without parameters. If they return different outputs for the same input, the layer
+itself is the cause.
 
-Two runs of deep models are further apart than `assert_parity` allows for one operation, so a layer counts as different
-if its output is off by more than 1e-4 of its largest value (`distances`). A fault may begin below that, and grow. So
-the cause is assumed to be where the error grows most, up to the first layer that is different.
+In deep models, correct runs differ by more than `assert_parity` allows for a single operation. Therefore a layer is
+called different only if its output is off by more than 1e-4 of its largest value (`distances`). A fault may begin with
+a smaller error that grows later. Therefore the cause is assumed to be the step at which the error grows most, among the
+steps up to the first layer that is different.
 """
 
 from __future__ import annotations
@@ -33,46 +35,48 @@ if TYPE_CHECKING:
     Calls = Sequence[LayerCall]
 
 _ROUNDING: Final = 1 / 500
-"""In the search for the step where the error grows most, errors below this share of the limit count as rounding."""
+"""In the search for the step where the error grows most, errors below this share of the limit are treated as rounding
+errors."""
 _GRADIENTS: Final = 10
 """A gradient may be off by this many times the limit for outputs."""
 _LISTED: Final = 6
-"""How many calls in a gap a message names."""
+"""The largest number of calls in a gap that a message names."""
 
 
 class TracedRun(NamedTuple):
-    """One run of a model: the calls of its layers, and what it returned."""
+    """One run of a model: the calls of its layers, and the tensors that it returned."""
 
     owner: str
     """The name of the backend, such as `torch`."""
     calls: Calls
     outputs: Arrays
-    """The tensors that the model returned, with their channels on the axis where the other run has them."""
+    """The tensors that the model returned, with the channels moved to the same axis as in the other run."""
 
 
 class FirstDifference(NamedTuple):
     """The first place where two runs differ: a layer, or a gap between layers."""
 
     path: str
-    """The path, in the expected model, of the layer, or of the layer after the gap; empty for a gap at the end."""
+    """The path in the expected model of the layer, or of the layer after the gap; "" for a gap at the end of the
+    model."""
     text: str
-    """The place and the difference in words."""
+    """A description of the place and of the difference."""
     error: float
     """How far off the values are, as a share of the largest expected value; infinite if shapes, NaNs, infinities or
     whole numbers differ."""
     is_of_shapes: bool = False
-    """Whether the shapes differ, so that no values were compared."""
+    """Whether the shapes differ, in which case no values were compared."""
 
 
 class CallPair(NamedTuple):
-    """A call of a layer in one run, and the same call in the other."""
+    """A call of a layer in one run, and the corresponding call in the other run."""
 
     actual: LayerCall
     expected: LayerCall
 
 
 class _Step(NamedTuple):
-    """The inputs or the outputs of a layer's call, in both runs."""
+    """The inputs or the outputs of a call of a layer, in both runs."""
 
     calls: CallPair
     is_input: bool
@@ -88,17 +92,18 @@ class TwoRuns:
     ) -> None:
         self._actual, self._expected, self._pairs = actual, expected, pairs
         self.limit = distances.limit([x for call in expected.calls for x in call.outputs[:1]])
-        """The largest error of a layer that still counts as rounding, as a share of the largest value of its output."""
+        """The largest error of a layer that is still attributed to rounding, as a share of the largest value of the
+        layer's output."""
 
     def first_difference(self, *, strict: bool = False) -> FirstDifference | None:
-        """Finds the first place where the runs differ; returns None if they agree. With `strict`, for runs whose
-        outputs are known to differ, returns the place where the error grows most, however small the error is."""
+        """Returns the first place where the runs differ, or None if they agree. `strict` is for runs whose outputs are
+        known to differ: then the place where the error grows most is returned, however small the error is."""
         steps = []
         for step in self._steps():
             steps.append(step)
             if step.error is not None and step.error > self.limit:
-                break  # later errors follow from this one
-        # no step is off: only the outputs of the model may be
+                break  # later errors are consequences of this error
+        # no step exceeds the limit, but the outputs of the model may
         else:
             end = self._end_error()
             if not strict and (end is None or end <= self.limit):
@@ -107,15 +112,15 @@ class TwoRuns:
         return self._greatest_step(steps, [step.error for step in steps])
 
     def worst(self) -> float:
-        """The largest error of any layer's input or output, or of the models' outputs, as a share of the largest
-        expected value there; 0 if none can be compared."""
+        """Returns the largest error among the inputs and outputs of all layers and the outputs of the models, each as a
+        share of the largest expected value; 0 if nothing can be compared."""
         errors = [*(step.error for step in self._steps()), self._end_error()]
         return max((error for error in errors if error is not None), default=0.0)
 
     def first_gradient(self) -> FirstDifference | None:
-        """Finds, going backward from the loss, the first paired layer whose output gets different gradients in the two
-        runs; returns None if there is none."""
-        # what was compared before the layer at hand, going backward: its name ends the text of a difference
+        """Returns, in the order of the backward pass, the first paired layer whose output has different gradients in
+        the two runs; None if there is no such layer."""
+        # the layer that was compared last; the description of the difference ends with its name
         last_compared = "the loss"
         # from the last layer to the first, the order in which gradients are computed
         for calls, is_input, _ in reversed(list(self._steps())):
@@ -126,9 +131,9 @@ class TwoRuns:
             error = _error_of_first(*arrays)
             if error is not None and error > _GRADIENTS * self.limit:
                 text = (
-                    f"forward all layers agree; going backward, the first gradient that differs is that of the output "
-                    f"of {self._name(calls)}, which is {_error_text(error, *arrays)}; the cause lies between it "
-                    f"and {last_compared}"
+                    f"all layers agree in the forward pass; in the backward pass, the first gradient that differs is "
+                    f"that of the output of {self._name(calls)}, which is {_error_text(error, *arrays)}; the cause "
+                    f"lies between this layer and {last_compared}"
                 )
                 return FirstDifference(
                     calls.expected.path, text, error, _have_other_shapes(*arrays)
@@ -139,11 +144,11 @@ class TwoRuns:
     # the steps: pairing the calls of both runs, and the error of each pair
 
     def _steps(self) -> Iterator[_Step]:
-        """Yields for each call of a paired layer its inputs and then its outputs, in the order of the expected run.
-        Calls that only one run has are left out."""
+        """Yields two steps for each call of a paired layer, first its inputs and then its outputs, in the order of the
+        expected run. A call without a corresponding call in the other run is left out."""
         waiting: dict[str, list[LayerCall]] = {}
         for call in self._actual.calls:
-            # by path, the calls of the actual run that have no partner yet
+            # by path, the calls of the actual run that have not been paired yet
             waiting.setdefault(call.path, []).append(call)
         pairs = {theirs.path: (ours, theirs) for ours, theirs in self._pairs}
         for call in self._expected.calls:
@@ -153,18 +158,18 @@ class TwoRuns:
             candidates = waiting.get(our_layer.path)
             if not candidates:
                 continue
-            # the two runs may call a shared layer in different orders, so its inputs decide, or else the
-            # order
+            # the two runs may call a shared layer in different orders, so its calls are paired by their inputs or, if
+            # no inputs agree, by their order
             matching = (
                 index
                 for index, candidate in enumerate(candidates)
                 if self._first_arrays_agree(candidate.inputs, call.inputs)
             )
-            # a single candidate is taken whatever its input: a different input is a difference to report
+            # a single candidate is used whatever its input, because a different input is a difference to be reported
             calls = CallPair(
                 candidates.pop(next(matching, 0) if len(candidates) > 1 else 0), call
             )
-            # one model may pad the input in a layer of its own, and the other in the convolution
+            # one model may pad the input in a separate layer, and the other model in the convolution
             compare = error_of_padded if our_layer.kind == "conv" else error_of
             yield _Step(calls, True, _error_of_first(calls.actual.inputs, call.inputs, compare))
             # if only one of the two layers includes an activation, their outputs cannot be compared
@@ -178,43 +183,44 @@ class TwoRuns:
             )
 
     def _end_error(self) -> float | None:
-        """The largest distance between the outputs of the models; None if they return no tensors."""
+        """Returns the largest distance between the outputs of the models; None if they return no tensors."""
         return max(map(apart, self._actual.outputs, self._expected.outputs), default=None)
 
     def _first_arrays_agree(self, ours: Arrays, theirs: Arrays) -> bool:
-        """Whether the first arrays of both sides are equal within rounding; False if they cannot be compared."""
+        """Returns whether the first arrays of both sides are equal within rounding; False if they cannot be
+        compared."""
         error = _error_of_first(ours, theirs)
         return error is not None and error <= self.limit
 
     def _greatest_step(self, steps: list[_Step], errors: list[float | None]) -> FirstDifference:
-        """The difference at the step whose error exceeds the largest error before it by the greatest factor. `errors`
-        has an error for each of `steps`, and may have one more, that of the models' outputs; None where nothing could
-        be compared. If all are None, the last place is returned, with an error of 0."""
-        # `before` begins with a floor: from exact zeros to 1e-9 would otherwise be infinite growth
+        """Returns the difference at the step whose error exceeds the largest error before it by the greatest factor.
+        `errors` contains the error of each of `steps`, and may end with the error of the models' outputs. An error is
+        None if nothing could be compared. If all errors are None, the last place is returned, with an error of 0."""
+        # `before` begins with a minimum, because growth from exactly 0 to 1e-9 would otherwise be infinite
         before, most, number = self.limit * _ROUNDING, 0.0, len(errors) - 1
         for index, error in enumerate(errors):
             if error is None:
                 continue
             if error / before > most:
                 most, number = error / before, index
-            # the largest so far, because an error that shrinks and then grows again is not a new one
+            # the largest error so far, because an error that shrinks and grows again is not a new error
             before = max(before, error)
         error = errors[number] or 0.0
-        # inputs, and the models' outputs, are made by what comes before them: by a gap
+        # the inputs of a layer, and the models' outputs, are computed in the gap before them
         if number == len(steps) or steps[number].is_input:
             return self._difference_in_gap(
                 steps[:number], steps[number].calls if number < len(steps) else None, error
             )
         return self._difference_in_layer(steps[number].calls, error)
 
-    # the place of the difference, in words
+    # the description of the difference
 
     def _difference_in_layer(self, calls: CallPair, error: float) -> FirstDifference:
-        """The difference if a layer is the cause: the first inputs of its call agree, and its outputs are off by
-        `error`. Only the first inputs have been compared, because the others, such as a mask or an initial state, may
-        have no equal in the other framework; the text lists those that have none."""
+        """Returns the difference if a layer is the cause: the first inputs of its call agree, and its outputs are off
+        by `error`. Only the first inputs have been compared, because a further input, such as a mask or an initial
+        state, may have no equal in the other framework. The description lists the inputs without an equal."""
         far = _error_text(error, calls.actual.outputs, calls.expected.outputs)
-        # the further inputs that have no equal on the other side
+        # the further inputs that have no equal in the other run
         unmatched = [
             f"{x.dtype} {x.shape} of {run.owner}"
             for run, call, other_call in (
@@ -225,7 +231,7 @@ class TwoRuns:
             if not any(self._first_arrays_agree([x], [y]) for y in other_call.inputs)
         ]
         subject = (
-            f"its first input agrees, but not {' and '.join(unmatched)}, and"
+            f"its first input agrees, but there is no equal for {' and '.join(unmatched)}, and"
             if unmatched
             else "its inputs agree, but"
         )
@@ -236,8 +242,8 @@ class TwoRuns:
         return FirstDifference(calls.expected.path, text, error, other_shapes)
 
     def _settings(self, path: str) -> str:
-        """A text that names the settings in which the two layers of a pair differ, with both values; "" if there are
-        none. `path` is that of the expected model's layer."""
+        """Returns a phrase that names the settings in which the two layers of a pair differ, with both values; "" if
+        no setting differs. `path` is the path of the layer in the expected model."""
         ours, theirs = next(
             (
                 (our_layer.settings, their_layer.settings)
@@ -255,10 +261,11 @@ class TwoRuns:
     def _difference_in_gap(
         self, steps: list[_Step], behind: CallPair | None, error: float
     ) -> FirstDifference:
-        """The difference if its cause lies in a gap: after the last call of `steps`, and before the call `behind`, or
-        the end of the models if `behind` is None. `error` is how far off the values after the gap are. If calls in the
-        gap can be paired, the gap is narrowed down, or the layer of such a call is the cause."""
-        # `steps` may end with the input of `behind` itself
+        """Returns the difference if its cause lies in a gap. The gap begins after the last call of `steps` and ends
+        before the call `behind`, or at the end of the models if `behind` is None. `error` is how far off the values
+        after the gap are. If calls in the gap can be paired, the gap is narrowed, or the layer of such a call turns out
+        to be the cause."""
+        # `steps` may end with the input of `behind`
         earlier = [
             step.calls
             for step in steps
@@ -287,7 +294,7 @@ class TwoRuns:
         ours, theirs = self._suspected_calls(before, behind)
         return FirstDifference(
             path,
-            f"the first difference lies {start}: {value_in_words} is {far}; between them are "
+            f"the first difference lies {start}: {value_in_words} is {far}; in between, "
             f"{_listed(self._actual, ours)}, and {_listed(self._expected, theirs)}",
             error,
             _have_other_shapes(*arrays),
@@ -296,7 +303,8 @@ class TwoRuns:
     def _unpaired_calls(
         self, before: CallPair | None, behind: CallPair | None
     ) -> list[list[LayerCall]]:
-        """Two lists: the calls of unpaired layers in a gap, in the actual and in the expected run."""
+        """Returns two lists: the calls of unpaired layers in a gap, in the actual and in the expected run. The gap
+        begins after the calls `before`, and ends before the calls `behind`."""
         return [
             _calls_between(
                 run,
@@ -311,9 +319,9 @@ class TwoRuns:
     def _pair_by_class(
         self, before: CallPair | None, behind: CallPair | None
     ) -> list[CallPair]:
-        """Pairs of calls of unpaired layers in a gap, such as activations, if both runs call layers with the same
-        class names there in the same order; otherwise an empty list."""
-        # without case: it is `ReLU` for a layer, and `relu` for the activation of a Keras layer
+        """Returns pairs of calls of unpaired layers in a gap, such as activations, if both runs call layers with the
+        same class names in the same order there. Otherwise returns an empty list."""
+        # in lowercase, because a layer is called `ReLU`, and the activation of a Keras layer `relu`
         ours, theirs = self._unpaired_calls(before, behind)
         types = [[call.type.lower() for call in calls] for calls in (ours, theirs)]
         return list(map(CallPair, ours, theirs)) if types[0] == types[1] else []
@@ -321,8 +329,8 @@ class TwoRuns:
     def _suspected_calls(
         self, before: CallPair | None, behind: CallPair | None
     ) -> tuple[Calls, Calls]:
-        """The calls of both runs in a gap among which the cause must lie: those after the last two calls whose outputs
-        agree."""
+        """Returns, for each of the two runs, the calls in a gap among which the cause must lie: the calls after the
+        last two calls whose outputs agree."""
         ours, theirs = self._unpaired_calls(before, behind)
         their_calls: Calls = theirs
         for number, their_call in enumerate(theirs):
@@ -332,13 +340,13 @@ class TwoRuns:
                 if self._first_arrays_agree(our_call.outputs, their_call.outputs)
             )
             index = next(same, None)
-            # everything up to this pair of calls is right
+            # all calls up to this pair are right
             if index is not None:
                 ours, their_calls = ours[index + 1 :], theirs[number + 1 :]
         return ours, their_calls
 
     def _name(self, calls: CallPair) -> str:
-        """The name of a call of a layer; the names in both models if they differ."""
+        """Returns the name of a call of a layer, or the names in both models if they differ."""
         ours, theirs = map(name_of_call, calls)
         return (
             ours
@@ -348,18 +356,19 @@ class TwoRuns:
 
 
 def _error_of_first(ours: Arrays, theirs: Arrays, compare: Any = error_of) -> float | None:
-    """The distance between the first arrays of both sides, computed by `compare`; None if a side has no array, or if
-    the two cannot be compared."""
+    """Returns the distance between the first arrays of both sides, computed by `compare`; None if a side has no array,
+    or if the two arrays cannot be compared."""
     return compare(ours[0], theirs[0]) if ours and theirs else None
 
 
 def _calls_between(
     run: TracedRun, before: LayerCall | None, behind: LayerCall | None, paired: set[str]
 ) -> list[LayerCall]:
-    """The calls of a run between the calls `before` and `behind`, without those of layers whose paths are in `paired`.
-    None means the start or the end of the run. If no call lies between, because branches are called in a different
-    order, returns the call of an unpaired layer that made the input of `behind`, if there is one."""
-    # by identity: `==` would compare the arrays in the calls
+    """Returns the calls of a run between the calls `before` and `behind`, without those of layers whose paths are in
+    `paired`. `before` is None for the start of the run, and `behind` is None for its end. If there are no such calls,
+    because branches are called in a different order, returns the call of an unpaired layer whose output is the input of
+    `behind`, if there is one."""
+    # found by identity, because `==` would compare the arrays in the calls
     numbers = {id(call): number for number, call in enumerate(run.calls)}
     start = numbers[id(before)] + 1 if before else 0
     end = numbers[id(behind)] if behind else len(run.calls)
@@ -367,7 +376,7 @@ def _calls_between(
     if calls or behind is None or not behind.inputs:
         return calls
     (wanted,) = behind.inputs[:1]
-    # the last call before `behind` whose output is its input, number by number
+    # the last call before `behind` whose output equals the input of `behind`
     for call in reversed(run.calls[:end]):
         if (
             call.outputs
@@ -379,26 +388,26 @@ def _calls_between(
 
 
 def _listed(run: TracedRun, calls: Calls) -> str:
-    """The calls in a gap of one run, in words."""
+    """Returns a clause that names the calls in a gap of one run."""
     names = list(map(name_of_call, calls[:_LISTED]))
     if len(calls) > _LISTED:
         names.append(f"{len(calls) - _LISTED} more")
-    return f"in {run.owner} {', '.join(names) or 'functions only'}"
+    return f"{run.owner} calls {', '.join(names) or 'only functions'}"
 
 
 def _error_text(error: float, ours: Arrays, theirs: Arrays) -> str:
-    """An error in words: its size or, if it is infinite, the shapes of the first arrays if these differ; otherwise the
-    text says that NaN, an infinity or a whole number differs."""
+    """Returns a description of an error: its size or, if it is infinite, the reason. The reason is that the shapes of
+    the first arrays differ or, if they are equal, that NaN, an infinity or a whole number differs."""
     if math.isfinite(error):
         return f"off by {error:.2g} of its largest value"
     if not (ours and theirs):
-        return "something else"
+        return "different: one of the two runs has no tensors"
     if _have_other_shapes(ours, theirs):
         return f"of the shape {tuple(ours[0].shape)}, expected {tuple(theirs[0].shape)}"
     return "different: NaN, an infinity or a whole number differs"
 
 
 def _have_other_shapes(ours: Arrays, theirs: Arrays) -> bool:
-    """Whether the first arrays differ in shape. The same axes in another order count as the same shape, because such
-    arrays were compared."""
+    """Returns whether the first arrays differ in shape. Shapes with the same sizes in another order are treated as
+    equal, because such arrays were compared."""
     return bool(ours and theirs) and sorted(ours[0].shape) != sorted(theirs[0].shape)

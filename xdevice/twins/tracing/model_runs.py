@@ -1,5 +1,5 @@
-"""Runs models and functions on inputs of any framework, in evaluation mode, and traces the calls of their layers and
-the values that they record with `xdevice.parity.log`."""
+"""Runs models and functions in evaluation mode, on inputs of any framework. Traces the calls of their layers, and the
+values that they record with `xdevice.parity.log`."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
     Array = numpy.ndarray[Any, Any]
     Arrays = Mapping[int | str, Array]
-    """The inputs of a model, by their places among its arguments or by keyword."""
+    """The inputs of a model, by the index of the positional argument or by keyword."""
 
 _MOST = 300
-"""How many characters of a framework's error message are quoted."""
+"""The largest number of characters that are quoted from a framework's error message."""
 _CHANNELS = (1, 3, 4)
-"""The usual numbers of channels of an image that is given to a model."""
+"""The usual numbers of channels of the images that are passed to a model."""
 IMAGES = ("conv", "conv_transpose", "batch_norm", "prelu", "instance_norm", "group_norm")
-"""Kinds of layers that take images: an input with three axes to such a layer has an axis of channels, and is not a
-sequence."""
+"""The kinds of layers whose inputs are images: if the input of such a layer has three axes, it has an axis of channels,
+and is not a sequence."""
 
 
 @dataclass(frozen=True)
@@ -50,30 +50,30 @@ class ModelRun:
     backend: Backend
     trace: Trace
     result: Any
-    """The value that it returned, with tensors of its framework."""
+    """The value that the model or function returned, with tensors of its framework."""
     model: Any
-    """The model whose layers are traced; None if a function holds none, or if a compiler hides its layers."""
+    """The model whose layers are traced; None if a function contains no model, or if a compiler hides the layers."""
     subject: Subject
     """The model or function that was run."""
     arrays: Arrays
-    """The inputs that it was run on."""
+    """The inputs of the run."""
     log: Log | None = None
-    """The operations of the run; None if they were not kept."""
+    """The operations of the run; None if they were not recorded."""
 
     def again(self) -> ModelRun:
-        """Runs the model or function once more on the same inputs, uncompiled, and returns that run, with its
-        operations in `log`. Raises `UnsupportedError` if the backend cannot show operations."""
+        """Runs the model or function once more on the same inputs, without compiling it, and returns the new run, with
+        its operations in `log`. Raises `UnsupportedError` if the backend cannot record operations."""
         log = Log(self.backend.name)
         writer = LogWriter(self.backend, log)
-        # a block in which nothing is compiled, because a compiler would hide the operations
+        # in this block nothing is compiled, because a compiler would hide the operations
         with self.backend.operation_calls(writer.run, writer.leaf):
             run = _run_even_if_hidden(self.subject, self.arrays)
         return replace(run, log=log)
 
-    # cached, because it is asked for each output
+    # cached, because it is read for each output
     @cached_property
     def has_channels_last(self) -> bool | None:
-        """Whether the model takes images with their channels last; None if that is not known, as in
+        """Whether the model expects images with the channels last; None if this is not known. See
         `Subject.has_channels_last`."""
         return self.subject.has_channels_last
 
@@ -87,11 +87,12 @@ class ModelRun:
 
 
 def run_both(first: Any, second: Any, inputs: Any) -> tuple[ModelRun, ModelRun]:
-    """Runs two models or functions on the same inputs, and returns both runs. `inputs` has a form that `arrays_of`
-    takes, with the channels on the axis where `first` takes them; for `second`, they are moved to its axis."""
+    """Runs two models or functions on the same inputs, and returns both runs. `inputs` is in a form that `arrays_of`
+    accepts, with the channels on the axis that `first` expects. For `second`, the channels are moved to the axis that
+    `second` expects."""
     arrays = arrays_of(inputs)
     first_subject, second_subject = subject_of(first), subject_of(second)
-    # the first model runs before the inputs of the second are made, because the calls of its
+    # the first model runs before the inputs of the second model are prepared, because the calls of the first model's
     # layers show which inputs are images
     first_run = _run_even_if_hidden(first_subject, arrays)
     return first_run, _run_even_if_hidden(
@@ -100,10 +101,10 @@ def run_both(first: Any, second: Any, inputs: Any) -> tuple[ModelRun, ModelRun]:
 
 
 def arrays_of(inputs: Any) -> Arrays:
-    """Copies the inputs of a model to the host, and returns them as NumPy arrays. `inputs` is one tensor of any
-    framework, a tuple of tensors, which are the model's arguments, or a dict of its keyword arguments. Raises
+    """Copies the inputs of a model to the host, and returns them as NumPy arrays. `inputs` is a single tensor of any
+    framework, a tuple of tensors (the model's positional arguments), or a dict of keyword arguments. Raises
     `NotATensorError` for anything else, and `ArgumentError` for a dict with a key that is not a string."""
-    # the arguments by their names or numbers
+    # the arguments by their names or indices
     is_named = isinstance(inputs, Mapping)
     arguments = (
         inputs
@@ -114,7 +115,7 @@ def arrays_of(inputs: Any) -> Arrays:
     for name, x in arguments.items():
         if is_named and not isinstance(name, str):
             raise ArgumentError(
-                f"inputs= as a dict must have the names of the model's arguments as keys, got {shown(name)}"
+                f"the keys of a dict passed as inputs= must be the names of the model's arguments, got {shown(name)}"
             )
         owner = registry.kind_of(type(x))
         if owner is None or owner.kind != "tensor":
@@ -127,8 +128,9 @@ def arrays_of(inputs: Any) -> Arrays:
 
 
 def taken_by(second: Any, arrays: Arrays, first: ModelRun) -> Arrays:
-    """The inputs of the run `first` as the model or function `second` takes them: images have their channels on the
-    axis where `second` expects them. If the axis of either is not known, the inputs stay as they are."""
+    """Returns the inputs of the run `first` in the layout that the model or function `second` expects: the channels of
+    images are moved to the axis where `second` expects them. If the axis is not known for `first` or for `second`,
+    returns the inputs unchanged."""
     first_is_last, second_is_last = (
         first.has_channels_last,
         subject_of(second).has_channels_last,
@@ -142,29 +144,31 @@ def taken_by(second: Any, arrays: Arrays, first: ModelRun) -> Arrays:
 
 
 def _is_image(x: Array, first: ModelRun) -> bool:
-    """Whether an input is a batch of images, and not of sequences. An array of four axes or more counts as images. For
-    three axes, the kind of the layer that took the array in the run `first` decides; False if none took it."""
+    """Returns whether an input is a batch of images rather than of sequences. An array with four or more axes is
+    treated as images. An array with three axes is treated as images if the layer that received it in the run `first` is
+    of a kind in `IMAGES`; if no layer received it, returns False."""
     if x.ndim != 3:
         return x.ndim > 3
     kinds = {layer.path: layer.kind for layer in first.backend.layers(first.model)}
     for call in first.trace.calls:
         taken = call.inputs[0].shape if call.inputs else ()
-        # the first layer with parameters whose first input has three axes, of which the first two have the same
-        # lengths, got this array
+        # it is assumed that the array was passed to the first layer with parameters whose first input has three axes,
+        # the first two as long as the array's
         if call.path in kinds and len(taken) == 3 and taken[:2] == x.shape[:2]:
             return kinds[call.path] in IMAGES
     return False
 
 
 def message(error: BaseException) -> str:
-    """An error's message in one line, cut to `_MOST` characters, without the codes that color it on a terminal."""
+    """Returns an error's message as a single line of at most `_MOST` characters, without the codes that color it on a
+    terminal."""
     text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
     return text if len(text) <= _MOST else f"{text[:_MOST]} ..."
 
 
 def _where(error: BaseException, traced: Trace) -> str:
-    """The words that say in which layer, or after which layer, an error was raised."""
-    # the path that `Watch.run` has set on the error; "" is the model itself
+    """Returns a phrase that says in which layer, or after which layer, an error was raised."""
+    # the path that `Watch.run` has stored in the error; "" is the model itself
     path = getattr(error, layer_calls.FAILED, None)
     if path is not None:
         return f"in {path or 'itself'}"
@@ -172,23 +176,26 @@ def _where(error: BaseException, traced: Trace) -> str:
 
 
 def _channels_hint(arrays: Arrays, is_last: bool | None) -> str:
-    """A hint to be added to an error if an input looks like images whose channels are at the wrong end; otherwise "".
-    `is_last` says whether the model takes the channels last; None if that is not known."""
+    """Returns a hint to be added to an error message if an input looks like images with the channels on the wrong axis;
+    otherwise "". `is_last` says whether the model expects the channels last; None if this is not known."""
     if is_last is None:
         return ""
-    # the axis where the channels should not be, and the one where they should
+    # the axis where the channels should not be, and the axis where they should be
     wrong, right = (1, -1) if is_last else (-1, 1)
     for x in arrays.values():
         if x.ndim in (4, 5) and x.shape[wrong] in _CHANNELS and x.shape[right] not in _CHANNELS:
             came = "first" if is_last else "last"
-            return f"; {x.shape} looks like channels {came}; move this axis, or swap the two models"
+            return (
+                f"; {x.shape} looks like images with the channels {came}; move the axis of the channels, or swap the "
+                f"two models"
+            )
     return ""
 
 
 def _run_even_if_hidden(subject: Subject, arrays: Arrays) -> ModelRun:
-    """Runs a model or a function with `run`, and returns the run. If `run` raises `UnsupportedError`, because a
-    compiler hides the layers, runs it again without tracing layers; but raises the error if there is no model to
-    trace."""
+    """Runs a model or a function with `run`, and returns the run. If `run` raises `UnsupportedError` because a compiler
+    hides the layers, calls `run` again without tracing layers. If there is no model to trace, the error is not
+    caught."""
     try:
         return run(subject, arrays)
     except UnsupportedError:
@@ -203,15 +210,16 @@ def run(
     give: Callable[[Call, Any], Any] | None = None,
     has_layers: bool = True,
 ) -> ModelRun:
-    """Runs the model or function `x`, or a `Subject`, on copies of the inputs, and returns the run with its trace.
+    """Runs the model or function `x`, which may also be a `Subject`, on copies of the inputs, and returns the run with
+    its trace.
 
-    With `give`, the model continues with `give(call, result)` in place of the result of each call of a layer. If
-    `has_layers` is False, no layers are traced. Raises `ArgumentError` if the model fails on the inputs; the message
-    says in which layer. Raises `DTypeError` if the backend lacks the dtype of an input.
+    If `give` is not None, the result of each call of a layer is replaced by `give(call, result)`, with which the model
+    continues. If `has_layers` is False, no layers are traced. Raises `ArgumentError` if the model fails on the inputs;
+    the message says in which layer. Raises `DTypeError` if the backend does not support the dtype of an input.
     """
     subject = subject_of(x)
     backend, model = subject.backend, subject.model if has_layers else None
-    # before the run, because JAX would narrow float64 without an error
+    # checked before the run, because JAX would narrow float64 without an error
     for array in arrays.values():
         require_dtype(
             backend,
@@ -221,7 +229,7 @@ def run(
             place=subject.device,
         )
     tensors = {
-        # copies, because a model may write into its inputs, and the other model gets the same ones
+        # copies, because a model may write into its inputs, which are also the inputs of the other model
         name: backend.from_numpy(numpy.array(array, order="C"), subject.device)
         for name, array in arrays.items()
     }
@@ -232,17 +240,17 @@ def run(
         traced = stack.enter_context(trace_of(subject.itself, backend, model))
         try:
             result = subject.infer(() if named else tuple(tensors.values()), named)
-        # they have a message of their own, which needs no explanation
+        # the messages of these errors need no explanation
         except (XDeviceError, TimeoutError):
             raise
-        except Exception as error:  # each framework and layer raises errors of its own
+        except Exception as error:  # each framework and layer raises its own types of errors
             shapes = ", ".join(
                 f"{name} {x.shape}" if named else str(x.shape) for name, x in arrays.items()
             )
             kind = "function " if subject.is_function else ""
             raise ArgumentError(
                 f"a {kind}{name_of(subject.itself)} of {backend.name} failed {_where(error, traced)} on inputs= of the "
-                f"shape {shapes}; inputs= must have the layout that the first model, the source, takes"
+                f"shape {shapes}; inputs= must have the layout that the first model, the source, expects"
                 f"{_channels_hint(arrays, subject.has_channels_last)}: {type(error).__name__}: {message(error)}"
             ) from error
     return ModelRun(backend, traced, result, model, subject, arrays)

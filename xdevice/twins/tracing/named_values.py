@@ -1,5 +1,5 @@
-"""The values that a program names with `xdevice.parity.log`, for listeners in this process. `log` imports this module,
-so it must import little."""
+"""Passes the values that a program records with `xdevice.parity.log` to listeners in this process. `log` imports this
+module, so this module must import little."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     Listener = Callable[[str, object], None]
 
 listeners: Final[list[Listener]] = []
-"""The functions of the open blocks. `log` calls each with the name and the value, in the thread that calls `log`."""
+"""The listeners of the open blocks. `log` calls each listener with the name and the value, in the thread that calls
+`log`."""
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """A block in which `log`, in any thread, also calls `listener(name, value)`."""
-    # a list, because blocks may be nested, and the listener of each gets all values
+    """While the block is open, `log` also calls `listener(name, value)`, in whatever thread it is called."""
+    # blocks may be nested, and the listener of each block receives all values
     listeners.append(listener)
     try:
         yield

@@ -1,12 +1,12 @@
-"""Records the operations that a program runs, and finds the first of them at which two programs differ.
+"""Records the operations that a program runs, and finds the first operation at which two programs differ.
 
-Two frameworks compute the same value with different operations: a softmax is one call here and four there. So
-operations are not paired by their names, but by the numbers that they return. An operation is right if the other
-program has computed the same numbers, in any order of axes, or if an operation that uses its output is right. The two
-programs part (begin to differ) at the first operation that is not right and leads to the program's results: all its
-inputs are right.
+Two frameworks compute the same value with different operations: a softmax may be one call in one framework, and four
+calls in another. Therefore operations are not paired by their names, but by the numbers that they return. An operation
+is right if the other program has computed the same numbers, in any order of axes, or if an operation that uses its
+output is right. The two programs part (begin to differ) at the first operation that leads to the program's results and
+is not right, although all its inputs are right.
 
-The numbers also show which operation uses which output, so views and writes in place need no rules.
+The numbers also show which operation uses which output, so views and writes in place need no special rules.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 _MOST: Final = 20_000
-"""How many operations are kept at most; a program may run more."""
+"""The largest number of operations that a log records. A program may run more operations."""
 _MOST_BYTES: Final = 1 << 30
-"""With this many bytes of arrays the log is full: no further operations are kept."""
+"""A log that contains this many bytes of arrays is full, and records no further operations."""
 _ALIKE: Final = 1e-2
-"""Only arrays whose norms differ by at most this share are compared."""
+"""Two arrays are compared only if their norms differ by at most this share."""
 _ROUNDING: Final = 1 / 500
-"""Errors below this share of the limit count as rounding when their growth is measured."""
+"""When the growth of errors is measured, errors below this share of the limit are treated as rounding errors."""
 _SHARES: Final = (1.0, 0.1, 0.01)
-"""The limits at which operations are judged, as shares of the usual limit: a fault may be small where it begins."""
+"""The limits at which operations are judged, as shares of the usual limit. There are smaller limits, because a fault
+may be small where it begins."""
 _STANDARD: Final = sysconfig.get_paths()["stdlib"]
 """The folder of Python's standard library."""
 _FRAMES: Final = frozenset(
@@ -56,7 +57,7 @@ _FRAMES: Final = frozenset(
         "optax",
     }
 )
-"""The packages whose lines do not count as the program's."""
+"""The packages whose lines are not treated as lines of the program."""
 
 
 class Operation(NamedTuple):
@@ -64,12 +65,12 @@ class Operation(NamedTuple):
     operation."""
 
     name: str
-    """The name that the framework has for it."""
+    """The framework's name of the operation."""
     line: str
-    """The program's line, such as `/home/ann/train.py:41`; empty if there is none."""
+    """The line of the program that runs the operation, such as `/home/ann/train.py:41`; "" if it is not known."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    """`inputs` and `outputs` are the keys (`Log.key`) of the tensors that it took and returned."""
+    """`inputs` and `outputs` are the keys (`Log.key`) of the tensors that the operation received and returned."""
     is_backward: bool = False
 
     def __str__(self) -> str:
@@ -78,16 +79,16 @@ class Operation(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """The gradient of a parameter, or of an input, that a program has computed."""
+    """The gradient of a parameter or of an input that a program has computed."""
 
     name: str
     value: str
     gradient: str
-    """`value` and `gradient` are the keys of the tensor and of its gradient."""
+    """`value` and `gradient` are the keys (`Log.key`) of the tensor and of its gradient."""
 
 
 class Log:
-    """The operations of a program, in order, and the numbers that they took and returned."""
+    """The operations of a program, in order, with the tensors that they received and returned."""
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
@@ -96,9 +97,10 @@ class Log:
         self.roots: list[str] = []
         """The keys of the program's results: the values that it has recorded, or the outputs of a run."""
         self.arrays: dict[str, Array] = {}
-        """The arrays by their keys, each once."""
+        """The arrays by their keys; equal arrays are stored once."""
         self.is_full = False
-        """Whether the log has as many operations or bytes as it may have, so that no more are kept."""
+        """Whether the log has reached its largest number of operations or bytes. A full log records no more
+        operations."""
         self._bytes = 0
 
     def add(self, operation: Operation) -> None:
@@ -107,11 +109,12 @@ class Log:
         self.is_full = len(self.operations) >= _MOST or self._bytes >= _MOST_BYTES
 
     def results(self) -> list[str]:
-        """The keys of the program's results: `roots`, or else the losses from which the program ran backward, or else
-        the outputs of its last operation. Empty if the log has no operation."""
+        """Returns the keys of the program's results. These are `roots` or, if there are none, the losses from which the
+        program ran the backward pass or, if there are none either, the outputs of its last operation. Empty if the log
+        contains no operation."""
         if self.roots or not self.operations:
             return self.roots
-        # the operation right before a backward pass has computed the loss
+        # the operation directly before a backward pass has computed the loss
         neighbors = zip(self.operations, self.operations[1:], strict=False)
         losses = [
             operation
@@ -123,20 +126,20 @@ class Log:
         ]
 
     def key(self, array: Array) -> str:
-        """Keeps a copy of an array, and returns its key. Arrays of the same dtype, shape and numbers have the same
-        key, and only one copy is kept of them."""
-        # bfloat16 and 8-bit floats, which NumPy itself cannot compute with
+        """Stores a copy of an array, and returns its key. Arrays with the same dtype, shape and numbers have the same
+        key, and are stored only once."""
+        # converts bfloat16 and 8-bit floats, with which NumPy itself cannot compute
         if array.dtype.kind not in "biufc":
             array = array.astype("float32")
         shape = array.shape
-        # reshaped, because `ascontiguousarray` gives an array without axes one axis
+        # reshaped, because `ascontiguousarray` adds an axis to an array without axes
         array = numpy.ascontiguousarray(array).reshape(shape)
-        # a hash of the bytes, so that finding equal arrays among thousands is one look-up. NumPy cannot view an array
-        # without axes as bytes, so these are copied
+        # a hash of the bytes, so that an equal array is found among thousands with a single look-up. NumPy cannot view
+        # an array without axes as bytes, so `tobytes` copies it
         key = hashlib.blake2b(
             array.view("uint8").data if array.ndim else array.tobytes(), digest_size=12
         ).hexdigest()
-        # the same bytes with another shape or dtype are another array
+        # the key includes the shape and dtype, because arrays with the same bytes may differ in these
         key = f"{key}{array.shape}{array.dtype}"
         if key not in self.arrays:
             # a copy, because the program may write into its array later
@@ -146,18 +149,18 @@ class Log:
 
 
 class LogWriter:
-    """Keeps the operations of a program in a log. `Backend.operation_calls` calls its methods `run` and `leaf`."""
+    """Records the operations of a program in a log. `Backend.operation_calls` calls its methods `run` and `leaf`."""
 
     def __init__(self, backend: Backend, log: Log) -> None:
         self._backend, self._log = backend, log
         self._is_inside = False
-        """Whether an operation is running, or a tensor is being read, so that operations called meanwhile are not
-        kept."""
-        # the tensor is kept too, because another one could get its id if it were freed
+        """Whether an operation is running or a tensor is being read. Operations that are called meanwhile are not
+        recorded."""
+        # the tensor is stored too, because its id could be reused if it were freed
         self._names: dict[int, tuple[str, Any]] = {}
-        """For each parameter of the program's models, by the id of the tensor, its name and the tensor."""
+        """Maps the id of each parameter of the program's models to the name of the parameter and the tensor."""
         self._users: dict[str, list[int]] = {}
-        """Maps a tensor's key to the indices of the operations that took the tensor."""
+        """Maps a tensor's key to the indices of the operations that received the tensor as an input."""
         self._gradients: dict[int, list[str]] = {}
         """Maps an operation's index to the keys of the gradients that reached its outputs."""
 
@@ -169,16 +172,17 @@ class LogWriter:
         follow: Any = None,
         is_backward: bool = False,
     ) -> Any:
-        """Returns the result of `go()`, and keeps the call as an operation of this name, unless the call is made inside
-        another operation or returns no tensors with numbers, or the log is full.
+        """Returns the result of `go()`, and records the call as an operation with the given name. The call is not
+        recorded if it is made inside another operation, if it returns no tensors with numbers, or if the log is full.
 
-        `follow(result, put)`, if given, returns the result with hooks that call `put(number, gradient)` for each
-        gradient that reaches one of its tensors; `number` is the index of the tensor in the result, counted from 0.
+        If `follow` is not None, `follow(result, put)` returns the result with hooks that call `put(number, gradient)`
+        for each gradient that reaches one of its tensors. `number` is the index of the tensor in the result, counted
+        from 0.
         """
-        # an operation that another one calls is part of it: a softmax is one call of the program
+        # an operation that another operation calls is part of the latter: a softmax is a single call of the program
         if self._is_inside or self._log.is_full:
             return go()
-        # the keys before the call, because it may write into its arguments
+        # the keys are computed before the call, because the call may write into its arguments
         inputs = self._keys(arguments)
         self._is_inside = True
         try:
@@ -187,23 +191,23 @@ class LogWriter:
             self._is_inside = False
         keys = self._all_keys(result)
         outputs = tuple(filter(None, keys))
-        # a call that returns no tensor, but a shape, for example, is no operation
+        # a call that returns no tensors but, for example, a shape is not recorded
         if not outputs:
             return result
         self._add(Operation(name, program_line(), inputs, outputs, is_backward))
         return result if follow is None else self._with_gradients_followed(result, follow, keys)
 
     def name_tensors(self, names: Iterable[tuple[str, Any]]) -> None:
-        """Stores the names that tensors have in a model; `names` are pairs of a name and a tensor."""
+        """Stores the names of a model's tensors. `names` are pairs of a name and a tensor."""
         for name, x in names:
             self._names[id(x)] = name, x
 
     def leaf(self, x: Any, gradient: Any, name: str = "") -> None:
-        """Keeps the gradient of the tensor `x`, which the program has computed. `name` is the framework's own name for
-        `x`; "" if it has none."""
+        """Records the gradient of the tensor `x` that the program has computed. `name` is the framework's own name for
+        `x`; "" if there is no such name."""
         if self._log.is_full:
             return
-        # the key of each of the two; "" if it has no numbers, as a sparse gradient
+        # the keys of the tensor and of the gradient; "" for one without numbers, such as a sparse gradient
         (value_key, *_), (gradient_key, *_) = (
             self._keys(x) or ("",),
             self._keys(gradient) or ("",),
@@ -212,37 +216,37 @@ class LogWriter:
             return
         name, _ = self._names.get(id(x), (name, x))
         if not name:
-            # a tensor without a name is described by the first operation that took it
+            # a tensor without a name is described by the first operation that received it
             user = next(iter(self._users.get(value_key, [])), None)
             taker = f" of {self._log.operations[user]}" if user is not None else ""
             name = f"input{taker}, {self._log.arrays[value_key].shape}"
         self._log.gradients.append(Gradient(name, value_key, gradient_key))
 
     def add_roots(self, name: str, value: object) -> None:
-        """Adds the tensors in a value, which the program records with `xdevice.parity.log` under this name, to the
-        program's results (`Log.roots`)."""
+        """Adds the tensors in a value to the program's results (`Log.roots`). `name` is the name under which the
+        program records the value with `xdevice.parity.log`; it is not used."""
         if not self._log.is_full:
             self._log.roots += self._keys(value)
 
     def _add(self, operation: Operation) -> None:
-        """Adds an operation to the log, and to the users of the tensors that it took."""
+        """Adds an operation to the log, and to the users of its input tensors."""
         for key in operation.inputs:
             self._users.setdefault(key, []).append(len(self._log.operations))
         self._log.add(operation)
 
     def _with_gradients_followed(self, result: Any, follow: Any, keys: list[str]) -> Any:
-        """Returns `follow(result, put)`, as `run` describes it: the result of the last operation, with hooks that keep
-        each gradient that reaches one of its outputs as an operation of its own. `keys` are the keys of all tensors in
-        the result (`_all_keys`)."""
+        """Returns `follow(result, put)`, which `run` describes: the result of the last operation, with hooks that
+        record each gradient that reaches one of its outputs as a separate operation. `keys` are the keys of all tensors
+        in the result, as `_all_keys` returns them."""
         last = len(self._log.operations) - 1
         operation = self._log.operations[last]
 
         def put(number: int, gradient: Any) -> None:
-            """Keeps the gradient of the output with this index as an operation."""
+            """Records the gradient of the output with this index as an operation."""
             # an output without numbers has no key, and its users are not known
             if self._log.is_full or not keys[number]:
                 return
-            # an output's gradient is computed from the gradients of the operations that took the output
+            # an output's gradient is computed from the gradients of the operations that received the output
             users = self._users.get(keys[number], [])
             inputs = tuple(key for user in users for key in self._gradients.get(user, []))
             outputs = self._keys(gradient)
@@ -252,13 +256,13 @@ class LogWriter:
         return follow(result, put)
 
     def _keys(self, value: Any) -> tuple[str, ...]:
-        """Keeps the tensors in a value that have numbers, and returns their keys."""
+        """Stores the tensors in a value that have numbers, and returns their keys."""
         return tuple(filter(None, self._all_keys(value)))
 
     def _all_keys(self, value: Any) -> list[str]:
-        """Keeps the tensors in a value that have numbers, and returns the keys of all its tensors: "" for one without
-        numbers."""
-        # reading a tensor runs operations of the framework, which are not the program's
+        """Stores the tensors in a value that have numbers, and returns the keys of all its tensors. The key of a tensor
+        without numbers is ""."""
+        # reading a tensor runs operations of the framework that are not operations of the program
         self._is_inside, before = True, self._is_inside
         try:
             return list(self._read(layer_calls.tensors(self._backend, value)))
@@ -266,9 +270,9 @@ class LogWriter:
             self._is_inside = before
 
     def _read(self, tensors: Iterable[Any]) -> Iterator[str]:
-        """Keeps the tensors as NumPy arrays, and yields their keys: "" for one without numbers."""
+        """Stores the tensors as NumPy arrays, and yields their keys. The key of a tensor without numbers is ""."""
         for x in tensors:
-            # such as handles of variables and sparse tensors, which cannot be read
+            # the key stays "" for handles of variables, sparse tensors and others that cannot be read
             key = ""
             with suppress(UnsupportedError):
                 array = x if isinstance(x, numpy.ndarray) else self._backend.to_numpy(x)
@@ -277,15 +281,15 @@ class LogWriter:
 
 
 def program_line() -> str:
-    """The innermost line of the running code that belongs neither to a framework, nor to the standard library, nor to
-    xdevice, such as `/home/ann/train.py:41`. A line of an installed package is taken only if there is no other; "" if
-    there is none."""
+    """Returns the innermost line of the running code that does not belong to a framework, to the standard library or to
+    xdevice, such as `/home/ann/train.py:41`. A line of an installed package is returned only if there is no line of the
+    user's own code. Returns "" if there is no line at all."""
     frame: FrameType | None = sys._getframe(1)
     installed = ""
     while frame is not None:
         root = (frame.f_globals.get("__name__") or "").partition(".")[0]
         file = frame.f_code.co_filename
-        # code whose file begins with "<" has no file, such as that which `exec` runs
+        # a file name that begins with "<" means that the code is not in a file; `exec`, for example, runs such code
         is_program = (
             root not in _FRAMES
             and not root.startswith("xdevice_")
@@ -294,7 +298,7 @@ def program_line() -> str:
         # the user's own code
         if is_program and "site-packages" not in file:
             return f"{os.path.abspath(file)}:{frame.f_lineno}"
-        # an installed package that is no framework: its innermost line, if none is the user's
+        # the innermost line of an installed package that is not a framework, used if there is no line of the user's
         if is_program and not installed:
             installed = f"{file}:{frame.f_lineno}"
         frame = frame.f_back
@@ -305,16 +309,16 @@ def program_line() -> str:
 
 
 class Errors(NamedTuple):
-    """How far an array is from the one that it should equal."""
+    """Measures of how far an array is from the expected array."""
 
     abs: float
     """The largest error of an element."""
     rel: float
-    """The largest error of an element, as a share of that element."""
+    """The largest error of an element, as a share of the expected element."""
     share: float
-    """The largest error of an element, as a share of the largest element."""
+    """The largest error of an element, as a share of the largest expected element."""
     cosine: float
-    """The cosine of the angle between the two arrays as vectors: 1 if they have the same direction."""
+    """The cosine of the angle between the two arrays, read as vectors: 1 if they have the same direction."""
     within: float
     """The share of the elements that are within the tolerance of `assert_parity` for float32."""
 
@@ -329,17 +333,18 @@ class Parting(NamedTuple):
     """The first operation of each program at which the two differ."""
 
     actual: Operation | None
-    """None if all operations of the actual program are right: then it lacks an operation of the expected program."""
+    """None if all operations of the actual program are right; then the actual program lacks an operation of the
+    expected program."""
     expected: Operation | None
-    """None if all operations of the expected program are right: then the actual program has an additional
+    """None if all operations of the expected program are right; then the actual program has an additional
     operation."""
     closest: tuple[Operation, Operation] | None
-    """The pair of operations whose outputs are closest, of all pairs of `actual` or `expected` with a wrong operation
-    of the other program; None if there is no such pair with outputs of one size."""
+    """The pair of operations whose outputs are closest, among all pairs that consist of `actual` or `expected` and a
+    wrong operation of the other program. None if in no such pair the outputs have the same size."""
     errors: Errors | None
     """How far the outputs of `closest` are apart; None if `closest` is None."""
     share: float
-    """The limit at which the two were judged, as a share of the usual limit: one of `_SHARES`."""
+    """The limit at which the operations were judged, as a share of the usual limit; one of `_SHARES`."""
 
 
 class TwoPrograms:
@@ -348,19 +353,19 @@ class TwoPrograms:
     def __init__(self, actual: Log, expected: Log) -> None:
         self.actual, self.expected = actual, expected
         self.judges = Judge(actual, expected), Judge(expected, actual)
-        """The judges of the actual program's operations and of the expected program's."""
+        """The judges of the actual program's operations and of the expected program's operations."""
         self.limit = distances.OFF["float32"]
-        """The usual limit: an output further off than this share of its largest number is wrong."""
+        """The usual limit: an output is wrong if it is off by more than this share of its largest number."""
 
     def part(self, is_backward: bool = False) -> Parting | None:
-        """Returns the first operation of each program that is not right; None if all are right. With `is_backward`,
-        considers the gradients instead of the operations of the forward pass. Only operations that lead to the
-        program's results count, or all if none does. Tries several limits, and takes the one at whose operations the
-        error grows most."""
+        """Returns the first operation of each program that is not right; None if all operations are right. With
+        `is_backward`, considers the gradients instead of the operations of the forward pass. Only operations that lead
+        to the program's results are considered, or all operations if none does. Several limits are tried; the result is
+        for the limit at which the error grows most in the operations that are not right."""
         best, most_growth = None, 0.0
         for share in _SHARES:
             limit = self.limit * share
-            # each side is judged by the numbers of the other
+            # the operations of each program are judged by the numbers of the other program
             actual, expected = (judge.first(limit, is_backward) for judge in self.judges)
             sides = [
                 (judge, operation)
@@ -368,25 +373,25 @@ class TwoPrograms:
                 if operation is not None
             ]
             growth = max((judge.growth(operation) for judge, operation in sides), default=0.0)
-            # at a smaller limit, an operation without a counterpart may be wrong only because those behind
-            # it are off by rounding
+            # at a smaller limit, an operation without a counterpart may be called wrong only because later operations
+            # are off by rounding
             if best is not None and not any(
                 judge.is_close(operation) for judge, operation in sides
             ):
                 continue
-            # a fault may begin as small as rounding is, so the limit with the greatest growth is taken
+            # a fault may be as small as a rounding error where it begins, so the limit with the greatest growth is used
             if growth > most_growth:
                 closest = self._closest_pair(actual, expected, limit)
                 best, most_growth = Parting(actual, expected, *closest, share), growth
         return best
 
     def gradients(self) -> list[tuple[str, Errors | None]]:
-        """Returns a pair for each gradient of the expected program, in the order of its backward pass: the name of the
-        tensor that it belongs to, and the errors of the actual program's gradient of the same tensor. Tensors are the
-        same if they have the same numbers; if no tensor of the actual program has these numbers, its closest gradient
-        is taken. The second item is None if the actual program has no gradient of this size."""
-        # all gradients of the actual program: those of outputs, and those of parameters and
-        # inputs
+        """Returns a pair for each gradient of the expected program, in the order of its backward pass. The first item
+        is the name of the tensor to which the gradient belongs. The second contains the errors of the actual program's
+        gradient of the same tensor, or is None if the actual program has no gradient of this size. Two tensors are
+        treated as the same if they have the same numbers. If no tensor of the actual program has the same numbers, its
+        closest gradient is used."""
+        # all gradients of the actual program: those of outputs, and those of parameters and inputs
         all_ours = [
             key for ours in self.actual.operations if ours.is_backward for key in ours.outputs
         ]
@@ -416,8 +421,8 @@ class TwoPrograms:
         return rows
 
     def _is_same(self, key: str, value: Array) -> bool:
-        """Whether the actual program's tensor of this key has the numbers of `value`, in any order of axes. Numbers
-        that may be equal by chance, such as zeros, do not count."""
+        """Returns whether the actual program's tensor with this key has the same numbers as `value`, in any order of
+        axes. Returns False for numbers that may be equal by chance, such as zeros."""
         ours = self.actual.arrays[key]
         return _is_distinctive(value) and any(
             distances.apart(reordered, value) <= self.limit
@@ -427,13 +432,11 @@ class TwoPrograms:
     def _closest_pair(
         self, our_first: Operation | None, their_first: Operation | None, limit: float
     ) -> tuple[tuple[Operation, Operation] | None, Errors | None]:
-        """Returns the values of `Parting.closest` and `Parting.errors`, given the first wrong operation of the actual
-        program (`our_first`) and of the expected program (`their_first`). Both are None if one of the programs has
-        none."""
+        """Returns the values of `Parting.closest` and `Parting.errors`. `our_first` is the first wrong operation of the
+        actual program, and `their_first` that of the expected program. If either is None, both values are None."""
         if our_first is None or their_first is None:
             return None, None
-        # the first wrong operation of one side may correspond to any wrong operation of the
-        # other
+        # the first wrong operation of one program may correspond to any wrong operation of the other program
         our_wrong, their_wrong = (judge.wrong(limit) for judge in self.judges)
         pairs = [(ours, their_first) for ours in our_wrong] + [
             (our_first, theirs) for theirs in their_wrong
@@ -451,16 +454,16 @@ class TwoPrograms:
 
 
 def errors(actual: Array, expected: Array) -> Errors:
-    """Returns how far an array is from the expected one, which has the same shape. The errors of two empty arrays are
+    """Returns how far an array is from the expected array, which has the same shape. The errors of two empty arrays are
     0, and their cosine is 1."""
     ours, theirs = distances.wide(actual), distances.wide(expected)
     off, size = numpy.abs(ours - theirs), numpy.abs(theirs)
     with numpy.errstate(all="ignore"):
-        # an error where 0 is expected has no relative size, and counts as infinite
+        # where 0 is expected, the relative error is infinite
         rel = float(numpy.nanmax(numpy.where(off > 0, off / size, 0.0), initial=0.0))
         norms = numpy.linalg.norm(ours) * numpy.linalg.norm(theirs)
         cosine = float(numpy.vdot(ours, theirs).real / norms) if norms else float(not off.any())
-    # only for the report: the tolerance of `assert_parity` for float32, which users know
+    # only for the report: the tolerance of `assert_parity` for float32, with which users are familiar
     allowed = 1e-5 * size + 1e-6 * max(1.0, float(size.max(initial=0.0)))
     most = float(off.max(initial=0.0))
     return Errors(
@@ -481,15 +484,15 @@ class Judge:
         self._distances: dict[str, float] = {}
         """Maps a tensor's key to the distance between the tensor and the closest tensor of the other program."""
         self._right: dict[float, list[bool]] = {}
-        """Maps each limit to a list that says whether each operation is right."""
+        """Maps each limit to a list that says of each operation whether it is right."""
         self._makers: dict[str, int] = {
             key: n for n, operation in enumerate(log.operations) for key in operation.outputs
         }
         """Maps a tensor's key to the index of the last operation that returned the tensor."""
 
     def first(self, limit: float, is_backward: bool) -> Operation | None:
-        """The first operation that is not right, among those that lead to the program's results; None if all are right.
-        With `is_backward`, considers the gradients instead of the operations of the forward pass."""
+        """Returns the first operation that is not right, among those that lead to the program's results; None if they
+        are all right. With `is_backward`, considers the gradients instead of the operations of the forward pass."""
         right, leads = self._right_operations(limit), self._leads_to_results(is_backward)
         for number, operation in enumerate(self._log.operations):
             if operation.is_backward == is_backward and leads[number] and not right[number]:
@@ -497,15 +500,15 @@ class Judge:
         return None
 
     def is_close(self, operation: Operation) -> bool:
-        """Whether the other program has a tensor that is close to an output of the operation, so that it may be the
+        """Returns whether the other program has a tensor that is close to an output of the operation, and so may be the
         same output with an error."""
         return any(
             numpy.isfinite(self._distance(key)) for key in self._distinctive_outputs(operation)
         )
 
     def growth(self, operation: Operation) -> float:
-        """How many times larger the error of an operation is than the largest error of its inputs. Inputs without a
-        close tensor in the other program are not counted."""
+        """Returns how many times as large as the largest error of its inputs the error of an operation is. Inputs
+        without a close tensor in the other program are ignored."""
         taken = (
             self._distance(key)
             for key in operation.inputs
@@ -515,12 +518,12 @@ class Judge:
         error = max(
             (self._distance(key) for key in self._distinctive_outputs(operation)), default=0.0
         )
-        # arrays further apart than `_ALIKE` are not compared, so larger errors count as that; and inputs that are
-        # equal, or have only rounding errors, count as having that much
+        # an error is at most `_ALIKE`, because arrays that are further apart are not compared. The error of the inputs
+        # is at least a rounding error, even if they are equal
         return min(error, _ALIKE) / max(before, distances.OFF["float32"] * _ROUNDING)
 
     def wrong(self, limit: float) -> list[Operation]:
-        """All operations that are not right, in order."""
+        """Returns all operations that are not right, in order."""
         right = self._right_operations(limit)
         return [
             operation
@@ -529,17 +532,17 @@ class Judge:
         ]
 
     def is_right(self, key: str, limit: float) -> bool:
-        """Whether the tensor of this key is right: the other program has computed it too, the operation that returned
-        it is right, or its numbers are not distinctive (`_is_distinctive`)."""
+        """Returns whether the tensor with this key is right. It is right if the other program has computed it too, if
+        the operation that returned it is right, or if its numbers are not distinctive (`_is_distinctive`)."""
         maker = self._makers.get(key)
         if not _is_distinctive(self._log.arrays.get(key)) or self._distance(key) <= limit:
             return True
         return maker is not None and self._right_operations(limit)[maker]
 
     def _right_operations(self, limit: float) -> list[bool]:
-        """Returns for each operation whether it is right: one of its outputs is within the limit of a tensor of the
-        other program, or an operation that takes an output is right, or it has no distinctive output
-        (`_is_distinctive`)."""
+        """Returns a list that says of each operation whether it is right. An operation is right if the distance of one
+        of its outputs from a tensor of the other program is within the limit, if an operation that uses an output is
+        right, or if it has no distinctive output (`_is_distinctive`)."""
         if limit in self._right:
             return self._right[limit]
         users: dict[str, list[int]] = {}
@@ -548,10 +551,10 @@ class Judge:
                 users.setdefault(key, []).append(number)
         right = [False] * len(self._log.operations)
         proves_others = list(right)
-        """Whether each operation shows that those before it are right. An operation without distinctive outputs shows
-        nothing."""
-        # from the last operation to the first, so that the operations behind each one are
-        # judged before it
+        """For each operation, whether it shows that the operations before it are right. An operation without
+        distinctive outputs shows nothing."""
+        # from the last operation to the first, so that the operations that use an output are judged before the
+        # operation that returned the output
         for number in reversed(range(len(right))):
             outputs = self._distinctive_outputs(self._log.operations[number])
             behind = (user for key in outputs for user in users.get(key, ()) if user > number)
@@ -563,39 +566,39 @@ class Judge:
         return right
 
     def _distinctive_outputs(self, operation: Operation) -> list[str]:
-        """The keys of the outputs whose numbers are too specific to occur by chance. A single number that was computed
-        without a distinctive input is a constant in the code, and is left out."""
+        """Returns the keys of the outputs whose numbers are too specific to occur by chance. If no input is
+        distinctive, single numbers are left out, because they are constants in the code."""
         keys = [key for key in operation.outputs if _is_distinctive(self._log.arrays[key])]
         if any(_is_distinctive(self._log.arrays[key]) for key in operation.inputs):
             return keys
         return [key for key in keys if self._log.arrays[key].size > 1]
 
     def _leads_to_results(self, is_backward: bool) -> list[bool]:
-        """Returns for each operation whether it leads to the program's results; with `is_backward`, to the gradients
-        of parameters and inputs. All are True if no operation leads there."""
-        # an operation whose result only a gradient uses does not lead to the outputs
+        """Returns a list that says of each operation whether it leads to the program's results or, with `is_backward`,
+        to the gradients of parameters and inputs. If no operation does, all entries are True."""
+        # an operation whose result is used only by a gradient does not lead to the outputs
         gradients = [gradient.gradient for gradient in self._log.gradients]
         keys = gradients if is_backward else self._log.results()
         wanted = {key for key in keys if key in self._makers}
-        # without any result to lead to, all operations count
+        # if no operation returned a result, all operations are considered
         leads = [not wanted] * len(self._log.operations)
         for number in reversed(range(len(leads))):
             operation = self._log.operations[number]
-            # only specific numbers: many operations return the same constant
+            # only distinctive outputs, because many operations return the same constant
             if wanted.intersection(self._distinctive_outputs(operation)):
                 leads[number] = True
                 wanted.update(operation.inputs)
         return leads
 
     def _distance(self, key: str) -> float:
-        """How far the closest tensor of the other program is from the tensor of this key."""
+        """Returns the distance between the tensor with this key and the closest tensor of the other program."""
         if key not in self._distances:
             self._distances[key] = self._other.distance(self._log.arrays[key])
         return self._distances[key]
 
 
 class _Index:
-    """Finds the array that is closest to another one, among arrays that it keeps by their sizes and norms."""
+    """Finds the array that is closest to a given array, among arrays that are stored by their sizes and norms."""
 
     def __init__(self, arrays: Iterable[Array]) -> None:
         self._by_size: dict[int, list[tuple[float, Array]]] = {}
@@ -604,11 +607,11 @@ class _Index:
                 self._by_size.setdefault(array.size, []).append((_norm(array), array))
 
     def distance(self, expected: Array) -> float:
-        """The distance of the closest array from `expected`, in any order of axes; infinite if no array has the size
-        and about the norm of `expected`."""
+        """Returns the distance between `expected` and the closest array, in any order of axes. Returns infinity if no
+        array has the same size and about the same norm as `expected`."""
         best, norm = numpy.inf, _norm(expected)
         for other_norm, array in self._by_size.get(expected.size, ()):
-            # a quick test: arrays with other norms cannot be close
+            # a quick test, because arrays with different norms cannot be close
             if abs(other_norm - norm) > norm * _ALIKE:
                 continue
             for reordered in _axis_orders(array, expected):
@@ -620,16 +623,16 @@ class _Index:
 
 
 def _norm(x: Array) -> float:
-    """The Euclidean norm of all numbers in an array, which no order of axes changes; 0 if it is not finite, as with NaN
-    or an infinity."""
+    """Returns the Euclidean norm of all numbers in an array, which does not depend on the order of axes; 0 if the norm
+    is not finite, as with NaN or an infinity."""
     with numpy.errstate(all="ignore"):
         norm = float(numpy.linalg.norm(distances.wide(x).ravel()))
     return norm if numpy.isfinite(norm) else 0.0
 
 
 def _is_distinctive(x: Array | None) -> bool:
-    """Whether the numbers of an array are too specific to be equal to others by chance. Ints, bools, arrays of one
-    repeated number, and single numbers such as 0 and 1 are not."""
+    """Returns whether the numbers of an array are too specific to be equal to others by chance. Returns False for ints,
+    bools, an array that repeats a single number, and an array with a single common number such as 0 or 1."""
     if x is None or x.dtype.kind not in "fc" or not x.size:
         return False
     first = x.flat[0]
@@ -639,8 +642,8 @@ def _is_distinctive(x: Array | None) -> bool:
 
 
 def _axis_orders(x: Array, expected: Array) -> Iterator[Array]:
-    """Yields the array reshaped to the expected shape, and then in each order of its axes that gives that shape. Axes
-    of one element do not count. Yields nothing if the sizes differ."""
+    """Yields `x` reshaped to the shape of `expected`, and then in each order of its axes that results in this shape.
+    Axes of length 1 are ignored. Yields nothing if the numbers of elements differ."""
     if x.size != expected.size:
         return
     yield x.reshape(expected.shape)
@@ -651,6 +654,6 @@ def _axis_orders(x: Array, expected: Array) -> Iterator[Array]:
         return
     narrow = x.reshape(sizes)
     for order in permutations(range(len(sizes))):
-        # the first order is the reshaped array, which was yielded above
+        # the unchanged order is left out, because the reshaped array was yielded above
         if order != tuple(range(len(sizes))) and tuple(sizes[axis] for axis in order) == wanted:
             yield narrow.transpose(order).reshape(expected.shape)

@@ -1,5 +1,5 @@
-"""`capture_intermediates`: records the calls of a model's layers while a block runs, and copies their inputs and
-outputs to the host."""
+"""`capture_intermediates`, which records the calls of a model's layers while a block runs, and copies the inputs and
+outputs of the layers to the host."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 _SHOWN: Final = 60
-"""How many calls a table shows at most. Of a longer trace, it shows the first and the last calls."""
+"""The largest number of calls in a table. The table of a longer trace shows only the first and the last calls."""
 # the last line of the table of an empty trace
 _NOTHING: Final = (
     "no layer was called in this thread or task, or a compiler has hidden the calls"
 )
 RECORD: Final = "log"
 """The type of an entry that is not a call, but a value that the program recorded with `xdevice.parity.log`."""
-# the columns of the table; mean and std are those of the first output
+# the headings of the table's columns; mean and std are computed from the first output
 _HEADINGS: Final = ("layer", "type", "output", "mean", "std", "gradient")
 
 
 class LayerCall(NamedTuple):
-    """One call of a layer. The arrays are NumPy arrays, with the layout and the dtype that the framework uses.
+    """One call of a layer. Its tensors are NumPy arrays with the framework's own layouts and dtypes.
 
     Experimental: it may change in a minor version.
     """
@@ -42,24 +42,25 @@ class LayerCall(NamedTuple):
     path: str
     """The path from the model to the layer, as in the names of the layer's variables: `features.0`."""
     number: int
-    """How many earlier calls of the same layer the trace has."""
+    """The number of earlier calls of the same layer in the trace."""
     type: str
-    """The name of the layer's class. For the activation inside a Keras layer, which is a function, it is the name of
+    """The name of the layer's class. For the activation inside a Keras layer, which is a function, this is the name of
     the function. For a value that the program records with `xdevice.parity.log`, it is `log`."""
     inputs: tuple[Array, ...]
     """The tensors among the arguments of the call, including those in containers."""
     outputs: tuple[Array, ...]
     gradients: tuple[Array | None, ...]
-    """For each output, the gradient that has reached this output; None if none did."""
+    """For each output, the gradient that has reached it; None if no gradient has reached it."""
 
 
 class Trace:
-    """The calls of a model's layers that `capture_intermediates` has recorded, in order. `print` shows a table of them.
+    """The calls of a model's layers that `capture_intermediates` has recorded, in order. `print` shows a table of the
+    calls.
 
     Experimental: it may change in a minor version.
 
     Attributes:
-        model: the model, or the function.
+        model: the model or function that was passed to `capture_intermediates`.
         backend: the name of the model's framework.
         calls: a list of `LayerCall`: path, number, type, inputs, outputs, gradients.
     """
@@ -68,24 +69,26 @@ class Trace:
         self.model = model
         self.backend = backend.name
         self._backend = backend
-        # the backend's own list, which grows while the block is open
+        # the list to which the backend appends calls while the block is open
         self._recorded = recorded
         self.hidden: list[str] = []
-        """The names of recorded values that had no numbers, because a compiler was tracing the function."""
+        """The names under which the program recorded tensors without values, because a compiler was tracing the
+        function."""
         self._read: list[LayerCall] = []
-        """The calls as they were last read to the host."""
+        """The calls as they were last copied to the host."""
         self._is_open = True
 
     @property
     def calls(self) -> list[LayerCall]:
-        """The calls that have ended so far, in order. Reading `calls` copies the tensors to the host."""
-        # gradients may still come while the block is open. Without any call, reading again costs nothing
+        """The calls that have ended so far, in order. Reading this attribute copies the tensors to the host."""
+        # read again while the block is open, because gradients may still arrive. If there are no calls, reading again
+        # costs nothing
         if self._is_open or not self._read:
             self._read = self._read_calls()
         return self._read
 
     def _read_calls(self) -> list[LayerCall]:
-        """Copies all recorded calls to the host, and numbers those of each layer."""
+        """Copies all recorded calls to the host and returns them. The calls of each layer are numbered."""
         counts: dict[str, int] = {}
         calls = []
         for call in self._recorded:
@@ -95,9 +98,9 @@ class Trace:
         return calls
 
     def _read_call(self, call: Call, number: int) -> LayerCall:
-        """Copies one call to the host. `number` says how many earlier calls of its layer there are."""
-        # a recorded value has `RECORD` in place of a layer. A function has a name, and a
-        # layer's class has one
+        """Copies one call to the host and returns it. `number` is the number of earlier calls of the same layer."""
+        # an entry for a recorded value has `RECORD` in place of a layer. The name of a function is its own; the name
+        # of a layer is that of its class
         name = (
             call.layer
             if call.layer is RECORD
@@ -114,12 +117,12 @@ class Trace:
         return numpy.asarray(self._backend.to_numpy(x))
 
     def add(self, call: Call) -> None:
-        """Adds a value that the program has recorded, as an entry after the calls so far."""
+        """Adds an entry for a value that the program has recorded, after the calls so far."""
         self._recorded.append(call)
 
     def finish(self) -> None:
-        """Called when the block of `capture_intermediates` ends: from then on, `calls` is read to the host only
-        once."""
+        """Marks the trace as complete, at the end of the block of `capture_intermediates`. From then on, `calls` copies
+        the tensors to the host only once."""
         self._is_open = False
 
     def __len__(self) -> int:
@@ -136,7 +139,8 @@ class Trace:
     __repr__ = __str__
 
     def _rows(self) -> list[tuple[str, ...]]:
-        """The cells of the table without its headings; in the middle of a long trace, a row with "..."."""
+        """Returns the rows of the table, without the headings. The table of a long trace has a row with "..." in the
+        middle."""
         calls, half = self.calls, _SHOWN // 2
         if len(calls) <= _SHOWN:
             return list(map(_row, calls))
@@ -146,41 +150,41 @@ class Trace:
 
 @contextmanager
 def capture_intermediates(model: Any) -> Iterator[Trace]:
-    """Records the inputs and outputs of each layer of a model while the block runs, in the order of the calls, and the
-    values that the program records with `xdevice.parity.log`.
+    """Records the inputs and outputs of a model's layers while the block runs, in the order of the calls. Also records
+    the values that the program passes to `xdevice.parity.log`.
 
     Experimental: it may change in a minor version.
 
-    Yields a `Trace`, whose `calls` give for each call of a layer its path, its inputs, its outputs, and the gradients
-    of the outputs if the block runs backward too. docs/reference/tracing.md says which calls are recorded. Traces may
-    be nested; the model is not changed.
+    Yields a `Trace`. Its `calls` list, for each call of a layer, the path, the inputs, the outputs and, if the block
+    also runs the backward pass, the gradients of the outputs. docs/reference/tracing.md says which calls are recorded.
+    Traces may be nested. The model is not changed.
 
     Args:
         model: a built model of PyTorch, Paddle, Gluon, Keras or Flax; or a function that calls one model.
 
     Raises:
         NotATensorError: if `model` is no model or function. ArgumentError: if the framework of a function is unclear.
-        NotBuiltError: if the model has no variables yet; call it once before.
+        NotBuiltError: if the model has no variables yet; call it once before tracing.
         UnsupportedError: if a compiler hides the layers (torch.compile, TorchScript, a hybridized Gluon block,
             paddle.jit.to_static, tf.function), or the model is a DataParallel over several devices.
 
-    Costs a copy of every input and output: 1.2 to 2.6 times the CPU time of a pass without the trace.
+    Every input and output is copied: a traced pass takes 1.2 to 2.6 times the CPU time of a pass without the trace.
 
     Example:
         >>> with xdevice.parity.capture_intermediates(xdevice.ones(2)):
         ...     pass
         Traceback (most recent call last):
-        xdevice.errors.NotATensorError: capture_intermediates takes a model or a function, not ...
+        xdevice.errors.NotATensorError: capture_intermediates expects a model or a function, not ...
     """
-    subject = functions.subject_of(model, "capture_intermediates takes a model or a function")
+    subject = functions.subject_of(model, "capture_intermediates expects a model or a function")
     with trace_of(subject.itself, subject.backend, subject.model) as traced:
         yield traced
 
 
 @contextmanager
 def trace_of(itself: Any, backend: Backend, model: Any) -> Iterator[Trace]:
-    """A block that traces `itself`, a model or a function. Yields the `Trace`, which has the calls of the layers of
-    `model`, unless `model` is None, and the values that this thread records with `xdevice.parity.log`."""
+    """While the block is open, traces `itself`, a model or a function. Yields the `Trace`. It contains the calls of the
+    layers of `model`, unless `model` is None, and the values that this thread records with `xdevice.parity.log`."""
     with nullcontext([]) if model is None else backend.calls(model) as recorded:
         traced = Trace(itself, backend, recorded)
         with named_values.listening(_listener_to_log(backend, traced)):
@@ -191,14 +195,14 @@ def trace_of(itself: Any, backend: Backend, model: Any) -> Iterator[Trace]:
 
 
 def _listener_to_log(backend: Backend, traced: Trace) -> Callable[[str, object], None]:
-    """Returns a function that `xdevice.parity.log` is to call. It adds each value that this thread records to the
-    trace, as the output of a layer of that name."""
-    # a watch of no layers: it is used to copy tensors
+    """Returns a listener for `xdevice.parity.log`. The listener adds each value that this thread records to the trace,
+    as the output of a layer with the name of the value."""
+    # a watch without layers, which only copies tensors
     watch, thread = Watch(backend, {}), threading.get_ident()
 
     def note(name: str, value: object) -> None:
-        """Adds a value that this thread records under a name to the trace."""
-        # only calls in this thread are recorded, and a value's place among them must be right
+        """Adds a value to the trace if this thread records it. `name` is the name under which it is recorded."""
+        # values from other threads are ignored, because their place among this thread's calls is not defined
         if threading.get_ident() != thread:
             return
         if next(symbols(backend, value), None) is not None:
@@ -206,7 +210,7 @@ def _listener_to_log(backend: Backend, traced: Trace) -> Callable[[str, object],
             traced.hidden.append(name)
             return
         copies = watch.copies(value)
-        # numbers and texts are not tensors, and a trace has only tensors
+        # numbers and strings are ignored, because a trace contains only tensors
         if copies:
             traced.add(Call(name, RECORD, (), copies, [None] * len(copies)))
 
@@ -214,13 +218,15 @@ def _listener_to_log(backend: Backend, traced: Trace) -> Callable[[str, object],
 
 
 def name_of_call(call: LayerCall) -> str:
-    """The layer's path and class, and which call of it this is: `features.0 (Conv2d, call 2)`."""
+    """Returns the layer's path and class and, from its second call on, the number of the call:
+    `features.0 (Conv2d, call 2)`."""
     again = f", call {call.number + 1}" if call.number else ""
     return f"{call.path or 'the model'} ({call.type}{again})"
 
 
 def _row(call: LayerCall) -> tuple[str, ...]:
-    """The cells of one call in the table. The last one is the largest absolute gradient; "-" if there is none."""
+    """Returns the row of the table for one call. The last cell is the largest absolute value of the first gradient, or
+    "-" if there is no gradient."""
     name = call.path or "(the model)"
     name += f" #{call.number + 1}" if call.number else ""
     shapes = ", ".join(str(tuple(x.shape)) for x in call.outputs)
