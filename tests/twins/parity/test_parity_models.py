@@ -365,7 +365,9 @@ def test_what_cannot_be_skipped_is_refused():
     import torch
 
     net = torch.nn.Linear(2, 2)
-    with pytest.raises(xdevice.errors.ArgumentError, match="pass two models"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError, match="but these values are not two models"
+    ):
         xdevice.assert_parity({"fc": net}, {"fc": net}, skip=["fc"])
     with pytest.raises(
         xdevice.errors.ArgumentError,
@@ -434,11 +436,11 @@ def test_recordings_of_models_compare_across_frameworks(tmp_path, given):
     found = compare_leaves(read[0][0].read(), read[1][0].read(), Strictness(check_device=True))
     assert found.ok, found.text
     assert "num_batches_tracked" in found.text
-    assert "only one has it" in found.text
+    assert "only one side has it" in found.text
     found = compare_leaves(read[0][1].read(), read[1][1].read(), Strictness())
     assert found.problem == "values"
     assert "0.weight" in found.leaf
-    assert "only one has it" in found.text
+    assert "only one side has it" in found.text
     assert {leaf.owner.split()[0] for leaf in read[1][0].read()} == {
         "paddle" if given == "the model" else "numpy"
     }
