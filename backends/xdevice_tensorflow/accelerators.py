@@ -1,9 +1,9 @@
-"""Finds the type of device that `gpu:i` means in TensorFlow, and waits for devices that
-TensorFlow's own wait skips.
+"""Finds the type of the devices that `gpu:i` means in TensorFlow, and waits for the devices for
+which TensorFlow's own function does not wait.
 
-`tf.test.experimental.sync_devices` waits only for GPUs of CUDA or ROCm, in a build for them.
-For all pluggable devices, including Metal's "GPU" and Intel's "XPU", its kernel is empty.
-Reading a value, in contrast, waits for the value on every device.
+`tf.test.experimental.sync_devices` waits only for CUDA and ROCm GPUs, in a build of TensorFlow
+for them. For all pluggable devices, including Metal's "GPU" and Intel's "XPU", its kernel is
+empty. In contrast, reading a value waits for the value on every device.
 """
 
 from __future__ import annotations
@@ -18,50 +18,49 @@ from xdevice.base import devices
 from xdevice.contract.accelerators import choose
 
 _NO_GPU: Final = {"CPU", "XLA_CPU", "XLA_GPU", "TPU", "TPU_SYSTEM", "COMPOSITE"}
-"""TensorFlow's own device types that are no accelerators of the kind `gpu`; every other type
-is."""
+"""TensorFlow's own device types that are not accelerators of the kind `gpu`. All other types
+are."""
 IS_NVIDIA_OR_AMD: Final = tf.test.is_built_with_cuda() or tf.test.is_built_with_rocm()
-"""Whether this build of TensorFlow supports CUDA or ROCm, so that "GPU" is not a plugin's
-device."""
+"""Whether this build of TensorFlow supports CUDA or ROCm. If so, the device type "GPU" does not
+belong to a plugin."""
 
 
 @cache
 def kind() -> str:
-    """Returns TensorFlow's name for the device type of `gpu:i`: "GPU" if there is no
-    accelerator. From the first call on, users may write the name of another type, such as
-    "xpu", as a device."""
+    """Returns TensorFlow's name for the device type that `gpu:i` means; "GPU" if there is no
+    accelerator. If it is another type, such as "XPU", users may write its name in small letters
+    instead of "gpu" from the first call on."""
     names = sorted(
         {device.device_type for device in tf.config.list_physical_devices()} - _NO_GPU
     )
-    # on a machine with several types TensorFlow itself computes on "GPU", so that is the
+    # on a machine with several types, TensorFlow itself computes on "GPU", so that type is the
     # default
     device_type = choose("tensorflow", names, _words, "GPU") or "GPU"
-    # "gpu" is a kind of device already, and not a word for one vendor's hardware
+    # "gpu" is already a kind of device, and not a word for the hardware of a vendor
     if device_type != "GPU":
         devices.HARDWARE.add(device_type.lower())
     return device_type
 
 
 def words() -> frozenset[str]:
-    """Returns the words with which a user may name the hardware of `gpu:i` in TensorFlow, such
-    as "cuda"."""
+    """Returns the words that users may write instead of "gpu" in TensorFlow, such as "cuda"."""
     return _words(kind())
 
 
 def _words(name: str) -> frozenset[str]:
-    """Returns the words with which a user may name the hardware of a TensorFlow device type,
-    such as "cuda" for "GPU"."""
+    """Returns the words that users may write for the hardware of a TensorFlow device type, such
+    as "cuda" for "GPU"."""
     if name != "GPU":
         return frozenset((name.lower(),))
-    # on macOS only Apple's plugin has GPUs
+    # on macOS, only Apple's plugin supports GPUs
     if sys.platform == "darwin":
         return frozenset(("mps",))
     return frozenset(("rocm", "hip") if tf.test.is_built_with_rocm() else ("cuda",))
 
 
 def wait_for_others() -> None:
-    """Waits for all devices that TensorFlow's own `sync_devices` does not wait for, by reading
-    a value on each."""
+    """Waits for all devices for which TensorFlow's own `sync_devices` does not wait, by reading
+    a value from each."""
     for device in tf.config.list_logical_devices():
         if device.device_type == "CPU" or (device.device_type == "GPU" and IS_NVIDIA_OR_AMD):
             continue

@@ -1,4 +1,4 @@
-"""Blocking mode for TensorFlow: waits after each operation of a thread."""
+"""Blocking mode for TensorFlow: the host waits after each operation of a thread."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ def is_blocking() -> bool:
 
 
 def blocking(waits: bool) -> AbstractContextManager[None]:
-    """Returns a context manager in which the operations of this thread run synchronously. If
-    `waits` is True, the host also waits after each operation until the GPUs have finished."""
+    """Returns a context manager; in its block, the operations of this thread run synchronously.
+    If `waits` is True, the host also waits for the GPUs after each operation."""
     return _blocked.on(partial(_block, waits))
 
 
 def _block(waits: bool) -> Callable[[], None]:
-    """Makes the operations of this thread synchronous; if `waits` is True, the host also waits
-    for the GPUs after each operation. Returns a function that restores the setting from
-    before."""
+    """Makes the operations of this thread synchronous. If `waits` is True, the host also waits
+    for the GPUs after each operation. Returns a function that restores the previous state."""
 
-    # TensorFlow calls it after each operation, with these arguments
+    # TensorFlow calls this function after each operation, with these arguments
     def wait(
         op_type: str,
         inputs: Any,
@@ -45,9 +44,10 @@ def _block(waits: bool) -> Callable[[], None]:
         op_name: Any = None,
         graph: Any = None,
     ) -> None:
-        """Waits for the GPUs if an operation has run eagerly inside a block of `blocking`."""
-        # not while a graph is built, and not for SyncDevice, which sync_devices itself runs;
-        # nor if the last block has ended in another thread, which cannot remove this callback
+        """Waits for the GPUs if the operation has run eagerly inside a block of `blocking`."""
+        # not while a graph is built; not after SyncDevice, which `sync_devices` itself runs;
+        # and not if the last block has ended in another thread, because that thread cannot
+        # remove this callback
         if (
             graph is None
             and op_type != "SyncDevice"
@@ -61,7 +61,8 @@ def _block(waits: bool) -> Callable[[], None]:
     tf.config.experimental.set_synchronous_execution(True)
 
     def undo() -> None:
-        """Removes the callback, and restores the thread's setting from before the block."""
+        """Removes the callback, and restores the setting that the thread had before the
+        block."""
         if call_no_more is not None:
             call_no_more()
         tf.config.experimental.set_synchronous_execution(before)
@@ -73,14 +74,14 @@ class TensorflowBlocking(Blocking):
     """The capability of blocking mode for TensorFlow."""
 
     def blocking(self) -> AbstractContextManager[None]:
-        """Returns a context manager in which each operation of this thread returns only when
-        its result is computed. Raises `UnsupportedError` for GPUs of a plugin, for which
-        TensorFlow cannot wait."""
+        """Returns a context manager; in its block, each operation of this thread returns only
+        when its result has been computed. Raises `UnsupportedError` if there are GPUs of a
+        plugin, because TensorFlow cannot wait for these."""
         # virtual GPUs are CPUs, on which synchronous execution is enough
         waits = self.count("gpu") > self.virtual
         if waits and not accelerators.IS_NVIDIA_OR_AMD:
             raise self.unsupported(
-                f"blocking mode on {accelerators.kind()}, whose work is not covered by TensorFlow's own wait",
+                f"blocking mode on {accelerators.kind()}, for whose work TensorFlow cannot wait",
                 "call xdevice.sync() after the line in question",
             )
         return blocking(waits)

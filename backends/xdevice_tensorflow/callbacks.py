@@ -12,23 +12,24 @@ if TYPE_CHECKING:
 _add = private["tensorflow.python.framework.op_callbacks.add_op_callback"]
 _remove = private["tensorflow.python.framework.op_callbacks.remove_op_callback"]
 _context = private["tensorflow.python.eager.context.context"]
-# removes a callback from this thread's list, and leaves the switch for all threads as it is
+# removes a callback from the list of this thread, but does not change the switch for all
+# threads
 _remove_here = private["tensorflow.python.eager.context.Context.remove_op_callback"]
 
 _callbacks: list[Callable[..., None]] = []
-"""The callbacks that are registered now, in all threads together."""
+"""The callbacks that are currently registered, in all threads."""
 
 
 def call_back(callback: Callable[..., None]) -> Callable[[], None]:
     """Registers a callback for the operations of this thread. Returns a function that removes
-    the callback, and that must be called in the same thread.
+    the callback; it must be called in the same thread.
 
-    TensorFlow keeps a list of callbacks for each thread, but one switch for all threads.
-    `remove_op_callback` turns the switch off when its own thread has no callback left, and with
-    it the callbacks of the other threads. So `remove_op_callback` is called only for the last
-    callback of the process, and other callbacks are removed directly from the list of their
-    thread."""
-    # turns the switch on, if it is off
+    TensorFlow has a list of callbacks for each thread, but only one switch for all threads.
+    When the thread that calls `remove_op_callback` has no callback left, this function turns
+    the switch off, which also disables the callbacks of all other threads. So
+    `remove_op_callback` is called only for the last callback of the process. All other
+    callbacks are removed directly from the list of their thread."""
+    # also turns the switch on
     _add(callback)
     _callbacks.append(callback)
 

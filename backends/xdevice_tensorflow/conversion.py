@@ -3,10 +3,10 @@
 Facts about TensorFlow that the code depends on:
 
 - An operation on memory whose address is not a multiple of 64 bytes crashes the process.
-- `x.__dlpack__` refuses a `stream`, so tensors are exchanged through `tf.experimental.dlpack`,
-  after a wait.
-- TensorFlow keeps 0-d constants, and returns them again from the next `tf.constant` of the same
-  value. Writing into such a constant would change all later ones.
+- `x.__dlpack__` refuses the argument `stream`, so tensors are exchanged through
+  `tf.experimental.dlpack` after waiting for the device.
+- TensorFlow caches 0-d constants: the next `tf.constant` of the same value returns the same
+  tensor. So a program that writes into such a constant would also change all later constants.
 - `to_dlpack` of a string tensor crashes the process. The core never converts strings, because
   xdevice has no dtype for them.
 """
@@ -39,60 +39,61 @@ class TensorflowConversion(Conversion):
     """The capability of sharing memory for TensorFlow."""
 
     def shares(self, device: Device) -> bool:
-        """Whether other frameworks can use the memory of a device: the CPU, and real GPUs of
-        NVIDIA or AMD."""
-        # sharing the memory of other vendors' GPUs was never tried
+        """Whether other frameworks can use the memory of a device. They can on the CPU, and on
+        real GPUs of NVIDIA or AMD."""
+        # sharing the memory of other vendors' GPUs has never been tested
         return super().shares(device) and (
             device.kind == "cpu" or accelerators.IS_NVIDIA_OR_AMD
         )
 
     def takes(self) -> Takes | None:
-        """Returns the requirements on memory of other frameworks in which TensorFlow is to
-        compute: aligned, and in C order."""
+        """Returns TensorFlow's requirements on memory that belongs to another framework: it
+        must be aligned, and its elements must be in C order."""
         return TAKES
 
     def detached(self, x: Any) -> Any:
-        """Returns `x` itself, because tapes record TensorFlow's gradients, and not the tensors.
-        Raises `UnsupportedError` for a composite or symbolic tensor."""
+        """Returns `x` itself, because tapes record TensorFlow's gradients, and tensors record
+        nothing. Raises `UnsupportedError` for a composite or symbolic tensor."""
         if not hasattr(x, "backing_device"):
             raise UnsupportedError(
-                f"an object of type {type(x).__name__} has no memory of its own; convert a dense tensor "
-                f"(tf.sparse.to_dense(x), x.to_tensor() or tf.convert_to_tensor(x)), or the components of the object"
+                f"an object of type {type(x).__name__} has no memory of its own; make it dense first "
+                f"(tf.sparse.to_dense(x), x.to_tensor() or tf.convert_to_tensor(x)), or convert its components instead"
             )
         return x
 
     def finish(self, x: Any) -> None:
-        """Waits for all work on a GPU, because TensorFlow cannot wait for one tensor."""
-        if self.device_of(x).kind != "cpu":  # on the CPU `to_dlpack` itself waits
+        """Waits for all work if `x` is on a GPU, because TensorFlow cannot wait for a single
+        tensor."""
+        if self.device_of(x).kind != "cpu":  # on the CPU, `to_dlpack` itself waits
             self.synchronize(None)
 
     def export(self, x: Any) -> Any:
-        """Returns a DLPack capsule of `x`. Raises BufferError for a 0-d tensor, whose memory
-        may belong to a constant that TensorFlow returns again."""
+        """Returns a DLPack capsule of `x`. Raises BufferError for a 0-d tensor, because its
+        memory may belong to a constant that TensorFlow uses again."""
         if x.shape.rank == 0:
             raise BufferError("its memory may belong to a constant that TensorFlow uses again")
         return tf.experimental.dlpack.to_dlpack(x)
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
-        """Returns a tensor in the memory of another framework's tensor, which `lent`
+        """Returns a tensor that uses the memory of another framework's tensor, which `lent`
         describes."""
         return tf.experimental.dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        """Returns a tensor on the CPU in the memory of an array, or a copy for 8-bit floats."""
-        # 2 means a dtype from outside NumPy: one of ml_dtypes, which NumPy cannot export by
-        # DLPack
+        """Returns a tensor on the CPU that uses the memory of an array; for 8-bit floats, a
+        copy."""
+        # 2 means that the dtype is not NumPy's own: it comes from ml_dtypes, and NumPy cannot
+        # export it through DLPack
         if array.dtype.isbuiltin == 2:
             if array.dtype.name in self.short_floats:
                 # tf.bitcast does not support these dtypes
                 return self.from_numpy(array, devices.CPU)
-            # the only other dtype of this kind is bfloat16; without the scope, tf.bitcast would run on a
-            # GPU
+            # the only other dtype of ml_dtypes is bfloat16; without the scope, tf.bitcast would run on a GPU
             with tf.device("/CPU:0"):
                 return tf.bitcast(self.from_buffer(array.view("uint16")), tf.bfloat16)
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
     def gives_away(self, x: Any) -> bool:
-        """Whether `to_numpy(x)` returns an array whose memory nobody else uses: only if `x` is
-        read through the ring."""
+        """Whether `to_numpy(x)` returns an array whose memory nothing else uses. This is the
+        case only if `x` is read through the ring."""
         return staging.is_read(x, self)

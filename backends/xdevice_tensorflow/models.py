@@ -2,19 +2,19 @@
 
 Rules for this module, and why:
 
-- A move keeps the `tf.Variable` objects, and swaps only the handle (TensorFlow's reference to
-  the memory) inside each. Optimizers look variables up by `_unique_id`, and if the `_value` of
-  a Keras variable were replaced, training would silently change a variable that the model no
+- A move keeps the `tf.Variable` objects, and replaces only the handle (TensorFlow's reference
+  to the memory) in each. Optimizers look variables up by `_unique_id`; if the `_value` of a
+  Keras variable were replaced, training would silently change a variable that the model no
   longer uses.
 - A `tf.function` that was traced before the move has captured the old handle, and would compute
-  with the old value. So the function is given the new handle. A tf.data pipeline keeps handles
-  where Python cannot replace them, so moving a variable that a pipeline reads is refused.
-- A copy is made object by object, because Keras copies by saving and loading, which fails for
-  subclasses that are not registered and loses metrics. Keras keeps `id`s of objects in three
-  places; the copy gets the ids of its own objects.
-- A `tf.Module` puts a wrapper around each list that is its attribute. If an item is assigned,
-  the wrapper compares the old item with the new one, which tensors refuse, and can no longer be
-  saved. So a changed list gets a new wrapper.
+  with the old value. So its captured handle is replaced, too. A tf.data pipeline stores handles
+  where Python cannot replace them, so a variable that a pipeline reads cannot be moved.
+- A copy is made object by object. Keras itself copies a model by saving and loading it, which
+  fails for subclasses that are not registered, and loses metrics. Keras stores the `id`s of
+  objects in three places; in the copy, these are the `id`s of the copied objects.
+- A `tf.Module` wraps each list that is one of its attributes. If an item of the wrapper is
+  assigned, the wrapper compares the old and the new item, which fails for tensors, and the
+  wrapper can no longer be saved. So a list that changes gets a new wrapper.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 _Memo = dict[int, Any]
-"""By the `id` of an old object: the object that takes its place in a moved or copied model."""
+"""Maps the `id` of an old object to the object that replaces it in a moved or copied model."""
 
 _handle = private.field(
     "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable._handle"
@@ -54,22 +54,22 @@ _unique_id = private.field(
 # a function in a tf.data pipeline, such as that of `map`
 _Stage = private["tensorflow.python.data.ops.structured_function.StructuredFunctionWrapper"]
 _clone = private.field("tensorflow.__internal__.function.Function._clone")
-# a context manager in which Keras does not notice what is added to the lists of its layers
+# a context manager; in its block, Keras does not track objects that are added to the lists of
+# its layers
 _untracked = private["keras.src.utils.tracking.DotNotTrackScope"]
-# Keras's record of what a layer has been given, and its attribute with the `id`s of these
-# objects
+# the class of Keras's record of the objects that a layer tracks, and the name of its attribute
+# with the `id`s of these objects
 _Tracker, _STORED = private.place("keras.src.utils.tracking.Tracker.stored_ids")
 
 TYPES = (
     tf.Variable, tf.Module, tf.random.Generator,
     keras.Layer, keras.Variable, keras.optimizers.Optimizer, keras.Metric,
 )  # fmt: skip
-"""The types whose objects xdevice treats as models: they own variables, and are moved in
+"""The types whose objects xdevice treats as models. They own variables, and are moved in
 place."""
 
 _LOADED: Final = "tensorflow.python.saved_model.load"
-"""The module in whose functions `tf.saved_model.load` makes a type for each object that it
-loads."""
+"""The module in which `tf.saved_model.load` creates a type for each object that it loads."""
 _Trace = tf.types.experimental.ConcreteFunction
 
 
@@ -79,7 +79,7 @@ def is_model(cls: type) -> bool:
 
 
 def _is_loaded(cls: type) -> bool:
-    """Whether a type was made by `tf.saved_model.load` for an object that it has loaded."""
+    """Whether `tf.saved_model.load` has created a type for an object that it has loaded."""
     return cls.__module__ == _LOADED and issubclass(cls, tf.__internal__.tracking.AutoTrackable)
 
 
@@ -88,15 +88,15 @@ def _is_loaded(cls: type) -> bool:
 
 def move(model: Any, device: Device, backend: Models) -> None:
     """Moves a model to `device` in place: every variable, and every other tensor that the model
-    holds. Raises `UnsupportedError`, before anything has moved, for a variable that a strategy,
-    a graph or a tf.data pipeline uses."""
+    contains. Raises `UnsupportedError` if a strategy, a graph or a tf.data pipeline uses one of
+    the variables; nothing has been moved then."""
     private.require("models")
     native = backend.to_native(device)
     moving = [
         variable
         for _, variable in parts.variables(model)
-        # `native`, without its slash, is compared with the end of the variable's long name,
-        # which begins with a job that differs in a cluster
+        # `native`, without its slash, is compared with the end of the long name of the
+        # variable's device. The beginning of this name, the job, is different in a cluster
         if not variable.device.endswith(native[1:])
     ]
     for variable in moving:
@@ -108,14 +108,14 @@ def move(model: Any, device: Device, backend: Models) -> None:
         if not value.device.endswith(native[1:]):
             if id(value) not in moved:
                 moved[id(value)] = backend.move(value, device)
-            # a tuple cannot be changed: the loop below replaces it
+            # a tuple cannot be changed, so the loop below replaces it
             if not isinstance(holder, tuple):
                 holder[key] = moved[id(value)]
     for holder, key, value in parts.tuples(model):
         new = _replaced(value, moved)
         if new is not value:
             holder[key] = new
-    # last, because a trace may have captured any of the handles and tensors that were replaced
+    # last, because a trace may have captured any of the replaced handles and tensors
     for trace in traces:
         trace.set_external_captures(
             [moved.get(id(capture), capture) for capture in _captures(trace)]
@@ -123,9 +123,9 @@ def move(model: Any, device: Device, backend: Models) -> None:
 
 
 def _replaced(value: Any, moved: _Memo) -> Any:
-    """Returns the object that takes the place of `value` after a move: the object that `moved`
-    has for its `id`, or `value` itself if there is none. A tuple with tensors that have moved
-    is rebuilt with the new tensors."""
+    """Returns the object that replaces `value` after a move. It is the object to which `moved`
+    maps the `id` of `value`, or `value` itself if there is none. A tuple that contains moved
+    tensors is rebuilt with the new tensors."""
     if not isinstance(value, tuple):
         return moved.get(id(value), value)
     children = [_replaced(child, moved) for child in value]
@@ -134,17 +134,17 @@ def _replaced(value: Any, moved: _Memo) -> Any:
     if type(value) is _WRAPPED_TUPLE:
         return _rewrapped_tuple(value, children)
     cls: Any = type(value)
-    # a named tuple takes its fields one by one, except in `_make`
+    # the class of a named tuple expects separate arguments; its method `_make` accepts a list
     return cls._make(children) if hasattr(cls, "_make") else cls(children)
 
 
 def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
-    """Returns the traced functions, anywhere in the process, that have captured one of the variables `moving`. Raises
-    `UnsupportedError` if a tf.data pipeline reads one of the variables."""
-    # two references are not those of a trace: the variable's own, and that of the argument of
-    # `getrefcount`. If there are more, all objects of the process are searched, because the
-    # traced function may be held by code that nothing else leads to. The search takes long, so
-    # it is left out if no handle has more
+    """Returns all traced functions in the process that have captured one of the variables in `moving`. Raises
+    `UnsupportedError` if a tf.data pipeline reads one of these variables."""
+    # two references to a handle are not those of a trace: one is in the variable, and one is
+    # the argument of `getrefcount`. If a handle has more references, all objects of the process
+    # are searched, because there may be no other way to reach the traced function. The search
+    # takes long, so it is skipped if no handle has more references
     handles = {
         id(variable.handle) for variable in moving if sys.getrefcount(_handle(variable)) > 2
     }
@@ -152,7 +152,7 @@ def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
         return []
     traces, are_piped = _capturing(handles)
     if are_piped:
-        gc.collect()  # an exhausted pipeline may be kept alive by reference cycles only
+        gc.collect()  # an exhausted pipeline may be alive only because of reference cycles
         traces, are_piped = _capturing(handles)
     if are_piped:
         raise backend.unsupported(
@@ -163,10 +163,11 @@ def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
 
 
 def _capturing(handles: set[int]) -> tuple[list[Any], bool]:
-    """Returns the traced functions that have captured one of the handles with these `id`s, and
+    """Returns the traced functions that have captured a handle whose `id` is in `handles`, and
     whether a tf.data pipeline uses one of these functions."""
     everything = gc.get_objects()
-    # `issubclass` once for each type, because `isinstance` for each of the many objects is slow
+    # `issubclass` is called once for each type, because calling `isinstance` for each of the
+    # many objects would be slow
     kinds = {cls for cls in set(map(type, everything)) if issubclass(cls, (_Trace, _Stage))}
     candidates = [obj for obj in everything if type(obj) in kinds]
     traces = [
@@ -183,8 +184,8 @@ def _capturing(handles: set[int]) -> tuple[list[Any], bool]:
 
 
 def _captures(trace: Any) -> list[Any]:
-    """Returns the objects that a trace has captured. Among them are captured functions
-    (deferred captures), which TensorFlow's `captured_inputs` would call."""
+    """Returns the objects that a trace has captured. They include deferred captures, which are
+    functions that the attribute `captured_inputs` would call."""
     graph = trace.graph
     return [
         *trace.captured_inputs[: len(graph.external_captures)],
@@ -193,29 +194,30 @@ def _captures(trace: Any) -> list[Any]:
 
 
 def _require_plain(variable: tf.Variable, backend: Models) -> None:
-    """Raises `UnsupportedError` for a variable that has no eager handle of its own: a variable
-    of a tf.distribute strategy or in a graph."""
-    # a variable of a strategy has no `_handle` of its own, while its `handle` is that of one
-    # replica; in a graph, the handle is a symbol, which has no backing device
+    """Raises `UnsupportedError` for a variable that has no eager handle of its own, because it
+    belongs to a tf.distribute strategy or to a graph."""
+    # a variable of a strategy has no `_handle` of its own; its `handle` is that of a replica.
+    # In a graph, the handle is a symbolic tensor, which has no backing device
     if not hasattr(vars(variable).get("_handle"), "backing_device"):
         raise backend.unsupported(
             f"moving a variable of type {type(variable).__name__}",
-            "use it where its tf.distribute strategy or its graph has put it",
+            "leave it on the device that its tf.distribute strategy or its graph has chosen",
         )
 
 
 def _swap(variable: tf.Variable, native: str) -> Any:
-    """Gives a variable new memory on a device, and returns the new handle to it. The variable
-    stays the same object."""
+    """Allocates new memory for a variable on a device, copies the value, and returns the new
+    handle. The variable stays the same object."""
     old = variable.handle
-    # a second variable makes the memory, and only its handle is kept
+    # a temporary variable allocates the memory, and only its handle is kept
     with tf.device(native):
         new = tf.Variable(
             variable.read_value(), trainable=False, dtype=variable.dtype, shape=variable.shape
         ).handle
-    vars(new).update(vars(old))  # what the variable has written on its handle
+    vars(new).update(vars(old))  # the attributes that the variable has set on its handle
     _handle.set(variable, new)
-    # graphs of traces keep the old handle alive: an empty value frees its memory now
+    # the graphs of traces keep the old handle alive, so an empty value is assigned to free its
+    # memory now
     tf.raw_ops.AssignVariableOp(resource=old, value=tf.constant([], variable.dtype))
     return new
 
@@ -224,33 +226,35 @@ def _swap(variable: tf.Variable, native: str) -> Any:
 
 
 def duplicate(model: Any, device: Device, backend: Models) -> Any:
-    """Returns a copy of a model on `device`, which shares no storage with it. Raises
-    `UnsupportedError` if the model has something that cannot be copied."""
+    """Returns a copy of a model on `device` that shares no storage with the model. Raises
+    `UnsupportedError` if the model cannot be copied."""
     private.require("models")
     before = parts.variables(model)
     for _, variable in before:
         _require_plain(variable, backend)
     try:
-        # Keras's lists register items with their layer as they are added, which must not happen
-        # while a list is copied
+        # when an item is added to one of Keras's lists, the list registers the item with its
+        # layer, which must not happen while the list is copied
         with backend.scope(device), _untracked():
-            # symbolic tensors cannot be copied, and the copy keeps those of the model
+            # symbolic tensors cannot be copied, so the copy has the same symbolic tensors as
+            # the model
             memo = {id(value): value for value in parts.traced(model)}
             memo |= {
                 id(value): backend.copy(value, device) for _, _, value in parts.constants(model)
             }
             copied = _duplicate(model, memo)
-    # the code of the model's own classes runs here, and may raise anything
+    # this runs the code of the model's own classes, which may raise any error
     except Exception as error:
         raise _refusal(model, f"{type(error).__name__}: {error}", backend) from error
-    # nothing may be lost: a class may keep variables in a way that this module does not know
+    # check that nothing is lost: a class may store variables in a way that this module does not
+    # support
     if len(parts.variables(copied)) != len(before):
         raise _refusal(model, "the copy has different variables", backend)
     return copied
 
 
 def _refusal(model: Any, why: str, backend: Models) -> UnsupportedError:
-    """Returns the error for a model that cannot be copied. Its message contains the reason
+    """Returns the error for a model that cannot be copied. The message contains the reason,
     `why`."""
     return backend.unsupported(
         f"copying this {type(model).__name__} ({why})",
@@ -259,15 +263,15 @@ def _refusal(model: Any, why: str, backend: Models) -> UnsupportedError:
 
 
 def _duplicate(model: Any, memo: _Memo) -> Any:
-    """Returns a copy of a model. The copies of all its parts are made before any attribute is copied, because the
-    parts refer to each other in circles. `memo` has objects that were copied before, with their copies, and gets those
-    of all parts."""
+    """Returns a copy of a model. All parts are copied before any attribute is copied, because the parts refer to each
+    other in circles. `memo` maps the `id`s of objects that have already been copied to their copies; the copies of all
+    parts are added."""
     owned = parts.owned(model)
-    # each part and its copy, if attributes have to be copied
+    # pairs of a part and its copy, for parts whose attributes have to be copied
     pairs = []
-    # the `_unique_id` of each variable, and that of its copy
+    # maps the `_unique_id` of each variable to that of its copy
     keys: dict[str, str] = {}
-    # first a copy of each part without attributes, so that the others can refer to it
+    # first, copy each part without its attributes, so that the other copies can refer to it
     for part in owned:
         if isinstance(part, tf.Variable):
             memo[id(part)] = _new_variable(part)
@@ -279,14 +283,15 @@ def _duplicate(model: Any, memo: _Memo) -> Any:
             memo[id(part)] = cls.__new__(cls)
             pairs.append((part, memo[id(part)]))
     _keep_foreign(pairs, memo)
-    # then functions whose closures hold parts, and the tf.functions that were made of such
+    # then, copy functions whose closures contain parts, and each tf.function that was created
+    # from such a function
     for part in owned:
         if isinstance(part, FunctionType):
             memo[id(part)] = _rebound(part, memo)
     for part in owned:
         if isinstance(part, parts.TRACED_FUNCTION):
             memo[id(part)] = _clone(part)(_rebound_inner(part.python_function, memo))
-    # then the attributes, in which each part is replaced by its copy
+    # then, copy the attributes, in which each part is replaced with its copy
     for part, new in pairs:
         state = {
             key: None if key in parts.TRACES else _copied(value, memo)
@@ -294,14 +299,14 @@ def _duplicate(model: Any, memo: _Memo) -> Any:
         }
         new.__dict__.clear()
         new.__dict__.update(state)
-    # last the `id`s that parts keep, now that all objects of the copy exist
+    # last, replace the `id`s that parts store, now that all objects of the copy exist
     for _, new in pairs:
         _renew_ids(new, memo, keys)
     return memo[id(model)]
 
 
 def _new_variable(variable: tf.Variable) -> tf.Variable:
-    """Returns a new variable with the values and the settings of another one."""
+    """Returns a new variable with the same values and settings."""
     return tf.Variable(
         tf.raw_ops.DeepCopy(x=variable.read_value()),
         trainable=variable.trainable,
@@ -315,20 +320,20 @@ def _new_variable(variable: tf.Variable) -> tf.Variable:
 
 
 def _copied(value: Any, memo: _Memo) -> Any:
-    """Returns the copy of an attribute's value: the copy that `memo` has or, if it has none, a deep copy, in which the
-    copies in `memo` take the place of their originals."""
-    # the memo first: from Python 3.14, deepcopy returns functions as they are without looking
-    # into it
+    """Returns the copy of an attribute's value: the copy in `memo` or, if there is none, a deep copy, in which objects
+    in `memo` are replaced with their copies."""
+    # look into `memo` first, because since Python 3.14, deepcopy returns functions as they are,
+    # even if `memo` has a copy
     return memo[id(value)] if id(value) in memo else copy.deepcopy(value, memo)
 
 
 def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
-    """Returns a function of the copied model: `function` itself, or, if its closure refers to parts of the old model,
-    a new function whose closure refers to the parts of the copy, which are in `memo`."""
+    """Returns a function for the copied model. If the closure of `function` refers to parts of the old model, this is a
+    new function, whose closure refers to their copies, which are in `memo`. Otherwise, it is `function` itself."""
     closure = function.__closure__ or ()
-    # an empty cell, which has no contents to read, belongs to a name that is not assigned yet
+    # an empty cell has no contents that could be read: its name has not been assigned yet
     values = [cell.cell_contents for cell in closure if cell != CellType()]
-    # a closure holds a part itself, or a bound method of a part
+    # a closure may contain a part itself, or a bound method of a part
     if not any(id(getattr(value, "__self__", value)) in memo for value in values):
         return function
     cells = tuple(
@@ -346,7 +351,7 @@ def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
 
 def _rebound_inner(function: Any, memo: _Memo) -> Any:
     """Returns the Python function of a `tf.function` for the copied model, whose parts are in `memo`. Raises TypeError
-    if `function` is a wrapper around a method, as for a method that `tf.function` decorates."""
+    if `function` is a wrapper around a method, which is the case for methods that `tf.function` decorates."""
     if tf.__internal__.decorator.unwrap(function)[0]:
         raise TypeError(
             "it keeps as an attribute a method that is a tf.function, which refers to the old model only weakly"
@@ -357,9 +362,9 @@ def _rebound_inner(function: Any, memo: _Memo) -> Any:
 
 
 def _keep_foreign(pairs: list[tuple[Any, Any]], memo: _Memo) -> None:
-    """Adds the layers of other models to `memo` as their own copies, if their graphs also call
-    a part of this model: otherwise these layers would be copied with the part. `pairs` has each
-    part and its copy."""
+    """Adds layers of other models to `memo` as their own copies if their graphs also call a
+    part of this model. Otherwise, these layers would be copied together with the part. `pairs`
+    contains each part with its copy."""
     for part, _ in pairs:
         for node in _nodes(part):
             for neighbour in (node, *node.parent_nodes):
@@ -367,9 +372,9 @@ def _keep_foreign(pairs: list[tuple[Any, Any]], memo: _Memo) -> None:
 
 
 def _nodes(part: Any) -> list[Any]:
-    """Returns the nodes of `part`, a layer or function, in the graphs of functional models: the
-    nodes of its calls, and of the calls that follow these. Returns an empty list for any other
-    object."""
+    """Returns the nodes of `part` in the graphs of functional models: the nodes for its calls,
+    and for the calls that use their results. Returns an empty list if `part` is neither a layer
+    nor a function."""
     lists = vars(part).values() if isinstance(part, keras.Operation) else ()
     return [
         node
@@ -381,9 +386,9 @@ def _nodes(part: Any) -> list[Any]:
 
 
 def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
-    """Replaces, in the copy `new`, the ids of the old model's objects by the ids of its own objects: in its tracker,
-    in the keys of a functional model's nodes, and in the keys of an optimizer's variables. `memo` has the copies of
-    the old objects, and `keys` the new id of each variable."""
+    """Replaces ids of the old model's objects in the copy `new` with the ids of its own objects. Such ids are in its
+    tracker, in the keys of a functional model's nodes, and in the keys of an optimizer's variables. `memo` maps old
+    objects to their copies, and `keys` maps the id of each variable to the new id."""
     has_keys = isinstance(new, keras.Function | keras.optimizers.Optimizer)
     for value in vars(new).values():
         if isinstance(value, _Tracker):
@@ -394,7 +399,7 @@ def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
             )
         elif has_keys and isinstance(value, set | dict):
             renewed = {key: _renewed(key, memo, keys) for key in value}
-            # no key has an id in it: this set or dict is of another kind
+            # no key contains an id, so this set or dict has another purpose
             if list(renewed) == list(renewed.values()):
                 continue
             if isinstance(value, dict):
@@ -406,9 +411,9 @@ def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
 
 
 def _renewed(key: Any, memo: _Memo, keys: dict[str, str]) -> Any:
-    """Returns a key of the copy with the new id. A variable's key is looked up in `keys`; in a
-    node's key, which begins with the `id` of a layer, the `id` becomes that of the layer's
-    copy. Any other key is returned as it is."""
+    """Returns the key that replaces `key` in the copy. The key of a variable is looked up in
+    `keys`. The key of a node begins with the `id` of a layer, which is replaced with the `id`
+    of the layer's copy. Any other key is returned as it is."""
     number = re.match(r"\d+", key) if isinstance(key, str) else None
     if number is None or int(number[0]) not in memo:
         return keys.get(key, key)
@@ -419,8 +424,8 @@ def _renewed(key: Any, memo: _Memo, keys: dict[str, str]) -> Any:
 
 
 def _type_in_modules(x: Any) -> type:
-    """Returns the type of the wrapper that a `tf.Module` puts around a value like `x`.
-    TensorFlow has no public names for these types."""
+    """Returns the type with which a `tf.Module` wraps values like `x`. TensorFlow has no public
+    names for these types."""
     module: Any = tf.Module()
     module.x = x
     return type(module.x)
@@ -431,8 +436,8 @@ _WRAPPED_LIST, _WRAPPED_TUPLE = _type_in_modules([]), _type_in_modules(([],))
 
 
 def _rewrapped_tuple(old: Any, children: list[Any]) -> Any:
-    """Returns a new wrapper with the items `children`. `old` is the wrapper of a tuple, or of a
-    named tuple, whose type the new tuple gets."""
+    """Returns a new wrapper with the items `children`. `old` is the wrapper of a tuple or of a
+    named tuple; the new tuple has the same type."""
     cls: Any = type(old.__wrapped__)
     return type(old)(cls._make(children) if hasattr(cls, "_make") else cls(children))
 
@@ -449,19 +454,19 @@ class TensorflowModels(Models):
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         """Yields the name and the device of each variable of a model, and of each other tensor
-        that the model holds. The variables of the model's metrics and optimizers are left out,
-        unless the model has no others."""
+        that the model contains. The variables of metrics and optimizers are left out, unless
+        the model has no other variables."""
         weights = parts.weights(model)
         for name, variable in weights:
-            # the variable's device, not its memory's, which for int32 "on" a GPU is always on
-            # the host (tensorflow/tensorflow#59803)
+            # the device of the variable, not that of its memory, because the memory of an int32
+            # variable "on" a GPU is always on the host (tensorflow/tensorflow#59803)
             yield name, self._place(variable.device)
         for _, key, value in parts.constants(model):
             yield str(key), self._place(value.device)
 
     def is_all_on(self, model: Any, device: Device) -> bool:
         """Whether all variables of a model, including those of its metrics and optimizers, and
-        all other tensors that the model holds are on `device`."""
+        all other tensors in the model are on `device`."""
         if any(
             self._place(variable.device) is not device for _, variable in parts.variables(model)
         ):
@@ -471,9 +476,9 @@ class TensorflowModels(Models):
         )
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
-        """Returns the name and the `tf.Variable` of each variable of a model, without those of
-        its optimizer and metrics. Raises `NotBuiltError` if the model does not have its
-        variables yet."""
+        """Returns the name and the `tf.Variable` of each variable of a model, except the
+        variables of its optimizer, metrics and random seeds. Raises `NotBuiltError` if the
+        model does not have its variables yet."""
         return names.variables(model)
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
@@ -483,7 +488,7 @@ class TensorflowModels(Models):
 
     def move_model(self, model: Any, device: Device) -> None:
         """Moves a model in place. Raises `UnsupportedError` inside a `tf.function` or a
-        strategy, and for a variable that cannot move."""
+        strategy, and for a variable that cannot be moved."""
         self._refuse_models_here()
         move(model, device, self)
 
@@ -493,7 +498,7 @@ class TensorflowModels(Models):
         self._refuse_models_here()
         if isinstance(model, keras.optimizers.Optimizer):
             raise self.no_copy_of_optimizer(
-                "copy the compiled model that owns it, or make an optimizer for the copied model, call "
+                "copy the compiled model that owns it, or create an optimizer for the copied model, call "
                 "new.build(copied.trainable_variables), and assign each value of old.variables to new.variables"
             )
         if any(_is_loaded(type(part)) for part in parts.owned(model)):
@@ -509,23 +514,23 @@ class TensorflowModels(Models):
         return parts.built(model)
 
     def tensor_of(self, model: Any) -> Any | None:
-        """Returns the value of a variable, on the variable's device; None for any other
+        """Returns the value of a variable, on the variable's device. Returns None for any other
         model."""
         variable = parts.tf_variable(model) if isinstance(model, keras.Variable) else model
         if not isinstance(variable, tf.Variable):
             return None
-        # without this scope TensorFlow would copy the value to the device of the current scope
+        # without this scope, TensorFlow would copy the value to the device of the current scope
         with tf.device(variable.device):
             return variable.read_value()
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns how to walk and rebuild an `ExtensionType`, or the wrapper that `tf.Module` puts around a list or a
-        tuple; None for any other object."""
-        # a `Way` without fields means that the attributes of the object are walked
+        """Returns the `Way` to walk and rebuild an `ExtensionType`, or the wrapper in which a `tf.Module` stores a list
+        or a tuple; None for any other object."""
+        # a `Way` without arguments means that the attributes of the object are walked
         if isinstance(x, tf.experimental.ExtensionType):
             return Way()
-        # the children come as a list, which is what the wrapper of a list takes; the wrapper of
-        # a tuple takes only a tuple, perhaps a named one, which `_rewrapped_tuple` makes
+        # the children are in a list, which the wrapper of a list accepts. The wrapper of a
+        # tuple accepts only a tuple or named tuple, which `_rewrapped_tuple` creates
         if type(x) is _WRAPPED_LIST:
             return Way(list, lambda old, children: type(old)(children))
         return Way(list, _rewrapped_tuple) if type(x) is _WRAPPED_TUPLE else None

@@ -1,15 +1,16 @@
-"""Names the variables of TensorFlow's and Keras's models, so that a model that is built again
-has the same names.
+"""Names the variables of TensorFlow's and Keras's models. If a model is built again, its
+variables get the same names.
 
 How the names are made:
 
-- Keras's own `path` cannot be used: Keras numbers the layers of the whole process (dense,
-  dense_1, ...), so the paths differ if a model is built a second time. So a layer has its Keras
-  name without this number, and is numbered among the layers of its parent, as in Keras's own
-  files.
-- Everything else is named by the attribute that holds it, as in TensorFlow's checkpoints.
-- Variables that only the search for moving models (`parts.built`) finds are named by their
-  path.
+- Keras's own `path` cannot be used, because Keras numbers all layers of the process (dense,
+  dense_1, ...), so the paths differ if a model is built a second time. Instead, a layer has its
+  Keras name without this number, and is numbered among the layers of its parent, as in Keras's
+  own files.
+- All other objects are named after the attributes that contain them, as in TensorFlow's
+  checkpoints.
+- Some variables are found only by `parts.built`, the search that is used to move models. They
+  are named by their paths.
 """
 
 from __future__ import annotations
@@ -31,22 +32,23 @@ _trainable = private.field("keras.Layer._trainable_variables")
 _non_trainable = private.field("keras.Layer._non_trainable_variables")
 _NO_STATE = (keras.optimizers.Optimizer, keras.Metric, keras.random.SeedGenerator)
 """The types of parts of a Keras model whose variables are left out of the model's state dict,
-because other frameworks do not have such variables in a state dict."""
+because the state dicts of other frameworks do not contain such variables."""
 _Named = tuple[str, Any]
 """The name of an object, and the object."""
 
 
 def variables(model: Any) -> list[tuple[str, tf.Variable]]:
-    """Returns the name and the `tf.Variable` of each variable of a model, without those of its
-    optimizer and its metrics; or of `model` itself if it is an optimizer or a metric. Raises
-    `NotBuiltError` if the model or optimizer does not have its variables yet."""
+    """Returns the name and the `tf.Variable` of each variable of a model, an optimizer or a
+    metric. For a model, the variables of its optimizer, its metrics and its random seeds are
+    left out. Raises `NotBuiltError` if the model or optimizer does not have its variables
+    yet."""
     if isinstance(model, keras.optimizers.Optimizer):
         if not model.built:
             raise NotBuiltError(
                 "the optimizer has no state yet; build it first: optimizer.build(model.trainable_variables)"
             )
-        # by number, as in Keras's own files: the paths contain those of the parameters, which
-        # differ between processes
+        # named by numbers, as in Keras's own files, because the paths contain those of the
+        # parameters, which differ between processes
         owned_by_optimizer: list[tuple[str, Any]] = [
             (str(i), parts.tf_variable(x)) for i, x in enumerate(model.variables)
         ]
@@ -56,11 +58,10 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
         return _unique(
             (variable.name, parts.tf_variable(variable)) for variable in model.variables
         )
-    # a shared variable comes once for each of its names
+    # contains a shared variable once for each of its names
     named = list(_walk(model, "", ()))
     reached = {id(variable) for _, variable in named}
-    # the variables that `_walk` does not reach, such as those in a set or in a loss, are named by
-    # their paths
+    # variables that `_walk` does not reach, such as those in a set or in a loss, are named by their paths
     names = {
         id(parts.tf_variable(part)): part.path
         for part in owned
@@ -76,9 +77,9 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
 
 def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
     """Yields the name and the variable of each variable in `thing`. A shared variable is
-    yielded under each of its names. `name` is the name of `thing`; `above` has the `id`s of the
-    objects that contain it."""
-    # otherwise the search would never end if a part refers to the model that contains it
+    yielded under each of its names. `name` is the name of `thing`, and `above` contains the
+    `id`s of the objects that contain `thing`."""
+    # otherwise, the search would never end if a part refers to the model that contains it
     if id(thing) in above:
         return
     if isinstance(thing, tf.Variable):
@@ -92,16 +93,16 @@ def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
 
 
 def layers(model: Any) -> Iterator[tuple[str, keras.Layer]]:
-    """Yields the path and the layer of each layer of a model, each layer once. The path is the
+    """Yields (path, layer) for each layer of a model, without duplicates. The path is the
     common beginning of the names of the layer's variables, with dots instead of slashes."""
     visited: set[int] = set()
     return ((name.replace("/", "."), layer) for name, layer in _layers(model, "", visited))
 
 
 def _layers(thing: Any, name: str, visited: set[int]) -> Iterator[_Named]:
-    """Yields the name and the layer of every layer in `thing`, including `thing` itself. `name`
-    is the name of `thing`; the `id` of each object is added to `visited` when its layers are
-    yielded, and objects in `visited` are skipped."""
+    """Yields (name, layer) for every layer in `thing`, including `thing` itself. `name` is the
+    name of `thing`. Objects whose `id` is in `visited` are skipped; the `id`s of all other
+    objects are added to `visited`."""
     if id(thing) in visited or isinstance(thing, (tf.Variable, keras.Variable, *_NO_STATE)):
         return
     visited.add(id(thing))
@@ -113,7 +114,8 @@ def _layers(thing: Any, name: str, visited: set[int]) -> Iterator[_Named]:
 
 
 def _children(thing: Any) -> Iterable[_Named]:
-    """Returns the objects directly in a layer, module, list or dict, with unique names."""
+    """Returns the objects that a layer, module, list or dict contains directly, with unique
+    names."""
     if isinstance(thing, keras.Layer):
         own = [
             (variable.name, variable)
@@ -133,17 +135,16 @@ def _children(thing: Any) -> Iterable[_Named]:
 
 
 def _attributes(thing: Any) -> list[_Named]:
-    """Returns the names and values of the attributes that the program has given to an
-    object."""
-    # TensorFlow's own records have names that begin with "_self_"
+    """Returns the names and values of the attributes that the program has set on an object."""
+    # the names of TensorFlow's own attributes begin with "_self_"
     return [
         (name, value) for name, value in vars(thing).items() if not name.startswith("_self_")
     ]
 
 
 def _foreign(layer: keras.Layer) -> list[_Named]:
-    """Returns the `tf.Variable`s and `tf.Module`s that a Keras layer has as attributes. Keras
-    does not track these objects."""
+    """Returns the attributes of a Keras layer that are, or directly contain, a `tf.Variable` or
+    a `tf.Module`. Keras does not track these objects."""
     kinds = (tf.Variable, tf.Module)
     return [(name, value) for name, value in _attributes(layer) if _holds(value, kinds)]
 
@@ -162,8 +163,9 @@ def _name_without_number(layer: keras.Layer) -> str:
     """Returns the name of a layer without the number that Keras appended: "dense" for
     "dense_3"."""
     base, _, number = layer.name.rpartition("_")
-    # the name must end with the class: "dense_3" of a Dense, "forward_lstm_3" of the LSTM in a
-    # Bidirectional. In any other name the program itself has chosen the number
+    # without the number, the name must end with the name of the class: "dense_3" is a Dense,
+    # and "forward_lstm_3" is the LSTM in a Bidirectional. In any other name, the program itself
+    # has chosen the number
     is_numbered = number.isdigit() and base.replace("_", "").endswith(
         type(layer).__name__.lower()
     )
@@ -171,8 +173,8 @@ def _name_without_number(layer: keras.Layer) -> str:
 
 
 def _unique(named: Iterable[_Named]) -> list[_Named]:
-    """Returns the pairs with unique names: if an earlier pair has the same name, a number is
-    appended."""
+    """Returns the pairs with unique names. If an earlier pair has the same name, a number is
+    appended to the name."""
 
     taken: set[str] = set()
     unique = []

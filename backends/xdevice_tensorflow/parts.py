@@ -1,4 +1,5 @@
-"""Finds what TensorFlow's and Keras's models own: layers, variables, optimizers, constants."""
+"""Finds the objects that TensorFlow's and Keras's models own: layers, variables, optimizers,
+constants."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ layers_in = private.field("keras.Layer._layers")
 nodes_of = private.field("keras.Operation._inbound_nodes")
 
 TRACES = ("train_function", "test_function", "predict_function")
-"""The attributes in which Keras keeps the functions that it has traced for `fit`, `evaluate`
-and `predict`. Keras makes a function again if the attribute is None."""
+"""The attributes in which Keras stores the functions that it has traced for `fit`, `evaluate`
+and `predict`. If such an attribute is None, Keras creates the function again."""
 TRACED_FUNCTION = type(tf.function(lambda: None))
 """The type of the objects that `tf.function` returns. TensorFlow has no public name for it."""
 SHARED = (
@@ -29,9 +30,9 @@ SHARED = (
     ModuleType,
     type(getattr(keras.layers.Resizing(1, 1, name="-"), "backend", None)),
 )
-"""The types of objects that a model refers to but does not own, so a copy of the model refers
-to the same objects. The last type is that of Keras's switch between backends, which layers for
-images hold and `copy` cannot copy."""
+"""The types of objects to which a model refers, but which it does not own. So a copy of the
+model refers to the same objects. The last type is that of Keras's switch between backends:
+layers for images refer to the switch, and `copy` cannot copy it."""
 
 _OWNING = (
     tf.__internal__.tracking.AutoTrackable, keras.Operation, keras.Variable, keras.optimizers.Optimizer, keras.Metric,
@@ -39,18 +40,18 @@ _OWNING = (
 )  # fmt: skip
 """The types of objects that may own variables, and whose attributes are therefore searched."""
 _LEAVES = (tf.Variable, TRACED_FUNCTION, FunctionType, *SHARED)
-"""The types of objects that are parts of a model, but are not searched any further."""
+"""The types of objects that are parts of a model, but are not searched for more parts."""
 _MADE_LATER = (keras.optimizers.Optimizer, keras.Metric)
-"""The types of parts whose variables `fit` makes, on the default device."""
+"""The types of parts whose variables `fit` creates, on the default device."""
 _BUILDS_NOTHING = (keras.Layer.build, keras.Model.build, keras.Sequential.build)
-"""The `build` methods of Keras's base classes. A layer that inherits one of them makes no
-variables of its own when it is built, so it need not be built before it is moved."""
+"""The `build` methods of Keras's base classes. A layer that inherits such a method creates no
+variables itself when it is built, so it need not be built before it is moved."""
 
 
 def tf_variable(variable: Any) -> tf.Variable | None:
-    """Returns the `tf.Variable` in a Keras variable, or None if it has none yet; a
-    `tf.Variable` is returned as it is. The public `value` is not used, because inside a layer
-    of mixed precision it is cast to another dtype."""
+    """Returns the `tf.Variable` in a Keras variable, or None if the Keras variable does not
+    have it yet. A `tf.Variable` is returned as it is. The public attribute `value` is not used,
+    because inside a layer with mixed precision, it is cast to another dtype."""
     if isinstance(variable, tf.Variable):
         return variable
     return next((x for x in vars(variable).values() if isinstance(x, tf.Variable)), None)
@@ -63,8 +64,8 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
 
 
 def _named(parts: list[Any]) -> list[tuple[str, tf.Variable]]:
-    """Returns each `tf.Variable` among `parts` with its name: the path of the Keras variable
-    that has it, if there is one, or its own name."""
+    """Returns each `tf.Variable` in `parts` with its name. This is the path of the Keras
+    variable that contains it or, if there is none, its own name."""
     names = {
         id(tf_variable(part)): part.path for part in parts if isinstance(part, keras.Variable)
     }
@@ -77,20 +78,21 @@ def _named(parts: list[Any]) -> list[tuple[str, tf.Variable]]:
 
 
 def weights(model: Any) -> list[tuple[str, tf.Variable]]:
-    """Returns the name and the `tf.Variable` of each variable that decides on which device a
-    model is. The variables of metrics and optimizers count only if the model has no others,
-    because `fit` makes them on the default device."""
+    """Returns the name and the `tf.Variable` of each variable that determines the device of a
+    model. The variables of metrics and optimizers are included only if the model has no other
+    variables, because `fit` creates them on the default device."""
     parts = built(model, without=_MADE_LATER)
-    # an optimizer or a metric itself, or a model without weights
+    # the model is itself an optimizer or a metric, or has no weights
     if not any(isinstance(part, tf.Variable) for part in parts):
         return variables(model)
     return _named(parts)
 
 
 def constants(model: Any) -> list[tuple[Any, Any, Any]]:
-    """Returns the tensors that a model holds besides its variables, as attributes or in lists,
-    dicts and tuples. Each comes with the dict, list or tuple that holds it, and its key there:
-    (holder, key, tensor). Strings and handles, which cannot move, are left out."""
+    """Returns the tensors that a model contains besides its variables, as attributes or in
+    lists, dicts and tuples. Each is returned as (holder, key, tensor): the holder is the dict,
+    list or tuple that contains the tensor, at this key. Strings and handles are left out,
+    because they cannot be moved."""
     # only types of eager tensors have a backing device
     return [
         (holder, key, value)
@@ -101,10 +103,10 @@ def constants(model: Any) -> list[tuple[Any, Any, Any]]:
 
 
 def tuples(model: Any) -> list[tuple[Any, Any, Any]]:
-    """Returns the tuples that a model holds as attributes or in lists and dicts, but not those
-    inside other tuples. Each comes with the dict or list that holds it, and its key there:
-    (holder, key, tuple). If a tensor in a tuple moves, the tuple has to be replaced, because
-    tuples cannot be changed."""
+    """Returns the tuples that a model contains as attributes or in lists and dicts, except
+    tuples inside other tuples. Each is returned as (holder, key, tuple): the holder is the dict
+    or list that contains the tuple, at this key. If a tensor in a tuple is moved, the tuple has
+    to be replaced, because tuples cannot be changed."""
     return [
         (holder, key, value)
         for holder, key, value in _attributes(model)
@@ -113,9 +115,9 @@ def tuples(model: Any) -> list[tuple[Any, Any, Any]]:
 
 
 def attributes(model: Any) -> list[tuple[str, Any, frozenset[str]]]:
-    """Returns each part of a model that has attributes, as ("", part, keys). `keys` are the
-    names of those attributes that TensorFlow or `constants` searches for tensors; the core
-    searches the other attributes."""
+    """Returns ("", part, keys) for each part of a model that has attributes. `keys` are the
+    names of the attributes that this module searches for tensors; the core searches all other
+    attributes."""
     parts = [part for part in owned(model) if isinstance(part, _OWNING)]
     return [
         (
@@ -138,8 +140,8 @@ def _is_searched(value: Any) -> bool:
 
 
 def traced(model: Any) -> list[Any]:
-    """Returns the symbolic tensors that a model has kept from a trace, such as a loss. A copy
-    of the model keeps the same symbolic tensors."""
+    """Returns the symbolic tensors that a model has stored during a trace, such as a loss. A
+    copy of the model has the same symbolic tensors."""
     return [
         value
         for _, _, value in _attributes(model)
@@ -148,9 +150,9 @@ def traced(model: Any) -> list[Any]:
 
 
 def _attributes(model: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Yields (holder, key, value) for each attribute of the parts of a model, and for each item
-    of the dicts, lists and tuples among them, at any depth. Tuples are yielded; dicts and lists
-    are not, only their items."""
+    """Yields (holder, key, value) for each attribute of the parts of a model. If an attribute
+    is a dict, list or tuple, its items are yielded in the same way, at any depth. Tuples are
+    also yielded themselves, but dicts and lists are not."""
     visited: set[int] = set()
     holders = [vars(part) for part in owned(model) if isinstance(part, _OWNING)]
     while holders:
@@ -158,7 +160,7 @@ def _attributes(model: Any) -> Iterator[tuple[Any, Any, Any]]:
         if id(holder) in visited:
             continue
         visited.add(id(holder))
-        # a list of the items, because the caller may change the holder in its loop
+        # copied into a list, because the caller may change the holder during its loop
         for key, value in list(
             holder.items() if isinstance(holder, dict) else enumerate(holder)
         ):
@@ -169,17 +171,17 @@ def _attributes(model: Any) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def built(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
-    """Returns everything that a model owns, as `owned` does, except objects of the types in `without` and what these
-    own. Raises `NotBuiltError` if the model does not have its variables yet."""
+    """Returns the same as `owned`: everything that a model owns, except objects of the types in `without` and
+    everything that these own. Raises `NotBuiltError` if the model does not have its variables yet."""
     parts = owned(model, without)
     _require_built(model, parts)
     return parts
 
 
 def owned(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
-    """Returns everything that a model owns (layers, variables, optimizers, ...) once, in the
-    order of the attributes. Objects of the types in `without` are left out, with what they
-    own."""
+    """Returns everything that a model owns (layers, variables, optimizers, ...), without
+    duplicates, in the order of the attributes. Objects of the types in `without` are left out,
+    and so is everything that they own."""
     parts: list[Any] = []
     visited: dict[int, Any] = {}
     stack = [model]
@@ -187,12 +189,13 @@ def owned(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
         thing = stack.pop()
         if id(thing) in visited:
             continue
-        # not `type(thing)`: a `tf.Module` wraps tuples and dicts, and the `__class__` of a
-        # wrapper is that of the wrapped object
+        # not `type(thing)`, because a `tf.Module` wraps tuples and dicts, and the `__class__`
+        # of a wrapper is the class of the wrapped object
         role = _role(thing.__class__)
         if role is None or (isinstance(thing, without) and thing is not model):
             continue
-        # the object is kept too, because an `id` is only unique while its object lives
+        # the object itself is stored, because an `id` is unique only as long as its object
+        # exists
         visited[id(thing)] = thing
         if role in ("leaf", "owner"):
             parts.append(thing)
@@ -201,7 +204,7 @@ def owned(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
             children = _children(thing)
         elif role != "leaf":
             children = thing.values() if role == "dict" else thing
-        # reversed, so that the stack gives the first child first
+        # reversed, so that the first child is taken from the stack first
         stack.extend(reversed(list(children)))
     return parts
 
@@ -209,9 +212,9 @@ def owned(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
 @functools.lru_cache(1024)
 def _role(cls: type) -> str | None:
     """Returns how `owned` treats objects of a type: "leaf" (a part that is not searched),
-    "owner" (a part whose attributes are searched), "dict" or "list" (no part, but searched);
-    None if it ignores them."""
-    # in this order, because the first role that fits counts
+    "owner" (a part whose attributes are searched), "dict" or "list" (not a part, but its items
+    are searched), or None (ignored)."""
+    # the order matters, because the first role that matches is returned
     roles = (
         ("leaf", _LEAVES),
         ("owner", _OWNING),
@@ -222,13 +225,14 @@ def _role(cls: type) -> str | None:
 
 
 def _children(owner: Any) -> list[Any]:
-    """Returns the values of an object's attributes, except values that the object does not own:
-    traced functions, which Keras makes again when needed, and an optimizer's list of the
-    model's variables."""
+    """Returns the values of an object's attributes. Values that the object does not own are
+    left out: traced functions, which Keras creates again when they are needed, and an
+    optimizer's list of the model's variables."""
     values = [value for name, value in vars(owner).items() if name not in TRACES]
     if not isinstance(owner, keras.optimizers.Optimizer):
         return values
-    # an optimizer's list of the model's variables is recognized by a variable that is not its own
+    # an optimizer's list of the model's variables is recognized because it contains a variable that the optimizer does
+    # not own
     own_ids = set(map(id, owner.variables))
     return [
         value
@@ -248,17 +252,19 @@ def _has_others(values: list[Any], own_ids: set[int]) -> bool:
 def _require_built(model: Any, parts: list[Any]) -> None:
     """Raises `NotBuiltError` if a layer among the parts of a model does not have its variables
     yet."""
-    # a model that has been built may have unbuilt layers: those that it never calls
+    # a model that has been built may contain layers that are not built, because it never calls
+    # them
     if getattr(model, "built", False):
         return
     for part in parts:
-        # the layers in a layer are parts too, so a layer that only calls others is skipped
+        # the layers in a layer are also parts, so a layer that only calls other layers is
+        # skipped
         if (
             isinstance(part, keras.Layer)
             and not part.built
             and type(part).build not in _BUILDS_NOTHING
         ):
             raise NotBuiltError(
-                f"{type(model).__name__} has no variables yet in its layer {part.name!r}; build it first: call the "
+                f"the layer {part.name!r} of {type(model).__name__} has no variables yet; build it first: call the "
                 f"model once on data, or model.build(input_shape)"
             )

@@ -1,8 +1,9 @@
-"""Splits and joins tensors, and sums tensors of several devices: by NCCL if each is on a GPU of
-its own, otherwise on the device of the first tensor.
+"""Splits and joins tensors, and adds tensors that are on several devices. NCCL adds them if
+each is on a different GPU; otherwise, they are added on the device of the first tensor.
 
-NCCL's operation on one GPU waits for those on the other GPUs. So all of them are in one
-`tf.function`: run eagerly, the first would wait forever. Each output stays on its GPU.
+NCCL's operation on one GPU waits for the operations on the other GPUs. So all of them are in
+one `tf.function`, because the first would wait forever if they were run eagerly. Each output
+stays on its GPU.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 _SHORT = (tf.float16, tf.bfloat16)
-"""The dtypes that are added as float32, so that a sum of many tensors is rounded once."""
+"""The dtypes that are added as float32, so that a sum of many tensors is rounded only once."""
 _NCCL = (tf.float16, tf.float32, tf.float64)
-"""Those float dtypes that TensorFlow's operation `NcclAllReduce` supports."""
+"""The float dtypes that TensorFlow's operation `NcclAllReduce` supports."""
 
 
 def is_for_nccl(x: Any, places: list[Device], backend: Replicas) -> bool:
@@ -41,21 +42,21 @@ def is_for_nccl(x: Any, places: list[Device], backend: Replicas) -> bool:
 
 
 def by_nccl(tensors: list[Any], natives: tuple[str, ...], mean: bool) -> list[Any]:
-    """Returns the sum of the tensors, or their mean if `mean` is True, as a new tensor on the
-    device of each. `natives` are TensorFlow's names of these devices, in the order of the
-    tensors."""
+    """Adds tensors on different devices. Returns a list with a new tensor on each of these
+    devices, which contains the sum of all tensors or, if `mean` is True, their mean. `natives`
+    are TensorFlow's names of the devices, in the order of the tensors."""
     return list(_reduction(natives, tensors[0].dtype, mean)(*tensors))
 
 
 @lru_cache(32)
 def _reduction(natives: tuple[str, ...], dtype: Any, mean: bool) -> Callable[..., Any]:
-    """Returns a function that takes one tensor on each of these devices, of any shape, and
-    returns their sum, or their mean if `mean` is True, on each device. Tracing takes long, so
-    the last 32 functions are cached."""
+    """Returns a function whose arguments are one tensor on each of these devices, of any shape,
+    and which returns their sum on each device or, if `mean` is True, their mean. Tracing takes
+    long, so the last 32 functions are cached."""
 
     @tf.function(input_signature=[tf.TensorSpec(None, dtype)] * len(natives), autograph=False)  # type: ignore[untyped-decorator]
     def reduce(*tensors: Any) -> list[Any]:
-        """Returns the sum or mean of the tensors, on the device of each."""
+        """Returns the sum or mean of the tensors, as a new tensor on each device."""
         totals = []
         for x, native in zip(tensors, natives, strict=True):
             with tf.device(native):
@@ -78,9 +79,9 @@ class TensorflowReplicas(Replicas):
         def _moved_if_elsewhere(self, x: Any, device: Device) -> Any: ...
 
     def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
-        """Returns consecutive parts of `x` along its first axis, whose lengths there are
-        `sizes`, on the device of `x`."""
-        # a symbolic tensor inside tf.function is on no device
+        """Splits `x` along its first axis into consecutive parts with the lengths `sizes`, and
+        returns the parts, which are on the device of `x`."""
+        # a symbolic tensor inside tf.function has no device
         if not hasattr(x, "backing_device"):
             return list(tf.split(x, sizes))
         place = self.device_of(x)
@@ -88,10 +89,10 @@ class TensorflowReplicas(Replicas):
             return [self._moved_if_elsewhere(part, place) for part in tf.split(x, sizes)]
 
     def join(self, parts: list[Any]) -> Any:
-        """Returns the parts joined along their first axis; parts without axes are joined into a
-        vector."""
+        """Returns the parts, joined along their first axis. Parts without axes are joined into
+        a vector."""
         concatenate = partial(tf.concat, axis=0) if parts[0].shape.rank else tf.stack
-        # a symbolic tensor inside tf.function is on no device
+        # a symbolic tensor inside tf.function has no device
         if not hasattr(parts[0], "backing_device"):
             return concatenate(parts)
         place = self.device_of(parts[0])
@@ -99,8 +100,8 @@ class TensorflowReplicas(Replicas):
             return self._moved_if_elsewhere(concatenate(parts), place)
 
     def leaf(self, x: Any, device: Device) -> Any:
-        """Returns a copy of `x` on `device`: a `tf.Variable`, which gradient tapes watch
-        automatically, or a tensor if the dtype has no gradients."""
+        """Returns a copy of `x` on `device`. The copy is a `tf.Variable`, which gradient tapes
+        watch automatically; if the dtype has no gradients, it is a tensor."""
         copied = self.copy(x, device)
         if not (x.dtype.is_floating or x.dtype.is_complex):
             return copied
@@ -108,16 +109,16 @@ class TensorflowReplicas(Replicas):
             return tf.Variable(tf.stop_gradient(copied))
 
     def write(self, x: Any, value: Any) -> None:
-        """Assigns values to a variable. Raises `UnsupportedError` for a tensor, because
-        TensorFlow's tensors cannot be changed."""
+        """Assigns new values to the variable `x`. Raises `UnsupportedError` if `x` is a tensor,
+        because TensorFlow's tensors cannot be changed."""
         if not isinstance(x, tf.Variable | keras.Variable):
             super().write(x, value)  # raises `UnsupportedError`
         with self.scope(self.device_of(value)):
             x.assign(value)
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
-        """Returns the sum of tensors on one device, added there in the order given, or their mean if `mean` is
-        True."""
+        """Returns the sum of tensors that are on the same device or, if `mean` is True, their mean. The tensors are
+        added on this device, in their order."""
         rest = iter(tensors)
         first = next(rest)
         wide = tf.float32 if first.dtype in _SHORT else first.dtype
@@ -125,13 +126,13 @@ class TensorflowReplicas(Replicas):
         with self.scope(place):
             total = add_up(tf.cast(first, wide), (tf.cast(x, wide) for x in rest), mean)
             result = tf.stop_gradient(tf.cast(total, first.dtype))
-        # int32 is added on the host, because its kernel for GPUs takes host memory
+        # int32 is added on the host, because its GPU kernel uses host memory
         return result if self.device_of(result) is place else self.move(result, place)
 
     def all_reduce(self, tensors: list[Any], mean: bool) -> list[Any]:
-        """Returns the sum of tensors on several devices, or their mean if `mean` is True, as a
-        new tensor on the device of each: computed by NCCL if possible, otherwise on the device
-        of the first tensor."""
+        """Adds tensors that are on several devices. Returns a list with a new tensor on each of
+        these devices, which contains the sum of all tensors or, if `mean` is True, their mean.
+        The sum is computed by NCCL if possible, otherwise on the device of the first tensor."""
         places = [self.device_of(x) for x in tensors]
         if not is_for_nccl(tensors[0], places, self):
             return super().all_reduce(tensors, mean)

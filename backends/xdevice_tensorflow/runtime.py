@@ -1,4 +1,4 @@
-"""Whether TensorFlow's runtime has started, and how it names this process."""
+"""Finds out whether TensorFlow's runtime has started, and how it names this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 from .private import private
 
 HERE: Final = "/job:localhost/replica:0/task:0/device:"
-"""How TensorFlow's long names of devices begin, outside a cluster."""
+"""The beginning of TensorFlow's long names of devices in a process that is not in a cluster."""
 # whether this TensorFlow has the private names that tell whether it has started
 _KNOWS = not private.absent("waiting")
 _context = private["tensorflow.python.eager.context.context"]
@@ -17,15 +17,15 @@ _initialized = private.field("tensorflow.python.eager.context.Context._initializ
 
 
 def is_started() -> bool:
-    """Whether TensorFlow's runtime has started, after which its devices can no longer change.
-    Also True if this TensorFlow does not tell."""
+    """Whether TensorFlow's runtime has started. After the start, its devices can no longer
+    change. Also True if this TensorFlow lacks the private names that tell."""
     return not _KNOWS or bool(_initialized(_context()))
 
 
 def address() -> str:
-    """Returns how TensorFlow names this process: "/job:localhost/replica:0/task:0", or by its
-    job in a cluster."""
-    # outside any tf.function, in which a tensor would have no device
+    """Returns TensorFlow's name of this process: "/job:localhost/replica:0/task:0" or, in a
+    cluster, a name with the job of the process there."""
+    # `init_scope` leaves any tf.function, in which a tensor would have no device
     with tf.init_scope(), tf.device("/CPU:0"):
-        # not `backing_device`, which says localhost in a cluster too
+        # not `backing_device`, which contains "localhost" even in a cluster
         return str(tf.constant(0).device).rpartition("/device:")[0]

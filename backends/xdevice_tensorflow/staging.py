@@ -1,14 +1,14 @@
-"""Copies large tensors between the host and an NVIDIA GPU through the ring (buffers of
-page-locked memory that xdevice keeps for this, `xdevice.cuda_driver.ring`).
+"""Copies large tensors between the host and an NVIDIA GPU through the ring, which consists of
+buffers of page-locked memory (see `xdevice.cuda_driver.ring`).
 
 Rules for this module, and why:
 
-- The host waits for TensorFlow before the ring reads or writes a tensor, and the ring has
-  finished its copy before the tensor is returned. TensorFlow's stream is not accessible, and
-  its allocator reuses memory in the order of that stream: earlier work may still use the memory
-  of a tensor that `Empty` returns.
-- Moves through the ring are recorded on gradient tapes, as TensorFlow records its own copies.
-- Moving a tensor to a tensor on the host is left to TensorFlow, which is not slower.
+- The host waits for TensorFlow before the ring reads or writes a tensor, and the copy through
+  the ring is complete before the tensor is returned. The reason is that TensorFlow's stream is
+  not accessible, and that its allocator reuses memory in the order of this stream: earlier work
+  may still use the memory of a tensor that `Empty` returns.
+- Gradient tapes record moves through the ring, as they record TensorFlow's own copies.
+- TensorFlow itself moves tensors from a GPU to the host, because it is not slower there.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 TO_HOST: Final = 64 << 20
 TO_GPU: Final = 16 << 20
 MOVED: Final = 64 << 20
-"""The sizes in bytes from which a copy through the ring (of page-locked buffers) is faster than
-TensorFlow's own: `TO_HOST` for reading a tensor, `TO_GPU` for making a tensor on a GPU from an
+"""The sizes in bytes from which a copy through the ring is faster than TensorFlow's own copy:
+`TO_HOST` for reading a tensor as an array, `TO_GPU` for creating a tensor on a GPU from an
 array, `MOVED` for moving a tensor from the host to a GPU."""
 _ON_GPUS: Final = frozenset(
     ("uint8", "int8", "int32", "int64", "uint64", "bfloat16", "float16", "float32", "float64")
 )
-"""The dtypes in which the operation `Empty` can make tensors on a GPU (TensorFlow 2.21)."""
+"""The dtypes in which the operation `Empty` can create tensors on a GPU (TensorFlow 2.21)."""
 
 
 def is_read(x: Any, backend: Conversion) -> bool:
-    """Whether the host should read `x` through the ring, with `read`. The result of `read`
-    shares memory with no tensor."""
-    # variables are left out, which have a device but no `backing_device`
+    """Whether the host should read `x` through the ring, that is, with `read`. The result of
+    `read` shares no memory with a tensor."""
+    # variables, which have a device but no `backing_device`, are left out
     return (
         backend.device_of(x).kind == "gpu"
         and not backend.virtual
@@ -60,15 +60,16 @@ def read(x: Any, backend: Conversion) -> np.ndarray[Any, Any] | None:
     read the tensor."""
     # the ring does not wait for TensorFlow's work
     backend.finish(x)
-    # the module `xdevice.contract.staging`, not this one
+    # `staging` is the module `xdevice.contract.staging`, not this module
     return staging.read(
         x, Lent(backend.export(x)).address, x.shape.as_list(), host_dtype(x.dtype.name)
     )
 
 
 def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> Any | None:
-    """Returns a tensor on a GPU with the values of an array, copied through the ring; None if
-    TensorFlow has to make the tensor. The array may be changed as soon as this returns."""
+    """Returns a tensor on a GPU with the values of an array, which are copied through the ring;
+    None if TensorFlow has to create the tensor. The array may be changed as soon as this
+    function returns."""
     if device.kind != "gpu" or values.nbytes < TO_GPU or not values.flags.c_contiguous:
         return None
     if (
@@ -80,10 +81,10 @@ def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> An
         return None
     with backend.scope(device):
         tensor = tf.raw_ops.Empty(shape=values.shape, dtype=tf.as_dtype(values.dtype))
-    # a dtype that a GPU cannot hold stays on the host, despite the scope
+    # despite the scope, a tensor whose dtype GPUs do not support stays on the host
     if backend.device_of(tensor) is not device:
         return None
-    # earlier work of the GPU may still use this memory
+    # earlier work on the GPU may still use this memory
     backend.finish(tensor)
     lent = Lent(backend.export(tensor))
     is_done = ring.to_gpu(values, values.ctypes.data, tensor, lent.address, values.nbytes, None)
@@ -91,7 +92,7 @@ def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> An
 
 
 def moved(x: Any, device: Device, backend: Conversion) -> Any | None:
-    """Returns a copy on a GPU of a tensor on the host, made through the ring; None if
+    """Copies a tensor from the host to a GPU through the ring. Returns the copy, or None if
     TensorFlow has to copy the tensor."""
     if device.kind != "gpu" or x.dtype.name not in _ON_GPUS or _size(x) < MOVED:
         return None
@@ -105,19 +106,19 @@ def moved(x: Any, device: Device, backend: Conversion) -> Any | None:
         return copy
 
     def back(gradient: Any) -> Any:
-        """Returns `gradient`, the gradient of the copy, on the device of `x`; unchanged if it
-        is symbolic."""
-        # a symbolic gradient is on no device, and TensorFlow copies it where it is needed
+        """Returns the gradient of the copy on the device of `x`. A symbolic gradient is
+        returned unchanged."""
+        # a symbolic gradient has no device, and TensorFlow copies it to where it is needed
         return (
             backend.move(gradient, place) if hasattr(gradient, "backing_device") else gradient
         )
 
-    # `custom_gradient` passes the copy through an operation, which runs on the device of the
+    # `custom_gradient` passes the copy through an operation that runs on the device of the
     # scope
     with backend.scope(device):
         return tf.custom_gradient(lambda x: (copy, back))(x)
 
 
 def _size(x: Any) -> int:
-    """Returns how many bytes the values of a tensor take."""
+    """Returns the number of bytes that the values of a tensor occupy."""
     return int(x.shape.num_elements()) * int(x.dtype.size)

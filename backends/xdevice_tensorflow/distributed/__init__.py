@@ -1,4 +1,4 @@
-"""TensorFlow's engines for several processes."""
+"""TensorFlow's engines, which move tensors between several processes."""
 
 from __future__ import annotations
 

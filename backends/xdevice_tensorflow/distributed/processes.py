@@ -1,23 +1,24 @@
-"""Moves tensors between processes with TensorFlow's collectives: its "ring" on the CPU, NCCL on
-GPUs.
+"""Moves tensors between processes with TensorFlow's collectives. They use its "ring" on the
+CPU, and NCCL on GPUs.
 
 Facts about TensorFlow that the code depends on (measured on 2.21):
 
-- The cluster (which processes there are) must be set before TensorFlow has run anything, and
-  cannot be changed. So a process has the same rank in all groups that it joins later.
-- After one collective has failed, all later ones fail. So this module calls none that could
-  fail: tensors of a dtype that TensorFlow's collectives do not support are sent in another
-  dtype that keeps their values.
+- The cluster, that is, the list of processes, must be configured before TensorFlow has run
+  anything, and cannot be changed afterwards. So a process has the same rank in all groups that
+  it joins later.
+- After a collective has failed, all later collectives fail. So this module calls no collective
+  that could fail: tensors of a dtype that TensorFlow's collectives do not support are sent as
+  another dtype that preserves their values.
 - NCCL's collectives do not support int32: "Collective all-reduce does not support datatype
   DT_INT32 on DEVICE_GPU" (https://github.com/tensorflow/tensorflow/issues/56184).
-- `CollectiveReduceScatterV2` is not implemented for the CPU, and there are no collectives to
-  send and receive. Instead of these, the code takes its part of an all-reduce, and broadcasts
-  in a group of two processes.
-- TensorFlow rounds the mean of integers down, so this module computes only sums.
-- TensorFlow matches the calls of different processes by their `instance_key`, which this module
-  counts.
+- `CollectiveReduceScatterV2` is not implemented for the CPU, so each process extracts its part
+  from an all-reduce. There are no collectives to send and receive, so a group of two processes
+  broadcasts.
+- TensorFlow rounds the mean of integers down, so this module computes only sums, and no means.
+- TensorFlow matches the calls of different processes by their `instance_key`, which is a number
+  that this module increments at each call.
 - `MultiWorkerMirroredStrategy` also starts a service that ends processes whose peers have died.
-  So this module calls the functions on which it is built instead.
+  So this module does not use the strategy, but the functions on which it is built.
 """
 
 from __future__ import annotations
@@ -48,27 +49,28 @@ _enable = private["tensorflow.python.eager.context.Context.enable_collective_ops
 _OPS: Final = {"sum": "Add", "max": "Max", "min": "Min"}
 """TensorFlow's name for each reduction."""
 _ALL: Final = 1000
-"""TensorFlow's key for the group of all processes; the groups of two processes have greater
-keys. TensorFlow's own strategies count their keys from 1."""
+"""TensorFlow's key for the group of all processes. The groups of two processes have greater
+keys. The keys of TensorFlow's own strategies begin at 1."""
 
 Encoding = tuple[str | None, str | None]
-"""How tensors of a dtype are sent or reduced: the dtype as which their bits are read, and the dtype to which they are
-then cast. None leaves a step out."""
+"""How tensors of a dtype are sent or reduced. First, their bits are read as the first dtype; then, the result is cast
+to the second dtype. None means that a step is left out."""
 _UNCHANGED: Final[Encoding] = (None, None)
 _CAST_TO_INT32: Final[dict[str, Encoding]] = dict.fromkeys(
     ("bool", "int8", "int16", "uint8", "uint16"), (None, "int32")
 )
-# how the dtypes that TensorFlow cannot add are reduced. 16-bit floats are missing, because the
+# how dtypes that TensorFlow cannot add are reduced. 16-bit floats are not listed, because the
 # core casts them before a reduction
 _REDUCED_AS: Final[dict[str, Encoding]] = {
     **_CAST_TO_INT32,
     "uint32": (None, "int64"),
-    # a sum has the same bits in int64; max and min may not, so `refusal` excludes them
+    # a sum has the same bits in int64; max and min may have other bits, so `refusal` excludes
+    # them
     "uint64": ("int64", None),
     "complex64": ("float32", None),
     "complex128": ("float64", None),
 }
-# how the dtypes that TensorFlow cannot send are sent to other ranks
+# how dtypes that TensorFlow cannot send are sent to other ranks
 _MOVED_AS: Final[dict[str, Encoding]] = {
     **_CAST_TO_INT32,
     "bfloat16": ("uint16", "int32"),
@@ -79,10 +81,11 @@ _MOVED_AS: Final[dict[str, Encoding]] = {
 }
 
 _cluster: list[tuple[int, int]] = []
-"""The rank of this process and the number of processes, once TensorFlow knows the cluster;
-until then empty."""
+"""Contains the pair of the rank of this process and the number of processes, after TensorFlow
+has joined a cluster; empty before that."""
 _calls: Counter[int] = Counter()
-"""How many collectives this process has called so far, by the key of the group."""
+"""Maps the key of each group to the number of collectives that this process has called in the
+group."""
 
 
 def engine_names(gpus: int) -> tuple[str, ...]:
@@ -91,29 +94,30 @@ def engine_names(gpus: int) -> tuple[str, ...]:
 
 
 class TensorflowEngine(Engine):
-    """TensorFlow's collectives as an engine. `name` is "ring" or "nccl", and `native`
-    TensorFlow's name of this rank's device. `is_started` says whether TensorFlow has run
-    anything before."""
+    """TensorFlow's collectives as an engine. `name` is "ring" or "nccl", and `native` is
+    TensorFlow's name of this rank's device. `is_started` says whether TensorFlow has already
+    run anything."""
 
     def __init__(self, name: str, group: Group, native: str, is_started: bool) -> None:
         super().__init__(f"tensorflow:{name}", group)
         self._hint, self._native = name, native
-        # `dict` leaves the tables as they are
+        # `dict` only copies the tables
         for_engine = _for_nccl if name == "nccl" else dict
         self._reduced_as: Mapping[str, Encoding] = for_engine(_REDUCED_AS)
         self._moved_as: Mapping[str, Encoding] = for_engine(_MOVED_AS)
         _join(group, name, is_started)
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
-        """Returns why a collective is refused for a dtype; None if it is not. `verb` is the
-        name of a method of this class, and `op` is "sum", "max", "min" or None."""
+        """Returns the reason that a collective is refused for a dtype; None if it is not
+        refused. `verb` is the name of a method of this class, and `op` is "sum", "max", "min"
+        or None."""
         if verb in ("all_reduce", "reduce_scatter") and op != "sum" and dtype == "uint64":
             return "uint64 is reduced as int64, in which values from 2**63 on are negative"
         return None
 
     def all_reduce(self, x: Any, op: str) -> Any:
-        """Returns the reduction ("sum", "max" or "min") of the `x` of all ranks, as a new
-        tensor."""
+        """Returns the result of reducing the tensors `x` of all ranks with `op` ("sum", "max"
+        or "min"), as a new tensor."""
         with tf.device(self._native):
             sent = _encoded(x, self._reduced_as)
             result = tf.raw_ops.CollectiveReduceV2(
@@ -126,11 +130,11 @@ class TensorflowEngine(Engine):
             return self._done(_decoded(result, x, self._reduced_as))
 
     def broadcast(self, x: Any, root: int) -> Any:
-        """Returns the `x` of the rank `root`, as a new tensor."""
+        """Returns the tensor `x` of the rank `root`, as a new tensor."""
         return self._broadcast_in(x, self.rank == root, _ALL, self.size)
 
     def all_gather(self, x: Any) -> list[Any]:
-        """Returns the `x` of each rank as new tensors, in the order of the ranks."""
+        """Returns the tensors `x` of all ranks as new tensors, in the order of the ranks."""
         with tf.device(self._native):
             sent = _encoded(x, self._moved_as)[tf.newaxis]
             result = tf.raw_ops.CollectiveGatherV2(
@@ -140,26 +144,28 @@ class TensorflowEngine(Engine):
                 [_decoded(part, x, self._moved_as) for part in tf.unstack(result)]
             )
 
-    # TensorFlow has no collectives to send and receive, so a pair of ranks broadcasts
+    # TensorFlow has no collectives to send and receive, so both are a broadcast in a group of
+    # two ranks
 
     def send(self, x: Any, to: int) -> None:
         """Sends `x` to the rank `to`, which must call `recv` at the same time."""
         self._broadcast_in(x, True, self._pair(self.rank, to), 2)
 
     def recv(self, like: Any, source: int) -> Any:
-        """Returns the tensor that the rank `source` sends, of the shape and dtype of `like`."""
+        """Returns the tensor that the rank `source` sends. It must have the shape and dtype of
+        `like`."""
         return self._broadcast_in(like, False, self._pair(source, self.rank), 2)
 
     # the end
 
     def close(self) -> None:
-        """Does nothing, because the cluster stays until the process ends."""
+        """Does nothing, because the cluster exists until the process ends."""
 
     def _call(self, key: int, size: int) -> dict[str, Any]:
-        """Returns the arguments that all collectives have: those for the next call in the group
-        with this key, which has `size` ranks."""
-        # counted for the process and not for the engine: the cluster, in which TensorFlow
-        # matches calls by this number, stays when an engine is closed
+        """Returns the arguments that all collectives need, for the next call in the group with
+        this key. `size` is the number of ranks in the group."""
+        # counted for the process and not for the engine, because TensorFlow matches calls in
+        # the cluster by this number, and the cluster stays when an engine is closed
         _calls[key] += 1
         instance = _calls[key]
         return {
@@ -171,12 +177,13 @@ class TensorflowEngine(Engine):
 
     def _pair(self, source: int, to: int) -> int:
         """Returns the key of the group in which the rank `source` sends to the rank `to`."""
-        # another key for each pair of ranks, and for each direction
+        # each pair of ranks has a different key for each direction
         return _ALL + 1 + source * self.size + to
 
     def _broadcast_in(self, x: Any, is_source: bool, key: int, size: int) -> Any:
-        """Returns the tensor of the rank that is the source, broadcast in the group with this
-        key, which has `size` ranks. The other ranks use only the shape and dtype of `x`."""
+        """Broadcasts in the group with this key, which has `size` ranks. Returns the tensor of
+        the rank whose `is_source` is True. On the other ranks, only the shape and dtype of `x`
+        are used."""
         with tf.device(self._native):
             sent, call = _encoded(x, self._moved_as), self._call(key, size)
             if is_source:
@@ -188,16 +195,16 @@ class TensorflowEngine(Engine):
             return self._done(_decoded(result, x, self._moved_as))
 
     def _done(self, result: Any) -> Any:
-        """Returns the result of a collective. With NCCL, whose calls return at once, waits
-        until the result has been computed. The wait must be in this thread, because xdevice
-        gives the thread up if another process has died."""
+        """Returns the result of a collective. NCCL's calls return immediately, so with NCCL,
+        this method waits until the result has been computed. It must wait in this thread,
+        because xdevice abandons the thread if another process has died."""
         if self._hint == "nccl":
             tf.test.experimental.sync_devices()
         return result
 
 
 def _for_nccl(table: Mapping[str, Encoding]) -> dict[str, Encoding]:
-    """Returns a table of dtypes for NCCL: int64 in place of int32, which NCCL does not
+    """Returns a copy of a table of dtypes, with int64 in place of int32, which NCCL does not
     support."""
     wider = {
         dtype: (bits, "int64" if "int32" in (bits, cast_to) else cast_to)
@@ -207,29 +214,29 @@ def _for_nccl(table: Mapping[str, Encoding]) -> dict[str, Encoding]:
 
 
 def _encoded(x: Any, table: Mapping[str, Encoding]) -> Any:
-    """Returns `x` in the dtype in which TensorFlow can send or reduce it, according to the table."""
+    """Returns `x` in a dtype that TensorFlow can send or reduce, according to the table."""
     bits, cast_to = table.get(x.dtype.name, _UNCHANGED)
     x = x if bits is None else tf.bitcast(x, bits)
     return x if cast_to is None else tf.cast(x, cast_to)
 
 
 def _decoded(result: Any, x: Any, table: Mapping[str, Encoding]) -> Any:
-    """Returns the result of a collective in the dtype of `x`: undoes the steps of `_encoded` in the reverse order."""
+    """Returns the result of a collective in the dtype of `x`, by undoing the steps of `_encoded` in reverse order."""
     bits, cast_to = table.get(x.dtype.name, _UNCHANGED)
     result = result if cast_to is None else tf.cast(result, bits or x.dtype)
     return result if bits is None else tf.bitcast(result, x.dtype)
 
 
 def _join(group: Group, name: str, is_started: bool) -> None:
-    """Makes the ranks of a group a TensorFlow cluster, unless an earlier group has done so
-    already. Raises `LaunchError` if TensorFlow has run on any rank before."""
+    """Connects the ranks of a group to a TensorFlow cluster, unless an earlier group has
+    already done so. Raises `LaunchError` if TensorFlow has already run on any rank."""
     own_address = address(group.host, free_port(group.host))
     is_ready = _cluster == [(group.rank, group.size)]
     answers = [
         text.split()
         for text in group.exchange(f"{int(is_ready)} {int(is_started)} {own_address}")
     ]
-    # all ranks see the same answers, so all of them return, raise or go on
+    # all ranks get the same answers, so either all return, all raise, or all continue
     if all(ready == "1" for ready, _, _ in answers):
         return
     started = [str(rank) for rank, (_, has_run, _) in enumerate(answers) if has_run == "1"]
@@ -246,7 +253,7 @@ def _join(group: Group, name: str, is_started: bool) -> None:
         _context(),
         collective_leader="/job:worker/replica:0/task:0",
         use_nccl_communication=name == "nccl",
-        # as in MultiWorkerMirroredStrategy: this rank uses no devices of other ranks
+        # this rank uses no devices of other ranks, as in MultiWorkerMirroredStrategy
         device_filters=(f"/job:worker/task:{group.rank}",),
     )
     _enable(
@@ -256,7 +263,7 @@ def _join(group: Group, name: str, is_started: bool) -> None:
             job_name="worker",
             task_index=group.rank,
             protocol="grpc",
-            # without it the first collective hangs
+            # without this configuration, the first collective hangs
             default_session_config=tf.__internal__.eager_context.get_config(),
         ),
     )
@@ -272,19 +279,20 @@ class TensorflowProcesses(Processes):
 
     def engines(self) -> Sequence[str]:
         """Returns the names of the engines that this process can use, the best engine first."""
-        # `virtual` is the number of virtual GPUs, whose memory is on the host, where NCCL cannot use it
+        # the `virtual` GPUs are subtracted, because NCCL cannot use their memory, which is on the host
         return engine_names(
             self.count("gpu") - self.virtual if accelerators.IS_NVIDIA_OR_AMD else 0
         )
 
     def start_engine(self, name: str, group: Group) -> Engine:
-        """Returns the engine for the ranks of a group, after all of them have met. Raises
-        `LaunchError` if TensorFlow has run on any rank before the ranks became a cluster, and
-        `UnsupportedError` if this version of TensorFlow lacks a private name that is needed."""
+        """Returns the engine for the ranks of a group, after all ranks have called this method.
+        Raises `LaunchError` if TensorFlow has run on any rank before the ranks became a
+        cluster, and `UnsupportedError` if this version of TensorFlow lacks a private name that
+        is needed."""
         private.require("several processes")
         engine = TensorflowEngine(name, group, self.to_native(group.device), is_started())
-        # in the cluster TensorFlow sees other GPUs, so they are counted again; the number of
-        # virtual ones is set by the program
+        # in the cluster, TensorFlow may list other GPUs, so they are counted again. The number
+        # of virtual GPUs is set by the program
         if not self.virtual:
             self._counts.clear()
         return engine

@@ -25,8 +25,8 @@ class TensorflowArithmetic(Arithmetic):
 
     _place: Callable[[str], Device]
 
-    # both modules are imported at their first use: a program that only moves tensors does not
-    # need them
+    # `arithmetic` and `nn` are imported at their first use, because a program that only moves
+    # tensors does not need them
     def namespace(self) -> ModuleType:
         """Returns the module with the kernels for `xdevice.array_namespace`."""
         from . import arithmetic
@@ -34,10 +34,11 @@ class TensorflowArithmetic(Arithmetic):
         return arithmetic
 
     def operand_device(self, x: Any) -> Device:
-        """Returns the device of `x` for the check that all operands are on one device."""
+        """Returns the device of `x`. The core calls this method to check that all operands are
+        on the same device."""
         # the memory of an int32 tensor "on" a GPU is on the host, and GPU kernels read int32
-        # from the host. So the device of its operation (`device`) counts, not that of its
-        # memory (`backing_device`), which traced tensors lack
+        # from the host. So for int32, return the device of its operation (`device`), and not
+        # that of its memory (`backing_device`). Traced tensors have no `backing_device`
         if x.dtype == tf.int32 and hasattr(x, "backing_device"):
             return self._place(x.device)
         return self.device_of(x)

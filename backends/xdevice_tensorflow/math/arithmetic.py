@@ -2,14 +2,14 @@
 results.
 
 Facts about TensorFlow that the code depends on:
-- An operation runs on the device of the open scope, not on that of its operands. So each kernel
-  opens a scope with the device of its first operand.
-- `top_k`, on which `tf.sort` is built, does not sort NaN correctly. So floats are sorted
-  through integers that have the same order
+- An operation runs on the device of the open scope, not on the device of its operands. So each
+  kernel opens a scope with the device of its first operand.
+- `top_k`, on which `tf.sort` is built, does not sort NaN correctly. So floats are converted to
+  integers that have the same order, and these are sorted
   (https://github.com/tensorflow/tensorflow/issues/117287, 95235).
-- `floordiv` of floats rounds the quotient before it takes the floor: 1 // 0.1 is 10, while
-  `floormod` gives a remainder of 0.1. So `floor_divide` computes the quotient from the
-  remainder (no upstream issue known; 74893 is another case).
+- `floordiv` rounds the quotient of floats before it computes the floor: 1 // 0.1 is 10,
+  although `floormod` returns a remainder of 0.1. So `floor_divide` computes the quotient from
+  the remainder (no upstream issue known; 74893 is a different case).
 - `argmax` and `argmin` skip NaN (no upstream issue known), which the core corrects.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-# the constants that `xdevice.math.contract.arithmetic` explains
+# `xdevice.math.contract.arithmetic` explains these constants
 TAKE_NUMBERS = frozenset(
     [
         "add", "divide", "equal", "greater", "greater_equal", "less", "less_equal", "maximum", "minimum", "multiply",
@@ -40,7 +40,7 @@ TAKE_NUMBERS = frozenset(
 )  # fmt: skip
 TAKES_MASKS = False
 SKIPS_NAN = True
-# many kernels are missing for unsigned integers: https://github.com/tensorflow/tensorflow/issues/26069
+# many kernels do not exist for unsigned integers: https://github.com/tensorflow/tensorflow/issues/26069
 _UNSIGNED = {"uint8": "int32", "uint16": "int32", "uint32": "int64", "uint64": HOST}
 WIDER = {
     "abs": _UNSIGNED,
@@ -49,7 +49,7 @@ WIDER = {
     "sign": _UNSIGNED,
     "matmul": {"int8": "int32", "int16": "int32"} | _UNSIGNED,
 }
-RESHAPE_IS_VIEW = True  # tensors cannot be changed, so a copy and a view look the same
+RESHAPE_IS_VIEW = True  # tensors cannot be changed, so a copy cannot be told from a view
 
 # creating arrays
 
@@ -62,16 +62,16 @@ def dtype(name: str) -> Any:
 @_placed
 def astype(x: Any, name: str) -> Any:
     """Returns a new tensor with the values of `x` in the dtype `name`."""
-    # `tf.cast` of a complex number to bool looks at the real part only
+    # `tf.cast` from complex to bool considers only the real part
     if name == "bool":
         return tf.not_equal(x, tf.zeros((), x.dtype))
     return tf.cast(x, name)
 
 
-# `constant` and `number` cannot be placed by their first argument, which is not a tensor, but
-# by `like`
+# the first argument of `constant` and `number` is not a tensor, so they run on the device of
+# `like`
 def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
-    """Returns the values of a NumPy array as a tensor on the device of `like`."""
+    """Returns a tensor with the values of a NumPy array, on the device of `like`."""
     return _on_device_of(like, tf.constant, array)
 
 
@@ -94,7 +94,7 @@ def number(value: complex, name: str, like: Any) -> Any:
 def _number(value: complex, name: str) -> Any:
     """Returns `value` as a tensor without dimensions, with the dtype `name`, on the device of
     the open scope."""
-    # `tf.constant` raises for a number other than a bool if the dtype is bool
+    # if the dtype is bool, `tf.constant` raises an error for any number that is not a bool
     return tf.constant(bool(value) if name == "bool" else value, name)
 
 
@@ -105,8 +105,8 @@ def _on_device_of(like: Any, make: Callable[..., Any], *arguments: Any) -> Any:
 
 # elementwise functions
 
-# functions of `tf.math` that are kernels once they are placed; a keyword gives TensorFlow's
-# name for a function
+# functions of `tf.math` that become kernels when they are placed. A keyword argument maps the
+# name of a kernel to TensorFlow's name
 _OF_MATH = named(
     "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "conj", "cos", "cosh", "equal",
     "exp", "expm1", "floor", "greater", "greater_equal", "imag", "less", "less_equal", "log", "log1p", "logical_and",
@@ -127,8 +127,8 @@ bitwise_right_shift = _placed(tf.bitwise.right_shift)
 
 
 def _of_bits(function: Callable[..., Any], of_bool: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel that calls `of_bool` for bool tensors, which TensorFlow's bitwise
-    functions do not take, and `function` for integers."""
+    """Returns a kernel that calls `function` for integers, and `of_bool` for bool tensors,
+    which TensorFlow's bitwise functions do not accept."""
     return _placed(lambda x, *rest: (of_bool if x.dtype is tf.bool else function)(x, *rest))
 
 
@@ -145,9 +145,9 @@ def copysign(x1: Any, x2: Any) -> Any:
 
 
 def _of_parts(test: Callable[..., Any], together: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a test of floats that does not take complex numbers. For complex
-    numbers the kernel tests the real and the imaginary parts, and combines the two results with
-    `together`, a logical "and" or "or"."""
+    """Returns a kernel for `test`, a function that tests floats, but does not accept complex
+    numbers. For complex numbers, the kernel tests the real and the imaginary parts separately,
+    and combines the two results with `together`, which is a logical "and" or "or"."""
 
     @_placed
     def kernel(x: Any) -> Any:
@@ -166,25 +166,25 @@ isnan = _of_parts(tf.math.is_nan, tf.logical_or)
 @_placed
 def signbit(x: Any) -> Any:
     """Returns for each float whether its sign bit is set."""
-    # reads the float as an integer of the same size, whose sign is the same bit; so it is True
-    # for -0.0
+    # the bits of the float are read as an integer of the same size, in which the same bit is
+    # the sign. So the result is True for -0.0
     return tf.bitcast(x, {2: tf.int16, 4: tf.int32, 8: tf.int64}[x.dtype.size]) < 0
 
 
 @_placed
 def floor_divide(x1: Any, x2: Any) -> Any:
-    """Returns the quotient rounded down; for floats, without the rounding error of TensorFlow's
-    `floordiv`."""
+    """Returns the quotient, rounded down. For floats, the result does not have the rounding
+    error of TensorFlow's `floordiv`."""
     if not x1.dtype.is_floating:
         return tf.math.floordiv(x1, x2)
     quotient, rest = x1 / x2, tf.truncatemod(x1, x2)
-    # `truncatemod` cuts the quotient off towards 0; if it is negative and not exact, its floor
-    # is one less
+    # `truncatemod` rounds the quotient towards 0. If the quotient is negative and not a whole
+    # number, its floor is one less
     is_one_less = (rest != 0) & ((rest < 0) != (x2 < 0))
     floored = (x1 - rest) / x2 - tf.cast(is_one_less, x1.dtype)
     # `quotient * 0` has the sign of the quotient
     floored = tf.where(floored == 0, quotient * 0, tf.round(floored))
-    # the function is constant between its steps, so its gradient is 0
+    # between its steps, the function is constant, so its gradient is 0
     return tf.stop_gradient(tf.where(x2 == 0, quotient, floored))
 
 
@@ -214,8 +214,8 @@ def argsort(x: Any, axis: int, descending: bool) -> Any:
     """Returns the indices that sort `x` along an axis, in descending order if `descending` is
     True. Equal elements keep their order."""
     keys = _exchanged_with_last(_sortable_integers(x), axis)
-    # `top_k` sorts in descending order, and puts the first of equal values first. For the
-    # ascending order it sorts the complements (`invert`), whose order is the reverse
+    # `top_k` sorts in descending order, and keeps the order of equal values. For the ascending
+    # order, sort the complements (`invert`), whose order is reversed
     indices = tf.math.top_k(
         keys if descending else tf.bitwise.invert(keys), tf.shape(keys)[-1]
     ).indices
@@ -223,21 +223,21 @@ def argsort(x: Any, axis: int, descending: bool) -> Any:
 
 
 def _sortable_integers(x: Any) -> Any:
-    """Returns integers that have the same order as the values of `x`, with NaN last. Integers
-    are returned as they are."""
+    """Returns integers in the same order as the values of `x`, in which NaN is greatest.
+    Integers are returned as they are."""
     if not x.dtype.is_floating:
         return x
-    # float16 and bfloat16, whose values all exist in float32
+    # all values of float16 and bfloat16 exist in float32
     if x.dtype.size < 4:
         x = tf.cast(x, tf.float32)
     integer_dtype = tf.int32 if x.dtype.size == 4 else tf.int64
-    # one bit pattern for all NaNs, and for both zeros
+    # all NaNs get the same bit pattern, and so do both zeros
     is_nan = tf.math.is_nan(x)
     x = tf.where(x == 0, tf.zeros((), x.dtype), x)
     x = tf.where(is_nan, tf.constant(math.nan, x.dtype), x)
-    # the bits of positive floats, read as integers, have the order of the floats; those of
-    # negative floats have the reverse order, which inverting all bits but the sign
-    # (`integer_dtype.max`) turns around
+    # read as integers, the bits of positive floats have the order of the floats, and the bits
+    # of negative floats have the reverse order. So all bits of negative floats except the sign
+    # (`integer_dtype.max`) are inverted
     bits = tf.bitcast(x, integer_dtype)
     keys = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, integer_dtype.max), bits)
     return tf.where(is_nan, integer_dtype.max, keys)
@@ -253,7 +253,7 @@ def _exchanged_with_last(x: Any, axis: int) -> Any:
 @_placed
 def searchsorted(x1: Any, x2: Any, side: str) -> Any:
     """Returns the indices at which the values of `x2` would be inserted into the sorted vector
-    `x1`: before equal elements if `side` is "left", after them if it is "right"."""
+    `x1`: before equal elements if `side` is "left", after equal elements if it is "right"."""
     return tf.searchsorted(x1, x2, side)
 
 
@@ -268,28 +268,28 @@ def sort(x: Any, axis: int, descending: bool) -> Any:
 
 @_placed
 def take(x: Any, indices: Any, axis: int) -> Any:
-    """Returns the slices of `x` at the indices in the vector `indices` along an axis."""
+    """Returns the slices of `x` along an axis at the indices in the vector `indices`."""
     return tf.gather(x, indices, axis=axis)
 
 
 def einsum(subscripts: str, *tensors: Any) -> Any:
     """Returns the sums of products that the subscripts describe, such as "ij,jk->ik"."""
-    # placed by a tensor, because the first argument is a text and has no device
+    # runs on the device of the first tensor, because the first argument is a string
     return _on_device_of(tensors[0], tf.einsum, subscripts, *tensors)
 
 
 @_placed
 def put(x: Any, indices: Any, values: Any) -> Any:
     """Returns a copy of `x` in which `values[i]` replaces the row `x[indices[i]]`."""
-    # TensorFlow takes a vector of coordinates for each index, here of one coordinate
+    # TensorFlow expects a vector of coordinates for each index; here, it has one coordinate
     return tf.tensor_scatter_nd_update(x, tf.expand_dims(indices, 1), values)
 
 
 @_placed
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
-    """Returns a tensor of the shape of `indices`, with the elements of `x` at these indices
-    along an axis."""
-    # `gather` with all axes but one as a batch works along the last axis only
+    """Returns a tensor with the shape of `indices` that contains the elements of `x` at these
+    indices along an axis."""
+    # if all axes but one are batch axes, `gather` works only along the last axis
     last = len(x.shape) - 1
     return _exchanged_with_last(
         tf.gather(
@@ -306,8 +306,8 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
 
 
 def concat(tensors: Sequence[Any], axis: int) -> Any:
-    """Returns the tensors joined along an axis that they have."""
-    # placed by the first tensor, because a list of them has no device
+    """Returns the tensors joined along an existing axis."""
+    # runs on the device of the first tensor, because a list has no device
     return _on_device_of(tensors[0], tf.concat, tensors, axis)
 
 
@@ -324,9 +324,9 @@ view = _placed(tf.reshape)
 
 @_placed
 def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
-    """Returns the factors U, S and Vh of the singular value decomposition of `x`: Vh is the
+    """Returns the factors U, S and Vh of the singular value decomposition of `x`. Vh is the
     adjoint of V."""
-    # TensorFlow returns V, and the standard requires its adjoint
+    # TensorFlow returns V, but the standard requires the adjoint of V
     values, u, v = tf.linalg.svd(x, full_matrices=full_matrices)
     return u, values, tf.linalg.adjoint(v)
 
@@ -343,28 +343,27 @@ linalg = SimpleNamespace(
 def _transform(
     function: Callable[..., Any], input_length: Callable[[int], int]
 ) -> Callable[..., Any]:
-    """Makes a kernel with the arguments `(x, n, axis, norm)` from one of TensorFlow's
-    transforms. These work along the last axis and divide by `n` in the inverse transforms only.
-    `input_length(n)` is the length that the input of a transform with `n` results has: `n // 2 +
-    1` for `irfft`, `n` for the others."""
+    """Returns a kernel with the arguments `(x, n, axis, norm)` for one of TensorFlow's transforms, which work along the
+    last axis, and divide by `n` only in the inverse transforms. `input_length(n)` returns the length of the input of a
+    transform with `n` results: `n // 2 + 1` for `irfft`, and `n` for the other transforms."""
 
     @_placed
     def kernel(x: Any, n: int, axis: int, norm: str) -> Any:
         x, length = _exchanged_with_last(x, axis), input_length(n)
-        # `tf.signal.fft` transforms the length that its input has, so the input is cut off or
-        # padded with zeros
+        # `tf.signal.fft` returns as many results as its input has elements, so the input is
+        # truncated or padded with zeros
         x = x[..., :length]
         missing = length - x.shape[-1]
         x = tf.pad(x, [*[(0, 0)] * (len(x.shape) - 1), (0, missing)])
-        # `rfft` and `irfft` get the number of real elements, which for `irfft` does not follow
-        # from the length of the input
+        # `rfft` and `irfft` also get the number of real elements; for `irfft`, the length of
+        # the input does not determine it
         result = (
             function(x)
             if function not in (tf.signal.rfft, tf.signal.irfft)
             else function(x, [n])
         )
-        # the factor is 1 / n, its root or 1; the inverse transforms of TensorFlow have the
-        # factor 1 / n already
+        # the factor is 1 / n, its square root, or 1; TensorFlow's inverse transforms already
+        # contain the factor 1 / n
         is_inverse = function in (tf.signal.ifft, tf.signal.irfft)
         power = {"backward": 0.0, "ortho": 0.5, "forward": 1.0}[norm]
         scale = float(n) ** (power if is_inverse else -power)

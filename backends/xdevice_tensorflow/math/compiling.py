@@ -1,10 +1,10 @@
 """Compiles functions with `tf.function`.
 
 Facts about TensorFlow that the code depends on:
-- An operation of a graph runs on the device of the scope that is open while the function is
+- An operation of a graph runs on the device of the scope that was open when the function was
   traced.
-- AutoGraph would turn an `if` on a tensor into a condition of the graph, where other frameworks
-  raise. So it is off.
+- AutoGraph would turn an `if` on a tensor into a condition of the graph, but other frameworks
+  raise an error. So AutoGraph is disabled.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class TensorflowCompiling(Compiling):
     `xdevice.math.contract.compiling`."""
 
     def compile(self, call: Traced, device: Device) -> Traced:
-        """Returns a function that takes a list of tensors, and returns the note and the tensors that `call` returns
-        for them. The note is an object of the core, which `call` makes while it is traced, and which the adapter only
-        passes on."""
+        """Returns a function that accepts a list of tensors, and returns the note and the tensors that `call` returns
+        for this list. The note is an object of the core: `call` creates it during a trace, and the adapter only passes
+        it on."""
         native = self.to_native(device)
-        # the note and the program for the shapes and dtypes of the arguments
+        # maps the shapes and dtypes of the arguments to a note and a program
         programs: dict[Any, tuple[Any, Any]] = {}
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]]:
-            """Returns the note and the results for these tensors, computed by a program that is
-            traced at the first call with tensors of these shapes and dtypes."""
+            """Returns the note and the results for these tensors. The first call with tensors
+            of these shapes and dtypes traces the program."""
             key = tuple([(x.shape, x.dtype) for x in tensors])
             entry = programs.get(key)
             if entry is None:
@@ -47,20 +47,20 @@ class TensorflowCompiling(Compiling):
             note, program = entry
             if _call_flat is None:
                 return note, program(tensors)
-            # calling the program itself sorts its arguments each time: 150 us for 4 tensors,
-            # 400 us for 27
+            # a call of the program itself would sort the arguments each time: 150 us for 4
+            # tensors, 400 us for 27
             return note, _call_flat(program, tensors, program.captured_inputs)
 
         return compiled
 
 
 def _traced(call: Traced, tensors: list[Any], native: str) -> tuple[Any, Any]:
-    """Returns the note of `call`, and its program for arguments with the shapes and dtypes of
-    `tensors`. The operations of the program run on the device `native`, such as "GPU:0"."""
+    """Traces `call`. Returns its note, and its program for arguments with the shapes and dtypes
+    of `tensors`. The operations of the program run on the device `native`, such as "GPU:0"."""
     note: Any = None
 
     def traced(tensors: list[Any]) -> list[Any]:
-        """Calls `call` with symbols, keeps its note, and returns its results."""
+        """Calls `call` with symbolic tensors, stores its note, and returns its results."""
         nonlocal note
         with tf.device(native):
             note, results = call(tensors)

@@ -1,10 +1,12 @@
 """Computes gradients with `tf.GradientTape`.
 
 Facts about TensorFlow that the code depends on:
-- An operation runs on the device of the open scope, not on that of its operands. So do the
-  operations of its gradient.
-- A tape distinguishes tensors by object, so each input is passed to it as a new object.
-- The gradient of `tf.gather` is a `tf.IndexedSlices`, which has to be made dense.
+- An operation runs on the device of the open scope, not on the device of its operands. The same
+  is true of the operations of its gradient.
+- A tape distinguishes tensors by their identity as objects, so each input is passed to the tape
+  as a new object.
+- The gradient of `tf.gather` is a `tf.IndexedSlices`, which has to be converted to a dense
+  tensor.
 """
 
 from __future__ import annotations
@@ -24,29 +26,30 @@ if TYPE_CHECKING:
 
 
 def _device_scope(x: Any) -> AbstractContextManager[Any]:
-    """Returns a context manager that makes operations run on the device of `x`. For a traced
-    tensor, which has no device, it changes nothing."""
+    """Returns a context manager; in its block, operations run on the device of `x`. If `x` is a
+    traced tensor, which has no device, the context manager has no effect."""
     device = getattr(x, "backing_device", None)
     # the operations of a traced function run on the device of the whole function
     return nullcontext() if device is None else tf.device(device)
 
 
 def _input(x: Any) -> Any:
-    """Returns a new tensor object with the values of `x`, on the device of `x`, because a tape
-    distinguishes its inputs by object."""
+    """Returns a new tensor object with the values and the device of `x`, because a tape
+    distinguishes its inputs by their identity as objects."""
     with _device_scope(x):
         return tf.identity(x)
 
 
 def _dense_gradient(g: Any, x: Any, backend: Gradients) -> Any:
-    """Returns `g`, the gradient for the input `x`, as a dense tensor on the device of `x`; None
-    if `g` is None, because the loss does not depend on the input."""
+    """Returns `g`, the gradient for the input `x`, as a dense tensor on the device of `x`.
+    Returns None if `g` is None, which means that the loss does not depend on the input."""
     if g is None:
         return None
-    # makes `tf.IndexedSlices` dense; any other gradient stays as it is
+    # converts `tf.IndexedSlices` to a dense tensor, and returns any other gradient as it is
     g = tf.convert_to_tensor(g)
-    # a symbol of a traced function lacks `backing_device`: its operations, and so those of its
-    # gradient, run on the device of the whole function, and there is nothing to move
+    # a symbolic tensor in a traced function has no `backing_device`. All operations of the
+    # function, including those of the gradient, run on the same device, so there is nothing to
+    # move
     if not hasattr(x, "backing_device") or backend.device_of(g) is backend.device_of(x):
         return g
     return backend.move(g, backend.device_of(x))
@@ -57,11 +60,11 @@ class TensorflowGradients(Gradients):
     `xdevice.math.contract.gradients`."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
-        """Calls `call` with inputs that have the values of `leaves`. Returns the loss, the gradient of the loss for
-        each leaf, and the list that `call` returns besides the loss. A gradient is None if the loss does not depend on
-        the leaf. `nested` is ignored, because an outer tape records the operations of the inner tape."""
+        """Calls `call` with new inputs that have the values of `leaves`, and that returns the loss and a list. Returns
+        the loss, the gradient of the loss for each leaf, and the list. A gradient is None if the loss does not depend
+        on the leaf. `nested` is ignored, because an outer tape records the operations of the inner tape in any case."""
         with _device_scope(leaves[0]):
-            # only the inputs are watched: variables that the function reads are constants
+            # only the inputs are watched, so variables that the function reads are constants
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 inputs = [_input(x) for x in leaves]
                 tape.watch(inputs)
@@ -74,7 +77,7 @@ class TensorflowGradients(Gradients):
         )
 
     def stop_gradient(self, x: Any) -> Any:
-        """Returns a tensor with the values of `x`, on its device, through which no gradient
+        """Returns a tensor with the values and the device of `x`, through which no gradient
         flows."""
         with _device_scope(x):
             return tf.stop_gradient(x)
@@ -82,11 +85,11 @@ class TensorflowGradients(Gradients):
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
-        """Returns a list of `rule(*row)` for each row of tensors, computed on the device of the
-        row's first tensor. `nested` and `writes` are ignored."""
+        """Returns a list with `rule(*row)` for each row of tensors. Each is computed on the
+        device of the row's first tensor. `nested` and `writes` are ignored."""
         new = []
-        # TensorFlow's tensors cannot be changed, so a rule that writes (`writes`) needs no
-        # copies; nor is `nested` needed, because TensorFlow records only for tapes
+        # TensorFlow's tensors cannot be changed, so even a rule that writes (`writes`) needs no
+        # copies. `nested` is not needed, because TensorFlow records operations only for tapes
         for row in rows:
             with _device_scope(row[0]):
                 new.append(rule(*row))

@@ -21,15 +21,16 @@ class TensorflowReproducibility(Reproducibility):
 
     def seed_generators(self, n: int) -> None:
         """Seeds the default generators of TensorFlow and Keras."""
-        # TensorFlow's generators, and that of Keras's own layers
+        # `set_random_seed` is needed for the generator of Keras's own layers
         keras.utils.set_random_seed(n)
         tf.random.set_seed(n)
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
-        """A block in which TensorFlow chooses deterministic kernels. Yields an empty list,
-        because nothing stays nondeterministic."""
-        # checked before it is switched on: TensorFlow has no public way to switch it off again
+        """Makes TensorFlow choose deterministic kernels while the block runs. Yields an empty
+        list, because nothing stays nondeterministic."""
+        # required before the mode is enabled, because TensorFlow has no public function that
+        # disables it again
         private.require("deterministic")
         was_on = private["tensorflow.python.framework.config.is_op_determinism_enabled"]()
         tf.config.experimental.enable_op_determinism()

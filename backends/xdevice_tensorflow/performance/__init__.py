@@ -1,5 +1,5 @@
-"""TensorFlow's part of the product `performance`. It has no graphs: `tf.function` compiles
-functions instead."""
+"""TensorFlow's part of the product `performance`. TensorFlow cannot record and replay the work
+of a device as a graph; instead, `tf.function` compiles functions."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ if TYPE_CHECKING:
 
 
 class TensorflowGraphs(Graphs):
-    """No graphs: the error that refuses them names `tf.function` instead."""
+    """Refuses graphs. The message of the error recommends `tf.function` instead."""
 
     compiler = "tf.function"
 
 
 class TensorflowParallel(Parallel):
-    """Tasks in threads, with the device of the thread that starts them."""
+    """Runs tasks in threads, with the default device of the thread that starts them."""
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Reads the device of this thread's block of `tf.device`, and returns a function that
-        makes a block in which another thread has the same device."""
-        # empty outside a block of `tf.device`
+        """Reads the device of the block of `tf.device` in which this thread is. Returns a
+        function that creates a context manager with which another thread can enter a block with
+        the same device."""
+        # the name is empty outside a block of `tf.device`
         place = tf.__internal__.eager_context.get_device_name()
         return (lambda: tf.device(place)) if place else nullcontext
 

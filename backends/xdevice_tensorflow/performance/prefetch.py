@@ -1,8 +1,8 @@
-"""Copies for `xdevice.prefetch`, and iterates over `tf.data` pipelines so that exceptions of
-the user's code in them have their own type.
+"""Makes the copies for `xdevice.prefetch`, and iterates over `tf.data` pipelines. If the user's
+code in a pipeline raises an exception of a built-in type, the exception keeps its type.
 
-TensorFlow turns an exception in `from_generator` or `py_function` into its own error, which
-contains only the name of the exception's type and its text:
+TensorFlow turns an exception in `from_generator` or `py_function` into an error of its own,
+which contains only the name of the exception's type, and its message:
 
     {{function_node ...}} ValueError: too short\\nTraceback (most recent call last): ...
 """
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
 
-# the name of the type and the text, in a message such as the one above
+# matches the name of the type and the message of the exception, in a message such as the one
+# above
 _RAISED = re.compile(
     r"^(?:\{\{.*?\}\} )?(?P<type>[A-Za-z]+): (?P<text>.*?)\nTraceback \(most recent call last\)",
     re.DOTALL,
@@ -31,8 +32,9 @@ _RAISED = re.compile(
 
 
 def _unwrapping(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yields the batches. If TensorFlow raises an error for an exception of the user's code,
-    raises an exception like the user's instead, if its type is one of Python's own."""
+    """Yields the batches. If TensorFlow's error was caused by an exception of the user's code
+    whose type is built into Python, raises an exception with the same type and message
+    instead."""
     try:
         yield from batches
     except tf.errors.OpError as error:
@@ -43,9 +45,9 @@ def _unwrapping(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _original(error: tf.errors.OpError) -> Exception | None:
-    """Returns a new exception with the type and the text of the one that the user's code
-    raised. Returns None if the error has another cause, or if the type is not built into
-    Python, because only such a type can be found by its name."""
+    """Returns a new exception with the type and the message of the exception that the user's
+    code raised. Returns None if the error has another cause, or if the type is not built into
+    Python: only built-in types can be found by their names."""
     match = _RAISED.match(error.message)
     cls = getattr(builtins, match["type"], None) if match else None
     if match is None or not (isinstance(cls, type) and issubclass(cls, Exception)):
@@ -53,32 +55,32 @@ def _original(error: tf.errors.OpError) -> Exception | None:
     try:
         return cls(match["text"])
     except TypeError:
-        # some types need more than a text: UnicodeDecodeError needs five arguments
+        # some types need more arguments than a message: UnicodeDecodeError needs five
         return None
 
 
 class TensorflowPrefetch(Prefetch):
-    """Batches that are copied to a device while it computes."""
+    """Copies batches to a device while the device computes."""
 
     if TYPE_CHECKING:  # a method of `TensorflowBackend`, into which this class is mixed
 
         def _moved_if_elsewhere(self, x: Any, device: Device) -> Any: ...
 
     def stage(self, x: Any, device: Device) -> Any:
-        """Begins to copy a tensor or a NumPy array to a device, and returns the new tensor; an
-        eager tensor that is on the device already is returned itself."""
-        # an eager tensor cannot be changed, so one that is already on the device may be
-        # returned itself
+        """Begins to copy a tensor or a NumPy array to a device, and returns the new tensor. If
+        `x` is an eager tensor that is already on the device, returns `x` itself."""
+        # eager tensors cannot be changed, so a tensor that is already on the device need not be
+        # copied
         if hasattr(x, "backing_device"):
             return self._moved_if_elsewhere(x, device)
-        # sparse and ragged tensors, which consist of several
+        # sparse and ragged tensors, which consist of several tensors
         if isinstance(x, COMPOSITES):
             return self.move(x, device)
         return self.from_numpy(x, device)
 
     def iterate(self, source: Any) -> Iterator[Any]:
-        """Returns an iterator over `source`. If that is a `tf.data` pipeline, the iterator
-        raises the errors of the user's code in it with their own type."""
+        """Returns an iterator over `source`. If `source` is a `tf.data` pipeline, the
+        exceptions that the user's code in it raises keep their types (see `_unwrapping`)."""
         return (
             _unwrapping(iter(source)) if isinstance(source, tf.data.Dataset) else iter(source)
         )

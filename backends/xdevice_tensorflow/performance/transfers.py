@@ -1,9 +1,9 @@
-"""Notices TensorFlow's transfers: tensors read by the host, and copies between devices.
+"""Reports TensorFlow's transfers: tensors that the host reads, and copies between devices.
 
 Every method that reads a tensor calls `_numpy_internal`, which is replaced while transfers are
 watched. NumPy reads through the buffer protocol instead, so `numpy.asarray` and `numpy.array`
-are replaced too. An operation silently copies its operands to its own device. A callback
-notices these copies when the operation has ended; TensorFlow has one for each thread.
+are also replaced. An operation silently copies its operands to its own device. A callback,
+which TensorFlow calls after each operation of a thread, reports these copies.
 """
 
 from __future__ import annotations
@@ -34,43 +34,44 @@ if TYPE_CHECKING:
 _READ = private.place("tensorflow.__internal__.EagerTensor._numpy_internal")
 _COPY = private.place("tensorflow.__internal__.EagerTensor._copy")
 _ON_THE_HOST = {tf.int32, tf.int64, tf.string, tf.resource, tf.variant}
-"""The dtypes of shapes, axes, names and handles: operations on a GPU read inputs of these
-dtypes from the host, and do not copy them."""
+"""The dtypes of shapes, axes, names and handles. Operations on a GPU read inputs of these
+dtypes on the host, and do not copy them."""
 
 _watched = Shared(per_thread=True)
-"""The callback for TensorFlow's operations. A thread has only one, even if several blocks are
-open in the thread, because each further callback would report every transfer again."""
+"""The callback for TensorFlow's operations. Each thread has only one callback, even if several
+blocks are open in the thread, because each further callback would report every transfer
+again."""
 
 
 def _is_number(backend: Primitives, x: Any) -> bool:
-    """Whether `x` is a 0-d tensor on the host, such as the one that TensorFlow makes from the
-    0.5 in `x * 0.5`. Its copy to a GPU is not reported, because the program has no tensor that
-    it could move."""
+    """Whether `x` is a 0-d tensor on the host, such as the tensor that TensorFlow creates from
+    the number 0.5 in `x * 0.5`. Its copy to a GPU is not reported, because the program itself
+    has no tensor that it could move."""
     return x.shape.rank == 0 and backend.device_of(x).kind == "cpu"
 
 
 def _size(x: Any) -> int:
-    """Returns the bytes of a tensor."""
-    # a sparse or ragged tensor, which consists of several
+    """Returns the size of a tensor in bytes."""
+    # a sparse or ragged tensor, which consists of several tensors
     if not hasattr(x, "backing_device"):
         return sum(map(_size, tf.nest.flatten(x, expand_composites=True)))
     return int(x.shape.num_elements()) * int(x.dtype.size or 0)
 
 
 _BELOW = ("tensorflow", "xdevice", "xdevice_tensorflow")
-"""The packages of the functions that may be on the stack between a gradient and a read."""
+"""The packages whose functions may be on the stack between a gradient function and a read."""
 
 
 def _is_read_by_a_gradient() -> bool:
-    """Whether the read under way is made by TensorFlow's own gradient of an operation, which
-    reads axes and shapes, such as those of a mean."""
+    """Whether the current read is made by TensorFlow's own gradient function of an operation.
+    Such functions read axes and shapes, such as those of a mean."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         # the program's own code
         if module.partition(".")[0] not in _BELOW:
             return False
-        # TensorFlow has gradients in modules such as `math_grad`
+        # TensorFlow's gradient functions are in modules such as `math_grad`
         if module.endswith("_grad"):
             return True
         frame = frame.f_back
@@ -82,13 +83,14 @@ class TensorflowTransfers(Transfers):
 
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
-        """A block in which `report` is called for each transfer: reads and explicit copies by
-        hooks, and operands that an operation copies by the callback `report_operands`."""
+        """Calls `report` for each transfer while the block runs. Hooks report reads and
+        explicit copies; the callback `report_operands` reports operands that an operation
+        copies."""
         private.require("transfers")
 
-        # with the arguments of `EagerTensor._copy`
+        # has the arguments of `EagerTensor._copy`
         def target_of(x: Any, ctx: Any = None, device_name: str | None = None) -> Device | None:
-            """Returns the device to which `_copy` copies; None if it names no device."""
+            """Returns the device to which `_copy` copies; None if no device is named."""
             return devices.parse(device_name) if device_name else None
 
         def report_operands(
@@ -100,12 +102,12 @@ class TensorflowTransfers(Transfers):
             graph: Any = None,
         ) -> None:
             """Reports the operands that an operation has copied to its own device. TensorFlow
-            calls it after each operation, with these arguments."""
-            # with a graph, `tf.function` records the operation, and does not run it; a thread
-            # does not listen during a transfer that is reported already
+            calls this function after each operation, with these arguments."""
+            # if there is a graph, `tf.function` only records the operation, and does not run
+            # it. `listening` is false during a transfer that is already reported
             if graph is not None or not listening.get():
                 return
-            # an assignment has no output, and a tensor inside `tf.function` is on no device
+            # an assignment has no output, and a tensor inside `tf.function` has no device
             if not outputs or not hasattr(outputs[0], "backing_device"):
                 return
             place = devices.parse(outputs[0].device)
@@ -118,10 +120,10 @@ class TensorflowTransfers(Transfers):
                     hooks.report(hooks.move(op_type, x, place))
 
         def source_of(x: Any) -> Device | None:
-            """Returns the device from which the host reads `x`; None if the read is not to be
+            """Returns the device from which the host reads `x`; None if the read must not be
             reported."""
-            # these values are on the host whatever device the program uses, so their reads are
-            # not transfers
+            # these values are always on the host, even if the program uses another device, so
+            # reading them is not a transfer
             is_of_host = x.dtype in _ON_THE_HOST and _is_read_by_a_gradient()
             return None if is_of_host else self.device_of(x)
 

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class TensorflowSampling(Sampling):
-    """The capability of being tested by the conformance suite."""
+    """The capability `Sampling`, with which the conformance suite tests the adapter."""
 
     def samples(self) -> TensorflowSamples:
-        """Returns the samples, for the adapter that is tested."""
-        # imported only here, because programs other than the suite do not need it
+        """Returns the samples for this adapter, which the suite tests."""
+        # imported only here, because only the suite needs this module
         from .samples import TensorflowSamples
 
         return TensorflowSamples(self)

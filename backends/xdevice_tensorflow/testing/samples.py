@@ -1,5 +1,6 @@
 """Networks, gradients and other samples for the conformance suite (the tests in
-`xdevice.testing` that every adapter must pass), written with TensorFlow and Keras alone."""
+`xdevice.testing` that every adapter must pass). They are written only with TensorFlow and
+Keras."""
 
 from __future__ import annotations
 
@@ -25,17 +26,17 @@ if TYPE_CHECKING:
 with importing():
     import keras
 
-# reads the pointer in a DLPack capsule. It is not ctypes.pythonapi.PyCapsule_GetPointer itself:
-# types that are set on that function hold for every library in the process, and break MXNet's
-# use
+# reads the pointer in a DLPack capsule. This is not ctypes.pythonapi.PyCapsule_GetPointer
+# itself, because argument types that are set on that function apply to every library in the
+# process, and would break MXNet
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
 
 class Subclassed(keras.Model):  # type: ignore[misc]
-    """A model as in tutorials: not registered for saving, without `get_config`, with a seed
-    generator in its Dropout."""
+    """A model as in tutorials: it is not registered for saving, has no `get_config`, and
+    contains a seed generator, in its Dropout."""
 
     def __init__(self, units: int = 3) -> None:
         super().__init__()
@@ -70,7 +71,7 @@ class TensorflowSamples(Samples):
         if self.backend.virtual:
             return devices.of("gpu")
         cpus = tf.config.list_physical_devices("CPU")
-        # TensorFlow takes a configuration only before it has started
+        # TensorFlow accepts a configuration only before it has started
         if tf.config.get_logical_device_configuration(cpus[0]) is None:
             two = [tf.config.LogicalDeviceConfiguration()] * 2
             try:
@@ -80,11 +81,12 @@ class TensorflowSamples(Samples):
         return devices.of("cpu", 1)
 
     def native_ones(self, *shape: int) -> Any:
-        """Returns a tensor of ones with this shape, made by TensorFlow's own function."""
+        """Returns a tensor of ones with this shape, created with TensorFlow's own function."""
         return tf.ones(shape)
 
     def address(self, x: Any) -> int | None:
-        """Returns the address at which the memory of a tensor begins. None for strings."""
+        """Returns the address at which the memory of a tensor begins; None for a tensor of
+        strings."""
         if x.dtype == tf.string:
             return None  # `to_dlpack` of a string tensor crashes the process
         capsule = tf.experimental.dlpack.to_dlpack(x)
@@ -94,14 +96,14 @@ class TensorflowSamples(Samples):
     def gradient(self, function: Callable[[Any], Any], x: Any) -> Any:
         """Returns the gradient of `sum(function(x))` with respect to `x`."""
         with tf.GradientTape() as tape:
-            # a tape records variables without being told, but not tensors
+            # a tape watches variables automatically, but not tensors
             tape.watch(x)
             total = tf.reduce_sum(function(x))
         return tape.gradient(total, x)
 
     def draw(self) -> list[Any]:
         """Returns a few random numbers of TensorFlow's default generators."""
-        # Keras draws from another generator than TensorFlow
+        # Keras uses a different generator from TensorFlow's
         return [
             tf.random.uniform([5]).numpy().tolist(),
             keras.random.uniform([5]).numpy().tolist(),
@@ -113,16 +115,16 @@ class TensorflowSamples(Samples):
         return is_on() if is_on else NotImplemented
 
     def network(self, inputs: int, outputs: int) -> Any:
-        """Returns a model of one linear layer, from `inputs` to `outputs` features, on the
-        CPU."""
-        # without the scope, TensorFlow makes variables on the first GPU
+        """Returns a model on the CPU that consists of one linear layer, from `inputs` to
+        `outputs` features."""
+        # without the scope, TensorFlow would create the variables on the first GPU
         with tf.device("/CPU:0"):
             return keras.Sequential([keras.Input((inputs,)), keras.layers.Dense(outputs)])
 
     def settings(self) -> Any:
         """Returns a model whose layers have settings, which the suite compares."""
         kl = keras.layers
-        # the suite expects these numbers, and the last two layers in a block of their own
+        # the suite expects these numbers, and expects the last two layers in a separate block
         with tf.device("/CPU:0"):
             block = keras.Sequential(
                 [keras.Input((3, 3, 4)), kl.Dropout(0.375), kl.MaxPooling2D((3, 2), (1, 2))]
@@ -136,8 +138,8 @@ class TensorflowSamples(Samples):
         return keras.ops.ones(2)
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
-        """Returns a dict from the name of each kind of model to a function that makes a model
-        of that kind."""
+        """Returns a dict that maps the name of each kind of model to a function that creates
+        such a model."""
         kinds: dict[str, Callable[[], Any]] = {
             "tf.Variable": lambda: tf.Variable(tf.ones((2, 3)), name="weight"),
             "tf.Module": Module,
@@ -152,15 +154,16 @@ class TensorflowSamples(Samples):
         return {name: _on_the_cpu(make) for name, make in kinds.items()}
 
     def variables(self, model: Any) -> Mapping[str, Any]:
-        """Returns the variables of a model as tensors, by name."""
+        """Returns a dict that maps the names of a model's variables to their values, which are
+        tensors."""
         return {
             f"{number}.{_label(variable)}": _read(variable)
             for number, variable in enumerate(_variables(model))
         }
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
-        """Returns a model whose two layers share one weight, and a function that tells whether
-        the layers of a given model share their weight."""
+        """Returns a model whose two layers share one weight, and a function that returns
+        whether the layers of this model, or of a copy, share their weight."""
         with tf.device("/CPU:0"):
             dense = keras.layers.Dense(3)
             parts = [keras.Sequential([keras.Input((3,)), dense]) for _ in range(2)]
@@ -186,8 +189,8 @@ class TensorflowSamples(Samples):
         return keras.Sequential([keras.layers.Dense(2)])
 
     def trainable(self) -> tuple[Any, Step]:
-        """Returns a model, and a function that trains the model by one step on `x, y` and
-        returns the loss."""
+        """Returns a model, and a function `step(x, y)` that trains the model for one step on
+        this batch, and returns the loss."""
         with tf.device("/CPU:0"):
             net = keras.Sequential(
                 [keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="zeros")]
@@ -195,22 +198,22 @@ class TensorflowSamples(Samples):
             net.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss="mse")
 
         def step(x: Any, y: Any) -> float:
-            # Keras returns the mean of the losses since the last reset
+            # reset, because Keras returns the mean of all losses since the last reset
             net.reset_metrics()
             return float(net.train_on_batch(x, y))
 
         return net, step
 
     def failing_work(self) -> Any:
-        """Starts work on the CPU that will fail, and returns the result of that work."""
+        """Starts work on the CPU that will fail, and returns the result of this work."""
         _go_asynchronous()
         with tf.device("/CPU:0"):
             return _fail(tf.ones(4))
 
     def settle(self) -> None:
-        """Switches synchronous execution on again, which other samples have switched off."""
+        """Enables synchronous execution again, which other samples have disabled."""
         config = tf.config.experimental
-        # an error of asynchronous work stays, and would be raised in the next check
+        # otherwise, an error of asynchronous work would be raised in the next check
         if not config.get_synchronous_execution():
             with suppress(tf.errors.OpError):
                 tf.test.experimental.sync_devices()
@@ -219,7 +222,7 @@ class TensorflowSamples(Samples):
 
     def long_work(self, device: Device) -> Work:
         """Starts long-running work on a device. Returns the result of the work, and a function
-        that tells whether the work is done."""
+        that returns whether the work is done."""
         _go_asynchronous()
         done = threading.Event()
 
@@ -229,7 +232,7 @@ class TensorflowSamples(Samples):
 
         with tf.device(self.backend.to_native(device)):
             x = tf.ones(4)
-            # traced now, because tracing waits
+            # traced in advance, because tracing waits
             work.get_concrete_function(x)
             return Work(work(x), done.is_set)
 
@@ -244,7 +247,7 @@ def _slow(value: Any, done: threading.Event) -> Any:
 
 @tf.function  # type: ignore[untyped-decorator]
 def _fail(x: Any) -> Any:
-    """Returns `x + 1`, whose computation fails if the sum of `x` is not negative."""
+    """Returns `x + 1`. The computation fails if the sum of `x` is not negative."""
     tf.debugging.Assert(tf.reduce_sum(x) < 0, [x])
     return x + 1
 
@@ -256,7 +259,7 @@ def _go_asynchronous() -> None:
 
 
 def _on_the_cpu(make: Callable[[], Any]) -> Callable[[], Any]:
-    """Returns a function that calls `make` with the CPU as the device of new variables."""
+    """Returns a function that calls `make` and creates its variables on the CPU."""
 
     def make_there() -> Any:
         """Returns `make()`, called with the CPU as the default device."""
@@ -275,7 +278,8 @@ def _label(variable: Any) -> str:
 
 def _read(variable: Any) -> Any:
     """Returns the value of a TensorFlow or Keras variable, on the variable's device."""
-    # `value` of a Keras variable is the `tf.Variable` in it; a generator's state is one already
+    # `value` of a Keras variable is the `tf.Variable` in it; a generator's state is already a
+    # `tf.Variable`
     plain = (
         variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
     )
@@ -285,7 +289,8 @@ def _read(variable: Any) -> Any:
 
 
 def _built(layer: Any, shape: tuple[int | None, ...]) -> Any:
-    """Returns a layer with its variables made for inputs of this shape."""
+    """Builds a layer, that is, creates its variables for inputs of this shape, and returns the
+    layer."""
     layer.build(shape)
     return layer
 
@@ -302,15 +307,15 @@ def _sequential() -> Any:
 
 
 def _functional() -> Any:
-    """Returns a functional model that calls one of its layers twice, and adds without a
-    layer."""
+    """Returns a functional model that calls one of its layers twice, and contains an addition
+    that is not a layer."""
     x = keras.Input((4,))
     shared = keras.layers.Dense(4)
     return keras.Model(x, keras.layers.Dense(1)(shared(shared(x)) + x))
 
 
 def _subclassed() -> Any:
-    """Returns a `Subclassed` model, whose variables its first call makes."""
+    """Returns a `Subclassed` model that has been called once, so that it has its variables."""
     net = Subclassed()
     net(tf.ones((1, 4)))
     return net
@@ -320,14 +325,15 @@ def _compiled() -> Any:
     """Returns a compiled model after one training step, so that its optimizer and metrics have
     their variables."""
     net = _functional()
-    # eagerly, because compiling a trace would take half a second
+    # eagerly, because tracing and compiling would take half a second
     net.compile(optimizer="adam", loss="mse", metrics=["mae"], run_eagerly=True)
     net.train_on_batch(tf.ones((2, 4)), tf.ones((2, 1)))
     return net
 
 
 def _variables(model: Any) -> list[Any]:
-    """Returns the variables of any of the models in `models`, in the same order for a copy."""
+    """Returns the variables of a model. The model is one of the kinds in `models`. The order is
+    the same for a copy of the model."""
     if isinstance(model, tf.Variable | keras.Variable):
         return [model]
     if isinstance(model, tf.random.Generator):
@@ -336,7 +342,7 @@ def _variables(model: Any) -> list[Any]:
         return [model.weight, *model.inner["dense"].variables]
     variables = list(model.variables)
     if isinstance(model, Subclassed):
-        # Keras does not count a plain `tf.Variable` among the variables of a model
+        # Keras does not include a plain `tf.Variable` in the variables of a model
         variables.append(model.scale)
     if getattr(model, "optimizer", None) is not None:
         variables += [*model.metrics_variables, *model.optimizer.variables]

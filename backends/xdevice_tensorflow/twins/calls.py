@@ -1,12 +1,12 @@
 """Records the calls of Keras's layers while a model runs.
 
-How the calls are noticed:
+How the calls are recorded:
 
-- Keras has no hooks on layers, but functional and subclassed models both call their layers by `Layer.__call__`, which
-  is replaced while calls are recorded.
-- A layer calls its activation as `self.activation`. That attribute is replaced to record the activation's output.
-- The user gets gradients from a `tf.GradientTape`. `GradientTape.gradient` is replaced, so that it also computes the
-  gradients of the outputs of the layers.
+- Keras has no hooks on layers, but both functional and subclassed models call their layers through `Layer.__call__`,
+  which is replaced while calls are recorded.
+- A layer calls its activation as `self.activation`. This attribute is replaced to record the output of the activation.
+- Users compute gradients with a `tf.GradientTape`. `GradientTape.gradient` is replaced so that it also computes the
+  gradients with respect to the outputs of the layers.
 """
 
 from __future__ import annotations
@@ -39,44 +39,45 @@ _ACTIVATED: Final = (
     kl.DepthwiseConv1D, kl.DepthwiseConv2D,
 )  # fmt: skip
 _followed: Final[list[list[tuple[Any, Callable[[Any], None]]]]] = []
-"""For each open block of `calls` or `operation_calls`: the outputs whose gradients are recorded, each with a function
-that is called with the gradient of the output."""
+"""A list for each open block of `calls` or `operation_calls`. It contains the outputs whose gradients are recorded,
+each with a function that is called with the gradient."""
 
 
 _gradient_listeners: Final[list[Any]] = []
-"""The functions `leaf` of the open blocks of `operation_calls`. Each is called with a variable or other source of a
-gradient, with the gradient, and with the name of the source."""
+"""The functions `leaf` of the open blocks of `operation_calls`. Each is called with the source of a gradient (such as a
+variable), the gradient, and the name of the source."""
 
 
 def _gradient_replacement(original: Any) -> Any:
-    """Returns the function that replaces `GradientTape.gradient` (`original`). It does two more things: it computes the
-    gradients of the outputs in `_followed` and calls the functions there, and it passes the gradients of the program's
+    """Returns the function that replaces `GradientTape.gradient` (`original`). It also computes the gradients for the
+    outputs in `_followed`, and passes them to the functions there. It passes the gradients for the program's own
     sources to the functions in `_gradient_listeners`."""
 
     @wraps(original)
     def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         """Returns the gradients with respect to `sources`, as `GradientTape.gradient` does."""
-        # inside a tf.function there are no values
+        # inside a tf.function, gradients have no values
         if not tf.executing_eagerly():
             return original(self, target, sources, *args, **kwargs)
         outputs = [pair for followed in _followed for pair in followed]
-        # in one call, because a tape that is not persistent allows only one
+        # all gradients are computed in one call, because a tape that is not persistent allows
+        # only one call
         gradients, output_gradients = original(
             self, target, [sources, [x for x, _ in outputs]], *args, **kwargs
         )
-        # the last operation first, as in a backward pass, because `put` needs the gradients of
-        # the operations that took an output
+        # the last operation comes first, as in a backward pass, because `put` needs the
+        # gradients of the operations that use an output
         for (_, put), dy in reversed([*zip(outputs, output_gradients, strict=True)]):
-            # None if the target does not depend on that output
+            # None if the target does not depend on this output
             if dy is not None:
                 put(dy)
         for listener in _gradient_listeners:
-            # reversed, because a backward pass computes the gradient of the last parameter first
+            # reversed, because a backward pass begins with the gradient of the last parameter
             pairs = list(zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=True))
             for x, dy in reversed(pairs):
                 if dy is not None:
-                    # a Keras variable has a path, which says more than the name that other
-                    # variables have
+                    # the path of a Keras variable says more than a name, but other variables
+                    # have only a name
                     listener(
                         tf.convert_to_tensor(x),
                         tf.convert_to_tensor(dy),
@@ -96,14 +97,16 @@ class TensorflowCalls(Calls):
 
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
-        """Records the calls of a model's layers and of the activations inside them, and the gradients of their outputs
-        that a tape computes."""
+        """Records the calls of a model's layers, and of the activations in these layers, together with the gradients of
+        their outputs that a tape computes."""
         private.require("layers' calls")
         layer_paths = {layer.path for layer in self.layers(model)}
-        # layers whose activation is a function to replace, and activations that are layers themselves
+        # `activated` are layers whose activation is a function, which is replaced; `activations` are activations that
+        # are themselves layers
         paths, activated, activations = {}, [], []
         for path, layer in names.layers(model):
-            # a layer that contains others is recorded only if `layers` lists it as one layer, such as an attention
+            # a layer that contains other layers is recorded only if `layers` lists it as one layer, such as an
+            # attention
             if path in layer_paths or not layers_in(layer):
                 paths[id(layer)] = path
             function = getattr(layer, "activation", None)
@@ -121,13 +124,13 @@ class TensorflowCalls(Calls):
 
     @contextmanager
     def _following(self) -> Iterator[Any]:
-        """Yields a function `follow(result, put)` that returns `result`. While the block is open, a tape's gradients
-        with respect to the tensors in `result` are passed to `put(number, gradient)`; `number` is the index of the
-        tensor in `result`."""
+        """Yields a function `follow(result, put)`, which returns `result`. When a tape computes gradients in the block,
+        the gradient for each tensor in `result` is passed to `put(number, gradient)`, in which `number` is the index of
+        the tensor in `result`."""
         followed: list[tuple[Any, Callable[[Any], None]]] = []
 
         def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
-            """Returns the result, and notes the tensors in it, so that a tape computes their gradients too."""
+            """Returns `result`. Records the tensors in it, so that a tape also computes their gradients."""
             for number, x in enumerate(common.tensors(self, result)):
                 # a tape computes no gradients of integers
                 if isinstance(x, tf.Tensor) and x.dtype.is_floating:
@@ -144,8 +147,8 @@ class TensorflowCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
-        """While the block is open, passes each of TensorFlow's operations outside the backward pass to `run`, and the
-        gradients that the program computes with a tape to `leaf`."""
+        """In the block, passes each of TensorFlow's operations that is not part of a backward pass to `run`, and each
+        gradient that the program computes with a tape to `leaf`."""
         private.require("operations")
         ran_eagerly = tf.config.functions_run_eagerly()
         with self._following() as follow:
@@ -154,12 +157,14 @@ class TensorflowCalls(Calls):
                 kind: Any, inputs: Any, attributes: Any, outputs: Any, *_: Any, **named: Any
             ) -> None:
                 """Passes to `run` an operation that TensorFlow has reported."""
-                # operations of the tape itself are left out: gradients are followed at the operations of the program
+                # operations of the tape itself are left out, because gradients are recorded for the operations of the
+                # program
                 if tf.executing_eagerly() and not common.is_called("imperative_grad"):
-                    # TensorFlow has run the operation already, so the call only returns its outputs
+                    # TensorFlow has already run the operation, so the function that is passed only returns the outputs
                     run(str(kind), tuple(inputs), lambda: list(outputs), follow)
 
-            # eagerly, because the operations of a compiled function have no values
+            # functions run eagerly, because the operations of a compiled function have no
+            # values
             tf.config.run_functions_eagerly(True)
             _add_callback(note)
             _gradient_listeners.append(leaf)
@@ -171,15 +176,15 @@ class TensorflowCalls(Calls):
                 tf.config.run_functions_eagerly(ran_eagerly)
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        """Passes each call of a Keras layer or model that no other layer makes to `around`, which returns the result
-        for the program."""
+        """Passes each call of a Keras layer or model that is not made by another layer to `around`. The result of
+        `around` becomes the result of the call."""
         return common.outermost(keras.Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Returns the result of a model in evaluation mode. A functional model takes one argument: the keywords as one
-        dict (`inputs` is then ignored), a single input, or several `inputs` packed into the structure of `model.input`.
-        Any other model gets the arguments as they are."""
-        # a functional model takes its inputs in one container
+        """Returns the result of a model in evaluation mode. A functional model is called with one argument: a dict of
+        the keyword arguments (`inputs` is then ignored), a single input, or several `inputs`, packed into the structure
+        of `model.input`. Any other model is called with the arguments as they are."""
+        # a functional model expects its inputs in one container
         is_functional = bool(getattr(model, "inputs", None))
         if named and is_functional:
             return model(named, training=False)
@@ -188,8 +193,8 @@ class TensorflowCalls(Calls):
         return model(*inputs, **named, training=False)
 
     def has_channels_last(self, model: Any) -> bool | None:
-        """Whether the first layer of the model with a data format has its channels last; None if no layer has a data
-        format."""
+        """Whether the data format of the first layer that has one is "channels_last"; None if no layer of the model has
+        a data format."""
         formats = (getattr(layer, "data_format", None) for _, layer in names.layers(model))
         return next(
             (name == "channels_last" for name in formats if isinstance(name, str)), None

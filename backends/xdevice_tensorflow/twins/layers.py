@@ -1,26 +1,28 @@
-"""Reads the layers of Keras's models: those with parameters, how their weights are laid out compared with PyTorch's,
-and the computations of all of them, in PyTorch's terms.
+"""Reads the layers of Keras's models in PyTorch's terms: the layers with parameters, the differences between the
+layouts of their weights and PyTorch's, and the computations of all layers.
 
 Facts about Keras that the code depends on:
-- The kernel of a convolution has the axes of the window first, then those of inputs and outputs, also with
+- The kernel of a convolution has the axes of the window first, followed by the axes of inputs and outputs, even with
   `data_format="channels_first"`.
-- Keras's own names of variables are not unique: the module `names` gives each variable a name, which is looked up by
-  the `id` of the variable.
-- An LSTM or RNN has one bias where PyTorch has two. A GRU has its gates in the order z, r, n, and computes PyTorch's
-  formula only with `reset_after=True`, the default.
-- An EinsumDense that sums over the first axes of its kernel is a Linear whose features have several axes.
-- A MultiHeadAttention contains four EinsumDense layers, whose kernels have the axis of inputs first, then that of
-  heads. Its heads may be of any size.
-- Keras's `momentum` is the weight of the old value, PyTorch's is that of the new one.
-- Next to a Flatten or Reshape of an image, Keras orders features by rows, columns, channels, and other frameworks by
-  channels, rows, columns (module `pixels`).
+- Keras's own names of variables are not unique, so the module `names` assigns a name to each variable, which is looked
+  up by the `id` of the variable.
+- An LSTM or RNN has one bias; PyTorch has two. The order of the gates in a GRU is z, r, n. A GRU computes PyTorch's
+  formula only with `reset_after=True`, which is the default.
+- An EinsumDense that sums over the first axes of its kernel is a Linear whose features are spread over several axes.
+- A MultiHeadAttention contains four EinsumDense layers, whose kernels have a separate axis for the heads. The heads may
+  have any size.
+- Keras's `momentum` is the weight of the old value, but PyTorch's is the weight of the new
+  value.
+- Next to a Flatten or Reshape of an image, Keras orders features by rows, columns, channels, but other frameworks order
+  them by channels, rows, columns (module `pixels`).
 
 Rules for the layers without parameters:
-- The activation of a Dense or a convolution gets an entry of its own, as in frameworks where it is a layer.
-- A ReLU with a slope or a greatest value gets the name of the function that it computes, such as "leaky_relu".
-- An average pool leaves padded values out of the mean, and "same" is its only kind of padding.
-- In Keras the channels are the last axis unless `data_format` says otherwise. The axis of a softmax is counted in the
-  tensor as it is.
+- The activation of a Dense or a convolution gets a separate entry, as in frameworks in which it is a layer.
+- A ReLU with a slope or a maximum is listed under the name of the function that it computes, such as "leaky_relu".
+- An average pool leaves padded values out of the mean, and "same" is the only padding that it
+  supports.
+- In Keras, the channels are the last axis unless `data_format` says otherwise. The axis of a softmax is an axis of the
+  tensor in Keras's order.
 """
 
 from __future__ import annotations
@@ -57,31 +59,33 @@ _DEPTHWISE: Final = (kl.DepthwiseConv1D, kl.DepthwiseConv2D)
 
 
 _RMS: Final = getattr(kl, "RMSNormalization", None)
-"""Keras's class of RMS norms; None in the first versions of Keras 3, which do not have it."""
+"""Keras's class of RMS norms; None in the first versions of Keras 3, which do not have this
+class."""
 _RECURRENT: Final = {kl.SimpleRNN: "rnn", kl.LSTM: "lstm", kl.GRU: "gru"}
 
 
 def _with_variable_names(
     layer: Any, kind: str, parts: Sequence[Part], names: Mapping[int, str], settings: Settings
 ) -> Layer | None:
-    """Returns the description of a layer with those of `parts` that it has, under the names of its variables. `names`
-    maps the `id` of a variable to its name. Returns None if the layer has no parameters, or a weight that is computed
-    from others."""
+    """Returns the description of a layer. It contains those of `parts` that the layer has, under the names of their
+    variables. `names` maps the `id` of a variable to its name. Returns None if the layer has no parameters, or if one
+    of its weights is computed from other variables."""
     present = []
     for part in parts:
         variable = _variable(layer, part.name)
         if variable is None:
             continue
-        # with LoRA, or packed into int4, `kernel` is computed, and not a variable
+        # with LoRA, or if the weights are packed into int4, `kernel` is not a variable, but is
+        # computed
         name = names.get(id(tf_variable(variable)))
         if name is None:
             return None
         present.append(part._replace(name=name))
     if not present:
         return None
-    # a variable's name is the path of its layer, followed by `own_names` names: the variable's
-    # own (1), a recurrent layer's cell or an attention's projection, and the direction in a
-    # Bidirectional. A bool counts as 0 or 1
+    # the name of a variable is the path of its layer, followed by `own_names` more names: the
+    # direction in a Bidirectional, the cell of a recurrent layer or the projection of an
+    # attention, and the variable's own name. The bools are added as 0 or 1
     segments = present[0].name.split("/")
     own_names = (
         1
@@ -92,22 +96,23 @@ def _with_variable_names(
 
 
 def _variable(layer: Any, name: str) -> Any:
-    """Returns the variable of a layer at `name`, attributes separated by slashes, such as "cell/kernel"; None if there
-    is none."""
+    """Returns the variable of a layer at `name`, which consists of names of attributes, separated by slashes, such as
+    "cell/kernel". Returns None if there is no such variable."""
     for attribute in name.split("/"):
         layer = getattr(layer, attribute, None)
     return layer
 
 
 def _with_usual_parts(kind: str, **settings: object) -> _Description:
-    """Returns the description of a layer of this kind with these settings, whose parts (parameters) are those that
-    Keras's own layer has."""
+    """Returns the description of a layer of this kind with these settings. Its parts are the parameters of Keras's own
+    layer."""
     return kind, dialects.tensorflow(kind, settings), settings
 
 
 def _describe(layer: Any) -> _Description | None:
-    """Returns kind, parts and settings of a layer of a kind that may have parameters; None for any other layer."""
-    # a user's subclass counts as its base; `operations` lists that it has code of its own
+    """Returns the kind, the parts and the settings of a layer if layers of its kind may have parameters; None for any
+    other layer."""
+    # a user's subclass is described like its base; `operations` lists that it has its own code
     if isinstance(layer, kl.Dense):
         return _with_usual_parts("linear", activation=_activation(layer))
     if isinstance(layer, _DEPTHWISE):
@@ -120,20 +125,21 @@ def _describe(layer: Any) -> _Description | None:
     if isinstance(layer, _CONVS):
         return _with_usual_parts("conv", **_conv_settings(layer), groups=layer.groups)
     if isinstance(layer, _TRANSPOSED):
-        # its padding is that of `_transposed_padding`, which replaces the one of `_conv_settings`
+        # the padding of `_transposed_padding` replaces that of `_conv_settings`
         return _with_usual_parts(
             "conv_transpose",
             **{**_conv_settings(layer), "groups": 1, **_transposed_padding(layer)},
         )
     if isinstance(layer, kl.BatchNormalization):
-        # PyTorch's momentum is the weight of the new value, Keras's that of the old one
+        # PyTorch's momentum is the weight of the new value, but Keras's is the weight of the
+        # old value
         return _with_usual_parts("batch_norm", eps=layer.epsilon, momentum=1 - layer.momentum)
     if isinstance(layer, kl.Embedding):
-        # later layers of Keras skip the masked steps; no other framework has that
+        # later layers of Keras skip the masked steps, which no other framework does
         masks = {"mask_zero": True} if layer.mask_zero else {}
         return _with_usual_parts("embedding", padding_idx=None, max_norm=None, **masks)
     if isinstance(layer, kl.LayerNormalization):
-        # with rms_scaling, which Keras has deprecated, the layer scales by another formula
+        # with rms_scaling, which Keras has deprecated, the layer has a different formula
         scales = {"rms_scaling": True} if getattr(layer, "rms_scaling", False) else {}
         return _with_usual_parts(
             "layer_norm", eps=layer.epsilon, **_axes_of_norm(layer), **scales
@@ -144,7 +150,8 @@ def _describe(layer: Any) -> _Description | None:
         return _describe_group_norm(layer)
     if isinstance(layer, kl.PReLU):
         shape = tuple(layer.alpha.shape)
-        # PyTorch's PReLU has one slope for each channel, or one in all; Keras's may have one for each pixel too
+        # PyTorch's PReLU has one slope for each channel, or a single slope; Keras's may also have a slope for each
+        # pixel
         axis = "channels" if all(size == 1 for size in shape[:-1]) else f"those of {shape}"
         return "prelu", (Part("alpha", ("weight",), layouts.shaped(shape)),), {"axis": axis}
     if isinstance(layer, kl.EinsumDense):
@@ -155,12 +162,12 @@ def _describe(layer: Any) -> _Description | None:
 
 
 def _out_of_order(kind: str, parts: Sequence[Part], order: pixels.Order) -> tuple[Part, ...]:
-    """Returns the parts (parameters) of a layer whose features are in Keras's order. If the outputs of the layer are
-    in that order, all parts are marked as refused, because `pixels.orders` is never certain of outputs. If the inputs
-    are, only the weights that multiply them are affected, or all parts of a batch norm, layer norm or PReLU, and no
-    part of an embedding. The affected parts get a rule that reorders their numbers if it is certain which number is
-    which pixel, and are refused otherwise."""
-    # the parameters of PyTorch to reorder; None for all
+    """Returns the parts (parameters) of a layer whose features are in Keras's order. If the outputs of the layer are in
+    this order, all parts are marked as refused, because `pixels.orders` is never certain about outputs. If the inputs
+    are in this order, only some parts are affected: all parts of a batch norm, layer norm or PReLU, no part of an
+    embedding, and the weights that multiply the inputs of any other layer. If it is certain which number is which
+    pixel, the affected parts get a rule that reorders their numbers; otherwise, they are refused."""
+    # PyTorch's names of the affected parameters; None for all parameters
     only: tuple[str, ...] | None = ("weight", "weight_ih_l0", "weight_ih_l0_reverse")
     # every parameter has one number for each feature
     if order.outputs or kind in ("batch_norm", "layer_norm", "prelu"):
@@ -168,7 +175,8 @@ def _out_of_order(kind: str, parts: Sequence[Part], order: pixels.Order) -> tupl
     # the inputs of an embedding are indices, not features
     elif kind == "embedding":
         only = ()
-    # no image is known for outputs, and for inputs whose pixels are not certain (see `pixels.orders`)
+    # `image` is empty for outputs, and for inputs if it is not certain which number is which pixel (see
+    # `pixels.orders`)
     if not order.image:
         return dialects.refused(parts, f"{order.why}; {layouts.BY_HAND}", only)
     return tuple(
@@ -183,8 +191,8 @@ def _out_of_order(kind: str, parts: Sequence[Part], order: pixels.Order) -> tupl
 
 
 def _conv_settings(layer: Any) -> dict[str, object]:
-    """Returns the settings that all kinds of convolutions have, in PyTorch's terms. The padding is the text "same" in
-    the cases in which `layouts.same_padding` returns it."""
+    """Returns the settings that all kinds of convolutions have, in PyTorch's terms. The padding is the string "same" if
+    `layouts.same_padding` returns that."""
     axes = layer.rank
     stride = tuple(layouts.per_axis(layer.strides, axes))
     dilation = tuple(layouts.per_axis(layer.dilation_rate, axes))
@@ -196,7 +204,7 @@ def _conv_settings(layer: Any) -> dict[str, object]:
         padding = layouts.same_padding(
             layer.kernel_size, stride, dilation, pixels.size_of_image(layer)
         )
-    # all zeros come before the first step of the sequence
+    # the zeros are all before the first step of the sequence
     elif padding == "causal":
         padding = layouts.sides([dilation[0] * (layer.kernel_size[0] - 1), 0], 1)
     return {
@@ -210,8 +218,8 @@ def _conv_settings(layer: Any) -> dict[str, object]:
 
 def _transposed_padding(layer: Any) -> dict[str, object]:
     """Returns `padding` and `output_padding` of a transposed convolution in PyTorch's terms. Keras determines the size
-    of the output, and TensorFlow cuts surplus elements off both ends of each axis; if their number is odd, one more
-    off the far end."""
+    of the output, and TensorFlow cuts surplus elements off both ends of each axis. If their number is odd, it cuts off
+    one more at the far end."""
     axes = layer.rank
     sizes = layouts.per_axis(layer.output_padding, axes) or (None,) * axes
     stride, dilation = (
@@ -221,11 +229,12 @@ def _transposed_padding(layer: Any) -> dict[str, object]:
         _padding_of_axis(layer.padding, *each)
         for each in zip(layer.kernel_size, stride, dilation, sizes, strict=True)
     ]
-    # None comes only from "same", for a cut that is uneven or depends on the size of the input:
-    # PyTorch has no numbers for it, so the text itself is the setting
+    # None is possible only for "same". PyTorch has no numbers for an uneven cut, or for a cut
+    # that depends on the size of the input, so the string itself is the setting
     if None in paddings:
         return {"padding": layer.padding, "output_padding": tuple(size or 0 for size in sizes)}
-    # pairs of each axis become two tuples; `filter` removes nothing, and is for type checkers
+    # the pairs for the axes become two tuples; `filter` removes nothing, and is only for type
+    # checkers
     return dict(
         zip(
             ("padding", "output_padding"),
@@ -238,19 +247,20 @@ def _transposed_padding(layer: Any) -> dict[str, object]:
 def _padding_of_axis(
     padding: str, kernel: int, stride: int, dilation: int, output_padding: int | None
 ) -> tuple[int, int] | None:
-    """Returns PyTorch's padding and output_padding along one axis, from Keras's arguments. None if no such numbers
-    exist: TensorFlow cuts the two ends of the axis differently, or the cut depends on the size of the input."""
-    # the length of the kernel, with the gaps of its dilation
+    """Returns PyTorch's padding and output_padding along one axis, for Keras's arguments. Returns None if there are no
+    such numbers, because TensorFlow cuts different lengths off the two ends of the axis, or because the cut depends on
+    the size of the input."""
+    # the length of the kernel, including the gaps of its dilation
     reach = dilation * (kernel - 1) + 1
     if padding == "valid":
-        # by default, Keras makes the output as long as input * stride if it would be shorter
+        # by default, the output is at least as long as input * stride
         return 0, max(stride - reach, 0) if output_padding is None else output_padding
-    # Keras makes the output as long as input * stride + extra: by default, extra is 0; with
+    # the length of Keras's output is input * stride + extra. By default, extra is 0; with
     # output_padding, the length is (input - 1) * stride + reach % 2 + output_padding
     extra = 0 if output_padding is None else reach % 2 + output_padding - stride
-    # uncut, the output is as long as (input - 1) * stride + reach
+    # without a cut, the length of the output is (input - 1) * stride + reach
     cut = max(reach - stride - extra, 0)
-    # an odd cut takes more from one end, and PyTorch's output_padding must be less than the stride
+    # an odd cut is uneven, and PyTorch's output_padding must be less than the stride
     if cut % 2 or not -stride < extra <= 0:
         return None
     return cut // 2, stride - reach + extra + cut
@@ -259,7 +269,7 @@ def _padding_of_axis(
 def _activation(layer: Any) -> str | None:
     """Returns the name of the activation inside a layer; None if it is the identity."""
     name = getattr(layer.activation, "__name__", str(layer.activation))
-    # Keras's name of the identity, the function that it has in place of no activation
+    # Keras uses the function `linear`, the identity, if there is no activation
     return None if name == "linear" else name
 
 
@@ -271,11 +281,11 @@ def _depthwise_parts(layer: Any) -> tuple[Part, ...]:
 
 
 def _axes_of_norm(layer: Any) -> dict[str, object]:
-    """Returns the setting `axis` with the axes that a LayerNormalization works over, counted from the end; an empty
-    dict if they are the last axes, as in other frameworks. The layer must be built."""
+    """Returns a dict with the setting `axis`, which contains the axes over which a LayerNormalization works, counted
+    from the end. Returns an empty dict if they are the last axes, as in other frameworks. The layer must be built."""
     rank = len(layer.get_build_config()["input_shape"])
     axes = sorted(
-        # counted from the end, as PyTorch's normalized_shape is
+        # counted from the end, like PyTorch's normalized_shape
         axis - rank if axis >= 0 else axis
         for axis in layouts.per_axis(layer.axis, 1)
     )
@@ -283,20 +293,21 @@ def _axes_of_norm(layer: Any) -> dict[str, object]:
 
 
 def _image_norm_parts(layer: Any, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Returns the parts (parameters) of a LayerNormalization. If the layer works over the rows, columns and channels
-    of an image, the parts get the conversion rule that puts the channels first, as in other frameworks."""
+    """Returns the parts (parameters) of a LayerNormalization. If the layer works over the rows, columns and channels of
+    an image, the parts get the conversion rule that moves the channels to the front, as in other frameworks."""
     weights = [variable for variable in (layer.gamma, layer.beta) if variable is not None]
     rank = len(layer.get_build_config()["input_shape"])
-    # an image has four axes with its batch, and only a norm over all but the batch has a number for each pixel
+    # a batch of images has at least four axes, and only a norm over all axes except the batch has a parameter for each
+    # pixel
     if rank < 4 or not weights or weights[0].ndim != rank - 1:
         return parts
     return tuple(part._replace(rule=layouts.CHANNELS_LAST) for part in parts)
 
 
 def _describe_group_norm(layer: Any) -> _Description:
-    """Returns kind, parts and settings of a GroupNormalization. With a group for each channel, it is an instance norm
-    in other frameworks."""
-    # a layer made with groups=-1 has the number of channels as `groups` once it is built
+    """Returns the kind, the parts and the settings of a GroupNormalization. If each channel is a group, it is called an
+    instance norm in other frameworks."""
+    # a layer created with groups=-1 has the number of channels as `groups` after it is built
     channels = (
         (layer.gamma if layer.gamma is not None else layer.beta).shape[0]
         if layer.weights
@@ -311,15 +322,17 @@ def _describe_group_norm(layer: Any) -> _Description:
 
 
 def _describe_einsum(layer: Any) -> _Description | None:
-    """Returns kind, parts and settings of an EinsumDense, described as a Linear. None if its kernel is not a matrix of
-    inputs by outputs, its bias does not have one number for each output, or it has not been built."""
-    # the axes of the input, of the kernel and of the output, one letter each
+    """Returns the kind, the parts and the settings of an EinsumDense, which is described as a Linear. Returns None if
+    the layer has not been built, if its kernel is not a matrix of inputs by outputs, or if its bias does not have one
+    number for each output."""
+    # the axes of the input, the kernel and the output, as one letter for each axis
     inputs, _, output = layer.equation.replace("...", "").partition("->")
     inputs, _, weights = inputs.partition(",")
-    # in "abc,cd->abd", c is summed over, and d is an axis of the outputs
+    # in "abc,cd->abd", c is summed, and d is an axis of the outputs
     summed_axes = "".join(axis for axis in weights if axis not in output)
     output_axes = weights[len(summed_axes) :]
-    # the kernel has axes of inputs first, then axes of outputs, and none that the input and the output share
+    # the kernel has first the axes of inputs, then the axes of outputs, and no axis that both the input and the output
+    # have
     is_matrix = (
         bool(summed_axes and output_axes)
         and weights.startswith(summed_axes)
@@ -341,31 +354,32 @@ def _describe_einsum(layer: Any) -> _Description | None:
 
 
 def _describe_attention(layer: Any) -> _Description:
-    """Returns kind, parts and settings of a MultiHeadAttention. Settings that only Keras has are stated if their
-    values are not the usual ones."""
+    """Returns the kind, the parts and the settings of a MultiHeadAttention. A setting that only Keras has is included
+    if its value is not the usual one."""
     settings: dict[str, object] = {
         "num_heads": layer.num_heads,
         "packed": _is_packed(layer),
         "dropout": float(layer.dropout),
         "batch_first": True,
     }
-    # in PyTorch, the input, all heads together and the output have the same size
+    # in PyTorch, the size of the input, the sum of the sizes of all heads, and the size of the
+    # output are the same
     sizes = {layer.num_heads * layer.key_dim, layer.num_heads * layer.value_dim}
     if layer.built and sizes | {layer.output_dense.kernel.shape[-1]} != {
         layer.query_dense.kernel.shape[0]
     }:
         settings["head_dim"] = (layer.key_dim, layer.value_dim)
     axes = layer.attention_axes
-    # the usual axis is not stated, because other frameworks have no such setting
+    # the usual axis is left out, because other frameworks have no such setting
     settings |= (
         {"attention_axes": tuple(axes)} if axes is not None and tuple(axes) != (1,) else {}
     )
     config = layer.get_config()
-    for name in ("use_gate", "sliding_window"):  # settings that Keras 3.0 does not have yet
+    for name in ("use_gate", "sliding_window"):  # Keras 3.0 does not have these settings yet
         settings |= {name: config[name]} if config.get(name) else {}
     parts = []
     for part in dialects.keras_attention(settings):
-        # "attention_output.kernel" in files is "output_dense/kernel" in the layer
+        # "attention_output.kernel", the name in files, is "output_dense/kernel" in the layer
         name, _, last = part.name.rpartition(".")
         parts.append(
             part._replace(name=f"{'output' if 'output' in name else name}_dense/{last}")
@@ -374,7 +388,7 @@ def _describe_attention(layer: Any) -> _Description:
 
 
 def _is_packed(layer: Any) -> bool:
-    """Whether the weights of queries, keys and values have the same shape, so that PyTorch joins them in one array."""
+    """Whether the weights of queries, keys and values have the same shape. If so, PyTorch joins them into one array."""
     dense = (layer.query_dense, layer.key_dense, layer.value_dense)
     return layer.built and len({tuple(part.kernel.shape) for part in dense}) == 1
 
@@ -383,8 +397,8 @@ def _is_packed(layer: Any) -> bool:
 
 
 def _describe_recurrent(layer: Any) -> _Description | None:
-    """Returns kind, parts and settings of a SimpleRNN, LSTM, GRU, or a Bidirectional of two of these; None for any
-    other layer."""
+    """Returns the kind, the parts and the settings of a SimpleRNN, an LSTM, a GRU, or a Bidirectional of two such
+    layers; None for any other layer."""
     if isinstance(layer, kl.Bidirectional):
         return _describe_bidirectional(layer)
     kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), None)
@@ -396,7 +410,7 @@ def _describe_recurrent(layer: Any) -> _Description | None:
     parts = tuple(
         part._replace(name=f"cell/{part.name}") for part in dialects.keras_cell(kind, "l0")
     )
-    # such a GRU has one bias, as an LSTM has, and another formula: only its shapes can be compared
+    # such a GRU has only one bias, like an LSTM, and a different formula, so only its shapes can be compared
     if kind == "gru" and not layer.reset_after:
         parts = tuple(
             part._replace(rule=layouts.SUMMED) if len(part.of) == 2 else part for part in parts
@@ -412,8 +426,8 @@ def _describe_recurrent(layer: Any) -> _Description | None:
 
 
 def _describe_bidirectional(layer: Any) -> _Description | None:
-    """Returns kind, parts and settings of a Bidirectional of two layers of one kind; None if `_describe_recurrent`
-    cannot read both layers, or if they are of different kinds."""
+    """Returns the kind, the parts and the settings of a Bidirectional. Returns None if `_describe_recurrent` cannot
+    describe both of its layers, or if they are of different kinds."""
     ahead = _describe_recurrent(layer.forward_layer)
     behind = _describe_recurrent(layer.backward_layer)
     if ahead is None or behind is None:
@@ -429,9 +443,10 @@ def _describe_bidirectional(layer: Any) -> _Description | None:
         for part in backward
     )
     forward = tuple(part._replace(name=f"forward_layer/{part.name}") for part in forward)
-    # other frameworks have the same settings for both directions. Keras's second layer always has `go_backwards`
+    # in other frameworks, both directions have the same settings. `go_backwards` is left out, because Keras's second
+    # layer always has it
     second = {name: value for name, value in second_settings.items() if name != "go_backwards"}
-    # the values of the second direction that differ from those of the first; None if it lacks a setting
+    # the settings of the second direction that differ from those of the first; None if the second has no such setting
     others = {name: second.get(name) for name in dict.fromkeys((*settings, *second))}
     others = {
         f"{name} backwards": x
@@ -442,9 +457,9 @@ def _describe_bidirectional(layer: Any) -> _Description | None:
 
 
 def _recurrent_settings(layer: Any) -> dict[str, object]:
-    """Returns the settings of a recurrent layer that differ from PyTorch's default, and the `nonlinearity` of every
-    SimpleRNN, which PyTorch's RNN states too. A setting that PyTorch also has is listed under PyTorch's name, because
-    layers of different frameworks are compared by these names."""
+    """Returns the settings of a recurrent layer that differ from PyTorch's defaults, and the `nonlinearity` of a
+    SimpleRNN, which PyTorch's RNN always lists, too. A setting that PyTorch also has is listed under PyTorch's name,
+    because layers of different frameworks are compared by these names."""
     activation = getattr(layer.activation, "__name__", str(layer.activation))
     changed: dict[str, object] = {}
     if isinstance(layer, kl.SimpleRNN):
@@ -453,49 +468,48 @@ def _recurrent_settings(layer: Any) -> dict[str, object]:
         gate = getattr(layer.recurrent_activation, "__name__", str(layer.recurrent_activation))
         changed |= {"activation": activation} if activation != "tanh" else {}
         changed |= {"recurrent_activation": gate} if gate != "sigmoid" else {}
-    # Keras drops inputs and state with one mask for all steps; PyTorch's `dropout` works between layers
+    # Keras drops inputs and states with the same mask for all steps, but PyTorch's `dropout` works between layers
     dropped = {"dropout_of_inputs": layer.dropout, "recurrent_dropout": layer.recurrent_dropout}
     changed |= {name: value for name, value in dropped.items() if value}
-    # with stateful=True, the next batch begins with the state in which this one ends
+    # with stateful=True, each batch begins with the state at the end of the previous batch
     changed |= {"stateful": True} if layer.stateful else {}
     return changed | ({"go_backwards": True} if layer.go_backwards else {})
 
 
-# what layers compute
+# the computations of layers
 
 _INTERPOLATIONS: Final = {"bicubic": "bicubic of Keys (a = -0.5)"}
-"""Names for the interpolations of Keras that differ from PyTorch's interpolation of the same name. PyTorch's bicubic
-has a = -0.75."""
+"""Names for those interpolations of Keras that differ from PyTorch's interpolation of the same name. PyTorch's bicubic
+interpolation has a = -0.75."""
 _UNLISTED: Final = (
     kl.InputLayer, kl.Flatten, kl.Reshape, kl.Identity, kl.Add, kl.Subtract, kl.Multiply, kl.Average,
     kl.Maximum, kl.Minimum, kl.Concatenate, kl.Dot, keras.Sequential, keras.Model,
 )  # fmt: skip
-"""Layers that are not listed, because they have no settings, or because other frameworks have functions instead."""
+"""Layers that are not listed, because they have no settings, or because they are functions in other frameworks."""
 _CONTAINERS: Final = (*_UNLISTED, kl.Wrapper, kl.RNN)
-"""Layers around other layers. They get no entry of their own, because they only call the layers inside them, or
-because everything that they add is in the entries of recurrent layers, and of `_merge_entry`."""
+"""Layers around other layers. They get no separate entry, because they only call the layers inside them, or because the
+entries of recurrent layers, and of `_merge_entry`, contain everything that they add."""
 _ARGUMENT_SETTINGS: Final = {"negative_slope": "slope", "alpha": "alpha", "axis": "axis"}
-"""Parameters of Keras's activation functions, each with the setting that it corresponds to."""
+"""Maps parameters of Keras's activation functions to the corresponding settings."""
 _PACKAGES: Final = ("keras", "tensorflow")
-"""Packages whose functions compute what their names say. The defaults may still differ: `keras.ops.gelu` approximates,
-`keras.activations.gelu` does not."""
+"""Packages whose functions compute what their names say. Their defaults may still differ: `keras.ops.gelu`
+approximates, but `keras.activations.gelu` does not."""
 
 
 def _lines(model: Any) -> dict[int, str]:
-    """Returns the name of the line, such as "line 2", to which each layer of a functional model belongs, by the `id`
-    of the layer; {} for a subclassed model. A line is a chain of layers, each of which takes the output of the one
-    before, while nothing else takes that output. A function, or a layer that is called more than once, is a line
-    alone."""
-    # a functional model knows which layer takes which output
+    """Returns a dict that maps the `id` of each layer of a functional model to the name of the line to which the layer
+    belongs, such as "line 2"; {} for a subclassed model. A line is a chain of layers in which the output of each layer
+    is used only by the next layer. A function, or a layer that is called more than once, is a separate line."""
+    # the graph of a functional model shows which layer uses which output
     graph = pixels.graph_of(list(pixels.all_layers(model)))
-    # by the `id` of an op, the only op that takes its output; without an entry if several do, or none
+    # maps the `id` of an op to the only op that uses its output; there is no entry if several ops use it, or none
     followers = {
         id(op): after[0] for op in graph.ops if len(after := list(graph.after(op))) == 1
     }
     lines: list[list[Any]] = []
     for op in graph.ops:
         before = list(graph.before(op))
-        # not the first of its line: the loop below reaches it from there
+        # not the first op of its line: the loop below reaches it from the first op
         if (
             len(before) == 1
             and followers.get(id(before[0])) is op
@@ -509,7 +523,7 @@ def _lines(model: Any) -> dict[int, str]:
                 break
             line.append(follower)
         lines.append(line)
-    # a single chain from the input to the output
+    # the model is a single chain from the input to the output
     whole = len(lines) == 1
     return {
         id(op): ops.WHOLE if whole else f"line {number}"
@@ -519,14 +533,15 @@ def _lines(model: Any) -> dict[int, str]:
 
 
 def _is_layer(op: Any) -> bool:
-    """Whether `op`, a node in the graph of a functional model, is a layer and not a function, and is called once."""
+    """Whether `op`, which is part of the graph of a functional model, is a layer and not a function, and is called only
+    once."""
     return isinstance(op, keras.Layer) and len(nodes_of(op)) == 1
 
 
 def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
-    """Yields the layers of a model in the order of definition: those in `layers`, each followed by its activation, and
-    those without parameters."""
-    # the `id`s of layers that another entry covers
+    """Yields entries for the layers of a model in the order of definition: for layers with parameters, the entry in
+    `layers`, followed by an entry for the activation; for layers without parameters, a new entry."""
+    # the `id`s of layers that the entry of another layer includes
     done: set[int] = set()
     for path, layer in _names.layers(model):
         if id(layer) in done:
@@ -534,14 +549,16 @@ def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
         has_layers = bool(layers_in(layer))
         # a layer with parameters
         if path in layers:
-            # the layers inside are parts of it, such as the four dense layers of an attention
+            # the entry includes the layers inside, such as the four dense layers of an
+            # attention
             done |= {id(inner) for inner in pixels.all_layers(layer)}
             yield layers[path]
             if _TABLE.is_rewritten(layer):
                 yield ops.own_code(path, layer)
             yield from _merge_entry(path, layer)
             yield from _arguments_entry(path, layer)
-            # a Bidirectional has no `activation`, although its settings are those of its layers
+            # a Bidirectional has no attribute `activation`, although its settings are those of
+            # its layers
             function = getattr(layer, "activation", None)
             if layers[path].settings.get("activation") is not None and callable(function):
                 yield _with_axis(_function_entry(f"{path}.activation", function), layer)
@@ -551,7 +568,7 @@ def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
             if operation is not None:
                 yield _with_axis(operation, layer)
             yield from _arguments_entry(path, layer)
-        # one of Keras's own layers that does more than call the layers inside it
+        # one of Keras's own layers that does more than only call the layers inside it
         elif (
             has_layers
             and not isinstance(layer, _CONTAINERS)
@@ -561,12 +578,13 @@ def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
 
 
 def _merge_entry(path: str, layer: Any) -> Iterator[Layer]:
-    """Yields an entry for a Bidirectional that does not join the outputs of its two directions in the default way, or
-    does not return all steps; nothing for any other layer. In other frameworks the model's own code does that."""
+    """Yields an entry for a Bidirectional that does not join the outputs of its two directions in PyTorch's way, or
+    does not return all steps; yields nothing for any other layer. In other frameworks, the model's own code would have
+    to do the same."""
     if not isinstance(layer, kl.Bidirectional):
         return
     arguments = {"merge_mode": layer.merge_mode, "return_sequences": layer.return_sequences}
-    # a bidirectional layer of PyTorch always does this
+    # a bidirectional layer of PyTorch always has these settings
     default = {"merge_mode": "concat", "return_sequences": True}
     if arguments != default:
         yield ops.other(
@@ -576,9 +594,9 @@ def _merge_entry(path: str, layer: Any) -> Iterator[Layer]:
 
 def _arguments_entry(path: str, layer: Any) -> Iterator[Layer]:
     """Yields an entry that lists the keyword arguments with which a functional model calls a layer, such as a mask or
-    training=True; nothing if there are none."""
-    # of the tensors among the arguments (those with a shape) only masks and states count, because the others are
-    # inputs; other arguments count unless they are false
+    training=True; yields nothing if there are none."""
+    # tensors (arguments with a shape) are listed only if they are masks or states, because all other tensors are
+    # inputs; other arguments are listed unless they are false
     arguments = {
         f"{name}={value}" if not hasattr(value, "shape") else f"{name}=..."
         for node in nodes_of(layer)
@@ -613,7 +631,7 @@ def _upsample(axes: int, path: str, layer: Any) -> Layer:
 
 def _pad(path: str, layer: Any) -> Layer:
     """Returns the description of the layer at `path`, a zero padding."""
-    # ZeroPadding1D has one pair, the others have one for each axis
+    # ZeroPadding1D has only one pair; the other layers have a pair for each axis
     sides: Any = (
         layer.padding if isinstance(layer.padding[0], tuple | list) else (layer.padding,)
     )
@@ -637,25 +655,27 @@ def _layer_norm(path: str, layer: Any) -> Layer:
 
 def _group_norm(path: str, layer: Any) -> Layer:
     """Returns the description of the layer at `path`, a GroupNormalization without parameters."""
-    # a layer made with groups=-1 has the number of channels as `groups` once it is built; `input_spec` has that number
+    # a layer that was created with groups=-1 has the number of channels as `groups` after it has been built;
+    # `input_spec` contains this number
     if layer.groups in (-1, *(getattr(layer.input_spec, "axes", None) or {}).values()):
         return ops.plain(path, "instance_norm", eps=layer.epsilon)
     return ops.plain(path, "group_norm", eps=layer.epsilon, num_groups=layer.groups)
 
 
 def _with_axis(operation: Layer, layer: Any) -> Layer:
-    """Returns an entry with its setting `axis` counted in PyTorch's order of axes, and with the number of axes as
+    """Returns an entry with its setting `axis` converted to PyTorch's order of axes, and with the number of axes as
     `ndim`. Returns the entry unchanged if its `axis` is not a number, or if the layer is not called exactly once in a
-    functional model, which has the shapes."""
+    functional model: only then are the shapes known."""
     axis = operation.settings.get("axis")
     if not isinstance(axis, int) or len(nodes_of(layer)) != 1:
         return operation
     rank = len(nodes_of(layer)[0].output_tensors[0].shape)
     # Keras allows negative axes
     from_front = axis % rank
-    # axis 0, the batch, is the first in both orders
+    # axis 0, the batch, is the first axis in both orders
     if from_front and _gives_channels_last(layer):
-        # PyTorch has the channels on axis 1, and each axis of the image one further
+        # in PyTorch, the channels are on axis 1, and the number of each axis of the image is
+        # greater by one
         from_front = from_front % (rank - 1) + 1
     return operation._replace(
         settings={**operation.settings, "axis": from_front - rank, "ndim": rank}
@@ -663,8 +683,8 @@ def _with_axis(operation: Layer, layer: Any) -> Layer:
 
 
 def _gives_channels_last(layer: Any) -> bool:
-    """Whether `layer`, in a functional model, is a convolution with the channels last, or takes the output of one as
-    its first input."""
+    """Whether `layer`, which is part of a functional model, is a convolution with the channels last, or has the output
+    of such a convolution as its first input."""
     before = (
         layer
         if isinstance(layer, pixels.CONVS)
@@ -674,7 +694,7 @@ def _gives_channels_last(layer: Any) -> bool:
 
 
 def _own_config(layer: Any) -> str:
-    """Returns the settings of one of Keras's own layers as text: "name=value, ..."; "" for a Lambda."""
+    """Returns the settings of one of Keras's own layers as a string "name=value, ..."; "" for a Lambda."""
     if isinstance(layer, kl.Lambda):  # its config contains the user's code
         return ""
     config = layer.get_config()
@@ -687,14 +707,15 @@ def _own_config(layer: Any) -> str:
 
 def _function_entry(path: str, function: Any) -> Layer:
     """Returns the entry for an activation function. A function of Keras or TensorFlow is described with the defaults of
-    its arguments, a user's function only by its name, because it is unknown what it computes."""
+    its arguments. A user's function is described only by its name, because its computation is not known."""
     name = getattr(function, "__name__", type(function).__name__)
     if isinstance(function, keras.Layer):  # a layer may be the activation of a Dense
-        # None for a layer that computes nothing: the caller needs an entry
+        # `read` returns None for a layer that computes nothing, but the caller needs an entry
         return _TABLE.read(path, function) or ops.activation(path, "linear")
     if str(getattr(function, "__module__", "")).partition(".")[0] not in _PACKAGES:
         return ops.plain(path, ops.OTHER, type=name)
-    # a function is called with one argument, so its defaults decide what it computes
+    # the function is called with only one argument, so the defaults of the others decide what
+    # it computes
     defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(function).parameters.items()
@@ -704,12 +725,12 @@ def _function_entry(path: str, function: Any) -> Layer:
         for name, setting in _ARGUMENT_SETTINGS.items()
         if name in defaults
     }
-    # Keras has the slope of a leaky relu under another name than TensorFlow
+    # the slope of a leaky relu has different names in Keras and TensorFlow
     if ops.function_name(name) == "leaky_relu":
         settings = {"slope": settings.get("slope", settings.get("alpha"))}
     elif "approximate" in defaults:
         settings["approximate"] = "tanh" if defaults["approximate"] else "none"
-    # the names of these functions say everything, because their other arguments have the usual values
+    # the names of these functions are sufficient, because their other arguments have the usual values
     if ops.function_name(name) in ("relu", "relu6", "silu"):
         settings = {}
     # TensorFlow's default None means the last axis
@@ -728,7 +749,7 @@ def _activation_layer(path: str, layer: Any) -> Layer | None:
 
 
 def _relu(path: str, layer: Any) -> Layer:
-    """Returns the entry for a ReLU, under the name of the function that it computes with its arguments."""
+    """Returns the entry for a ReLU, under the name of the function that it computes with its settings."""
     greatest, slope, threshold = (
         layer.max_value,
         float(layer.negative_slope),
@@ -776,7 +797,8 @@ _TABLE: Final = ops.Table(
         kl.LayerNormalization: _layer_norm,
         kl.GroupNormalization: _group_norm,
     },
-    # the method with which a layer computes, and a text with the settings of a layer without a row
+    # the method with which a layer computes, and the function that returns the settings of a layer without a row as a
+    # string
     ("call",),
     _own_config,
 )  # fmt: skip
@@ -792,15 +814,15 @@ class TensorflowLayers(Operations):
             raise self.unsupported(
                 f"listing layers of {type(model).__qualname__} objects", "pass the Keras model"
             )
-        # mixed precision sets it on every layer: the first one states it, with the number of
-        # the others
+        # mixed precision sets `COMPUTES_IN` on every layer, so only the first layer lists it,
+        # together with the number of the other layers
         return layouts.stated_once(self._layers(model), layouts.COMPUTES_IN)
 
     def _layers(self, model: Any) -> Iterator[Layer]:
         """Yields the layers of a model that have parameters, in the order of definition."""
         # reversed, so that a shared variable keeps its first name
         names = {id(variable): name for name, variable in reversed(list(self.variables(model)))}
-        # the `id`s of layers that another layer's description covers
+        # the `id`s of layers that the description of another layer includes
         done: set[int] = set()
         orders, norms = pixels.orders(model), axis_settings(model)
         has_images = any(isinstance(layer, pixels.CONVS) for layer in pixels.all_layers(model))
@@ -814,12 +836,12 @@ class TensorflowLayers(Operations):
             settings = {**settings, **norms.get(id(layer), {})}
             if layer.compute_dtype != layer.variable_dtype:
                 settings[layouts.COMPUTES_IN] = layer.compute_dtype
-            # only in a model with convolutions does a norm over several axes count as one of images
+            # a norm over several axes is treated as a norm of images only if the model contains convolutions
             if has_images and kind == "layer_norm":
                 parts = _image_norm_parts(layer, parts)
             if id(layer) in orders:
                 parts = _out_of_order(kind, parts, orders[id(layer)])
-            # the layers inside these are described with them
+            # the descriptions of these layers include the layers inside them
             if isinstance(layer, kl.Bidirectional | kl.MultiHeadAttention):
                 done |= {id(inner) for inner in pixels.all_layers(layer)}
             bound = _with_variable_names(layer, kind, parts, names, settings)
@@ -827,18 +849,18 @@ class TensorflowLayers(Operations):
                 yield bound
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
-        """Returns the parameters, under Keras's names, that a layer of this kind may have."""
+        """Returns the parameters that a layer of this kind may have, under Keras's names."""
         return dialects.tensorflow(kind, settings)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
-        """Yields all layers, with the settings of those without parameters. In a functional model, each has the name
-        of the line (chain of layers) to which it belongs."""
+        """Yields all layers; those without parameters have their settings. In a functional model, each layer has the
+        name of the line (chain of layers) to which it belongs."""
         lines = _lines(model)
-        # an entry for code or an activation is in the line of its layer
+        # an entry for a layer's code or activation belongs to the line of the layer
         ids = {path: id(layer) for path, layer in _names.layers(model)}
         for layer in _operations(model, {layer.path: layer for layer in layers}):
             path = layer.path.removesuffix("()")
-            # 0, for a path that no layer has, is the `id` of no layer
+            # for the path of no layer, the default is 0, which is never the `id` of an object
             line = lines.get(ids.get(path, 0)) or lines.get(
                 ids.get(path.removesuffix(".activation"), 0)
             )

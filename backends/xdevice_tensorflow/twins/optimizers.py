@@ -1,14 +1,14 @@
-"""Reads the formulas of Keras's optimizers, and finds their state among their variables.
+"""Reads the formulas of Keras's optimizers, and finds their state in their variables.
 
 Facts about Keras that the code depends on:
 
-- The formula of an optimizer is known only if its class is exactly one of `_KINDS`: AdamW derives from Adam, and a
-  user's class may derive from any.
-- In every class, `weight_decay` is subtracted from the weight (decoupled), not added to the gradient. None, the default
-  of most classes, means 0.
-- `optimizer.variables` begins with `iteration` and, unless it is a schedule, the learning rate. The state of the
-  parameters follows, in an order that differs by class; within each kind of state, it is the order of the parameters.
-  Its name ends with the kind, as in Keras's files.
+- The formula of an optimizer is known only if its class is exactly one of `_KINDS`, and not if it is a subclass: even
+  AdamW derives from Adam, and a user's class may derive from any of them.
+- In every class, `weight_decay` is decoupled: it is subtracted from the weight, not added to the gradient. None, which
+  is the default of most classes, means 0.
+- `optimizer.variables` begins with `iteration` and, unless it is a schedule, the learning rate. The variables with the
+  state of the parameters follow, in an order that differs between classes. Variables for the same kind of state are in
+  the order of the parameters. The name of each ends with the kind of state, as in Keras's files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KINDS: Final = {
     _OPTIMIZERS.SGD: "sgd", _OPTIMIZERS.Adam: "adam", _OPTIMIZERS.AdamW: "adam", _OPTIMIZERS.RMSprop: "rmsprop",
     _OPTIMIZERS.Adagrad: "adagrad",
 }  # fmt: skip
-# by kind, Keras's argument for each setting
+# for each kind of optimizer, maps settings to Keras's arguments
 _NAMES: Final = {
     "sgd": {"momentum": "momentum", "nesterov": "nesterov"},
     "adam": {"beta1": "beta_1", "beta2": "beta_2", "eps": "epsilon", "amsgrad": "amsgrad"},
@@ -47,7 +47,7 @@ _NAMES: Final = {
     },
     "adagrad": {"eps": "epsilon", "initial_accumulator_value": "initial_accumulator_value"},
 }
-# by kind, the settings that are always the same in Keras and differ from the defaults of `terms`
+# for each kind of optimizer, settings that are always the same in Keras and differ from the defaults of `terms`
 _FIXED: Final = {
     "sgd": {"momentum_holds": terms.STEPS},
     "adam": {"eps_enters": terms.UNCORRECTED},
@@ -64,16 +64,17 @@ _SLOTS: Final = {
     },
     "adagrad": {"accumulator": "sum"},
 }
-"""For each kind, PyTorch's name of the state that a variable holds, by the end of the variable's name."""
+"""For each kind of optimizer, maps the end of a variable's name to PyTorch's name for the state in this variable."""
 _COMMON_SLOTS: Final = {
     "iteration": terms.STEP,
     "learning_rate": None,
     "average": None,
     "gradient_accumulator": None,
 }
-"""The same for variables that every kind may have: the count of steps, and variables that no other framework keeps as
-state (None)."""
-# a text with spaces is a sentence for a setting that no single argument makes
+"""The same for variables that every kind of optimizer may have. None marks variables that are not state in other
+frameworks."""
+# a string with spaces is an explanation, for a setting that does not correspond to a single
+# argument
 _COMMON_NAMES: Final = {
     "lr": "learning_rate", "weight_decay": "weight_decay", "accumulation": "gradient_accumulation_steps",
     "moving_average": "use_ema and ema_momentum set it",
@@ -83,18 +84,19 @@ _COMMON_NAMES: Final = {
 
 
 def _settings(optimizer: Any, kind: str) -> dict[str, object]:
-    """Returns the settings that all parameters of an optimizer share."""
+    """Returns the settings of an optimizer that are the same for all parameters."""
     stated: dict[str, object] = {
         "lr": optimizer.learning_rate,
         "weight_decay": optimizer.weight_decay or 0.0,
         "decay": terms.DECOUPLED,
         "clip": _clip(optimizer),
-        # Keras divides gradients by this factor; None and 1 change nothing
+        # Keras divides gradients by this factor; None and 1 have no effect
         "gradient_scale": 1 / (optimizer.loss_scale_factor or 1),
         "accumulation": optimizer.gradient_accumulation_steps or 1,
         "moving_average": optimizer.ema_momentum if optimizer.use_ema else None,
     }
-    # a schedule is in the place of the variable with the rate; `learning_rate` above is its value at this step
+    # if there is a schedule, it replaces the variable with the learning rate, and `learning_rate` above is the value at
+    # the current step
     schedule = _learning_rate(optimizer)
     if not isinstance(schedule, keras.Variable):
         stated["schedule"] = f"keras.optimizers.schedules.{type(schedule).__name__}"
@@ -103,8 +105,8 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
 
 
 def _constraint(variable: Any) -> str | None:
-    """Returns the name and the settings of the constraint that Keras applies to a variable after each step; None if it
-    has no constraint."""
+    """Returns the name and the settings of the constraint that Keras applies to a variable after each step; None if the
+    variable has no constraint."""
     if variable.constraint is None:
         return None
     config = (
@@ -115,8 +117,8 @@ def _constraint(variable: Any) -> str | None:
 
 
 def _clip(optimizer: Any) -> str | None:
-    """Returns a text that says how gradients are clipped; None if they are not."""
-    # Keras refuses an optimizer with more than one of the three
+    """Returns a string that says how gradients are clipped; None if they are not clipped."""
+    # Keras allows only one of the three arguments
     if optimizer.global_clipnorm is not None:
         return f"all gradients to a norm of {optimizer.global_clipnorm:.6g}"
     if optimizer.clipnorm is not None:
@@ -130,8 +132,9 @@ class TensorflowOptimizers(Optimizers):
     """The hooks that read Keras's optimizers. `Optimizers` describes each hook."""
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """Reads a Keras optimizer. Each tensor of its state is named by its index in `optimizer.variables`. Raises
-        `UnsupportedError` for a class that is not in `_KINDS`, and for state that `_state_names` cannot name."""
+        """Returns the description of a Keras optimizer. The name of each tensor of its state is its index in
+        `optimizer.variables`. Raises `UnsupportedError` for a class that is not in `_KINDS`, and if `_state_names`
+        does."""
         private.require("optimizers")
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         settings = _settings(optimizer, kind)
@@ -141,7 +144,8 @@ class TensorflowOptimizers(Optimizers):
         )
         parameters = []
         for index, variable in enumerate(trained):
-            # Keras's `exclude_from_weight_decay` names variables that do not decay
+            # users can exclude variables from the decay with Keras's
+            # `exclude_from_weight_decay`
             is_undecayed = not _use_weight_decay(optimizer)(variable)
             own_settings = {**settings, "constraint": _constraint(variable)} | (
                 {"weight_decay": 0.0} if is_undecayed else {}
@@ -159,22 +163,22 @@ class TensorflowOptimizers(Optimizers):
     def _state_names(
         self, optimizer: Any, slots: Mapping[str, str | None], count: int
     ) -> dict[str, list[str]]:
-        """Returns the names of the variables for each kind of state, one for each of the `count` parameters: the index
-        of the variable in the optimizer, as a text. `slots` gives the kind of state by the end of a variable's name,
-        and None for a variable to leave out. Raises `UnsupportedError` for a variable with another name, and if a kind
-        of state does not have one variable for each parameter."""
+        """Returns a dict that maps each kind of state to the names of its variables, one for each of the `count`
+        parameters. A name is the index of the variable in the optimizer, as a string. `slots` maps the end of a
+        variable's name to the kind of state, or to None if the variable is left out. Raises `UnsupportedError` for a
+        variable with any other name, and if a kind of state does not have one variable for each parameter."""
         names_by_slot: dict[str, list[str]] = {}
         for number, variable in enumerate(optimizer.variables):
-            # with an underscore in front, so that only whole words match
+            # an underscore is put before both, so that only whole words match
             ends = [end for end in slots if f"_{variable.name}".endswith(f"_{end}")]
             if not ends:
                 raise self.unsupported(
                     f"reading the variable {variable.name!r} of this optimizer",
                     "copy its state by hand",
                 )
-            # the longest end counts, because gradient_accumulator ends as Adagrad's accumulator does
+            # use the longest match, because `gradient_accumulator` ends with `accumulator`, Adagrad's state
             slot = slots[max(ends, key=len)]
-            # Keras has one count of steps, which is the state of every parameter
+            # Keras has only one counter of steps, which belongs to the state of every parameter
             if slot is not None:
                 names_by_slot.setdefault(slot, []).extend(
                     [str(number)] * (count if slot == terms.STEP else 1)

@@ -1,18 +1,20 @@
-"""Finds the layers of a Keras model whose features are in the order rows, columns, channels (here: Keras's order).
-Other frameworks have them in the order channels, rows, columns.
+"""Finds the layers of a Keras model whose features are in the order rows, columns, channels, which is called Keras's
+order here. In other frameworks, the order is channels, rows, columns.
 
-A Flatten or Reshape of an image makes such features, and a Reshape to an image takes them; both are called reshapes
-here. The layers before a Reshape to an image have their outputs in Keras's order, and the layers after a Flatten their
-inputs. The same is true of layers in between that keep the features as they are: a BatchNormalization, a PReLU.
+A Flatten, or a Reshape that flattens an image, produces such features, and a Reshape into an image consumes them. Both
+are called reshapes here. The outputs of layers before a Reshape into an image are in Keras's order, and so are the
+inputs of layers after a Flatten. Layers between these and the reshape that keep the order of the features, such as a
+BatchNormalization or a PReLU, are affected in the same way.
 
 How the layers next to a reshape are found:
-- In a functional model the graph is followed from layer to layer, also into a model inside it.
-- The layers of a subclassed model are called like functions, and nothing shows which of them follows which. There,
-  every layer with the right number of features counts as next to the reshape.
-- `Flatten(data_format="channels_first")` puts the channels last before it flattens.
+- In a functional model, the graph is followed from layer to layer, also into inner models.
+- A subclassed model calls its layers like functions, so their order is not known. There, every layer with a matching
+  number of features is treated as if it were next to the reshape.
+- `Flatten(data_format="channels_first")` moves the channels to the end before it flattens.
 
-In a functional model it is certain which number is which pixel if only layers that move no axes are between the last
-convolutions and a reshape into one axis, and between the reshape and a layer after it.
+In a functional model, it is certain which number is which pixel if the reshape has only one axis of features as its
+result, and if only layers that move no axes are between the last convolutions and the reshape, and between the reshape
+and the layer in question.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 
 _history = private.field("keras.src.ops.node.Node._keras_history")
 _RESHAPES: Final = ("Flatten", "Reshape", "Ravel")
-"""The class names of layers that reshape, and of the objects that represent such functions of `keras.ops`. Names are
-used because Keras's classes for functions are private."""
+"""The names of the classes of layers that reshape, and of the classes that represent such functions of `keras.ops`.
+Names are used because Keras's classes for functions are private."""
 CONVS: Final = (
     kl.Conv1D, kl.Conv2D, kl.Conv3D, kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose,
     kl.DepthwiseConv1D, kl.DepthwiseConv2D, kl.SeparableConv1D, kl.SeparableConv2D,
@@ -51,17 +53,17 @@ MAKERS: Final = (
 )
 """Layers that compute new features, whose order does not depend on the order of the inputs."""
 _KEEPERS: Final = (kl.BatchNormalization, kl.LayerNormalization, kl.PReLU)
-"""Layers that keep the features of their input, and have a parameter for each."""
+"""Layers that keep the features of their input, and have a parameter for each feature."""
 _STILL: Final = (
     *_KEEPERS, kl.InputLayer, kl.Dropout, kl.Activation, kl.ReLU, kl.LeakyReLU, kl.ELU, kl.Identity,
 )  # fmt: skip
-"""Layers that move no axes and no features."""
+"""Layers that move neither axes nor features."""
 _OF_IMAGES: Final = (
     *_STILL, kl.GroupNormalization, kl.MaxPooling1D, kl.MaxPooling2D, kl.MaxPooling3D, kl.AveragePooling1D,
     kl.AveragePooling2D, kl.AveragePooling3D, kl.SpatialDropout1D, kl.SpatialDropout2D, kl.SpatialDropout3D,
     kl.ZeroPadding1D, kl.ZeroPadding2D, kl.ZeroPadding3D, kl.Add, kl.Concatenate,
 )  # fmt: skip
-"""Layers whose output is an image with the axes of their input."""
+"""Layers that return an image if their input is an image, with the axes in the same order."""
 
 
 _FUNCTIONS: Final = (
@@ -70,35 +72,38 @@ _FUNCTIONS: Final = (
     "Subtract", "Multiply", "Divide", "TrueDivide", "Negative", "Abs", "Exp", "Sqrt", "Square", "Clip",
     "Maximum", "Minimum",
 )  # fmt: skip
-"""The class names of the objects that represent functions of `keras.ops` that work on each number by itself."""
+"""The names of the classes that represent those functions of `keras.ops` that treat each number separately."""
 
 
 class Order(NamedTuple):
-    """Why the outputs or the inputs of a layer are in Keras's order, and from which image."""
+    """The reason that the outputs or the inputs of a layer are in Keras's order, and the image
+    from which the features come."""
 
     why: str
-    """A text that names the reshape, and says why the image is not certain if `image` is empty."""
+    """A string that names the reshape. If `image` is empty, it may also say why the image is not certain."""
     outputs: bool
     """True if the outputs are in Keras's order; False if the inputs are."""
     image: Shape = ()
-    """The rows, columns and channels of the image, if it is certain which number is which pixel; otherwise ()."""
+    """The numbers of rows, columns and channels of the image if it is certain which number is which pixel; otherwise
+    ()."""
 
 
 class _Reshape(NamedTuple):
-    """A Flatten or Reshape that turns the axes of an image into one axis of features, or the reverse."""
+    """A Flatten or Reshape that turns the axes of an image into one axis of features, or one axis of features into an
+    image."""
 
     op: Any
     """The layer, or the object that represents a function."""
     shape: Shape
     """The lengths of the image's axes; () if they are not known."""
     size: int | None
-    """The number of features of the flat side; None if it is not known."""
+    """The number of features on the flat side; None if it is not known."""
     makes_image: bool
     """True if the image is the output of `op`; False if it is the input."""
 
 
 def all_layers(model: Any) -> Iterator[Any]:
-    """Yields every layer of a model once, in the order of definition, beginning with the model itself."""
+    """Yields every layer of a model once, in the order of definition. The model itself comes first."""
     # Keras's own `_flatten_layers` reverses the layers inside a layer
     visited: dict[int, Any] = {}
     waiting = [model]
@@ -111,8 +116,8 @@ def all_layers(model: Any) -> Iterator[Any]:
 
 
 def orders(model: Any) -> dict[int, Order]:
-    """Returns an `Order` for each layer with features in Keras's order, by the `id` of the layer. Its `image` is ()
-    for all outputs, for all layers of subclassed models, and wherever `_doubt_before` or `_doubt_behind` gives a
+    """Returns a dict that maps the `id` of each layer whose features are in Keras's order to an `Order`. Its `image` is
+    () for all outputs, for all layers of subclassed models, and if `_doubt_before` or `_doubt_behind` returns a
     reason."""
     layers = list(all_layers(model))
     graph = graph_of(layers)
@@ -134,14 +139,16 @@ def orders(model: Any) -> dict[int, Order]:
             order = _order(reshape)
             if doubt:
                 order = order._replace(why=f"{order.why}; {doubt}")
-            # the first reshape counts: one that concerns outputs, if there is any
+            # only the first reshape is used. If there is one that concerns outputs, it comes
+            # first
             by_id.setdefault(
                 id(unwrapped(op)), order._replace(image=() if doubt else reshape.shape)
             )
-    # the layers of subclassed models, which are in no graph: see the top of this file
+    # the layers of subclassed models, which are in no graph (see the top of this file)
     followed = {id(unwrapped(op)) for op in graph.ops}
     has_conv = any(isinstance(layer, CONVS) for layer in layers)
-    # a Flatten or Reshape outside the graph may have several meanings, and all are kept
+    # a Flatten or Reshape outside the graph may be several reshapes, all of which are
+    # considered
     outside = [
         reshape
         for layer in layers
@@ -149,8 +156,8 @@ def orders(model: Any) -> dict[int, Order]:
         for reshape in _reshapes_outside_graph(layer, has_conv)
     ]
     for layer in layers:
-        # a layer in the graph may still be next to a reshape outside it, and a layer outside
-        # next to any reshape
+        # a layer in the graph may also be next to a reshape outside it, and a layer outside the
+        # graph may be next to any reshape
         for reshape in sorted(
             outside if id(layer) in followed else reshapes + outside, key=_concerns_inputs
         ):
@@ -160,14 +167,15 @@ def orders(model: Any) -> dict[int, Order]:
 
 
 def _concerns_inputs(reshape: _Reshape) -> bool:
-    """Whether a reshape concerns the inputs of layers, and not their outputs. As a sort key, it puts the reshapes that
-    concern outputs first: for these all parts of a layer are refused, for the others often only some."""
+    """Whether a reshape concerns the inputs of layers, and not their outputs. As a sort key, this function puts
+    reshapes that concern outputs first: these make all parts of a layer refused, but other reshapes often affect only
+    some parts."""
     return not reshape.makes_image
 
 
 def _order(reshape: _Reshape, how: str = "") -> Order:
-    """Returns the `Order`, with no image, of a layer next to a reshape. Its text begins with `how`, which says how the
-    layer was found."""
+    """Returns the `Order` of a layer next to a reshape, without an image. Its `why` begins with `how`, which says how
+    the layer was found."""
     name = f"{type(reshape.op).__name__}{f' of {reshape.shape}' if reshape.shape else ''} {reshape.op.name!r}"
     verb, side = ("goes into", "outputs") if reshape.makes_image else ("follows", "inputs")
     return Order(
@@ -181,28 +189,29 @@ def _order(reshape: _Reshape, how: str = "") -> Order:
 
 
 class Graph(NamedTuple):
-    """The layers and functions of functional models, with inner models replaced by their contents."""
+    """The layers and functions of functional models. Inner models are replaced with their contents."""
 
     ops: list[Any]
     """The layers and functions."""
     before: Callable[[Any], Iterable[Any]]
-    """Returns the ops whose outputs an op takes."""
+    """Returns the ops whose outputs an op uses."""
     after: Callable[[Any], Iterable[Any]]
-    """Returns the ops that take the outputs of an op."""
+    """Returns the ops that use the outputs of an op."""
 
 
 def graph_of(layers: list[Any]) -> Graph:
-    """Returns the layers and functions (ops) of the functional models among `layers` as a graph. It is empty for
-    subclassed models."""
-    # the models that begin with each Input, by its `id`: several may begin with the same
+    """Returns the graph of the functional models in `layers`, which consists of their layers and functions (ops). It is
+    empty for subclassed models."""
+    # maps the `id` of each Input to the models that begin with it: several models may begin
+    # with the same Input
     inputs: dict[int, list[Any]] = {}
     for layer in filter(_is_model, layers):
         for tensor in layer.inputs:
             inputs.setdefault(id(_history(tensor).operation), []).append(layer)
 
     def before(op: Any) -> list[Any]:
-        """Returns the ops whose outputs an op takes."""
-        # the Input of an inner model stands for the model: before it comes whatever is before that
+        """Returns the ops whose outputs an op uses."""
+        # the Input of an inner model stands for the model: the ops before the Input are those before the model
         nodes = chain.from_iterable(nodes_of(owner) for owner in inputs.get(id(op), [op]))
         return list(
             chain.from_iterable(
@@ -225,13 +234,13 @@ def graph_of(layers: list[Any]) -> Graph:
 
 
 def _is_model(op: Any) -> bool:
-    """Whether an op is a functional model, also if it is inside another."""
+    """Whether an op is a functional model, which may be inside another model."""
     return bool(getattr(op, "outputs", None)) and hasattr(op, "inputs")
 
 
 def _last_ops(op: Any) -> Iterator[Any]:
-    """Yields the layers that compute the outputs of `op` if it is a model, also inside inner models; otherwise
-    `op`."""
+    """If `op` is a model, yields the layers that compute its outputs, which may be inside inner models. Otherwise,
+    yields `op` itself."""
     if not _is_model(op):
         yield op
         return
@@ -240,26 +249,28 @@ def _last_ops(op: Any) -> Iterator[Any]:
 
 
 def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
-    """Returns how a call of `op`, the `node` of the graph, reshapes an image. None if it reshapes no image, or if the
-    features come in the same order as in other frameworks."""
-    # several inputs or outputs: not a plain reshape
+    """Returns the `_Reshape` for a call of `op`, whose node in the graph is `node`. Returns None if the call does not
+    reshape an image, or if the features are in the same order as in other frameworks."""
+    # a call with several inputs or outputs is not a plain reshape
     if not is_reshape(op) or len(node.input_tensors) != 1 or len(node.output_tensors) != 1:
         return None
-    # the shapes before and behind the reshape, without batch
+    # the shapes before and after the reshape, without the batch
     old, new = (
         _with_channels_last(op, tuple(node.input_tensors[0].shape[1:])),
         tuple(node.output_tensors[0].shape[1:]),
     )
-    # no axes besides the batch; or the size of the last axis is not known; or it stays the same, so the channels are
-    # not joined with anything
+    # there are no axes besides the batch; or the size of the last axis is not known; or it stays the same, so that the
+    # channels are not joined with other axes
     if not old or not new or None in (old[-1], new[-1]) or old[-1] == new[-1]:
         return None
-    # a shorter last axis: one axis of features is divided into those of an image
+    # if the last axis becomes shorter, one axis of features is divided into the axes of an
+    # image
     makes_image = new[-1] < old[-1]
     shape = _image_axes(new, old[-1]) if makes_image else _image_axes(old, new[-1])
     neighbours = reached(op, graph.after if makes_image else graph.before, set())
     convs = [conv for conv in map(unwrapped, neighbours) if isinstance(conv, CONVS)]
-    # features of an image whose channels are first come in the same order as elsewhere
+    # if the channels of an image are first, its features are in the same order as in other
+    # frameworks
     is_channels_first = (
         bool(convs) and all(map(has_channels_first, convs)) and not has_channels_first(op)
     )
@@ -269,25 +280,27 @@ def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
 
 
 def _doubt_before(reshape: _Reshape, graph: Graph) -> str:
-    """Returns why it is not certain that the reshape turns an image, as convolutions return it, into one axis; "" if
-    it is certain, which it never is for a reshape that makes an image. The ops before the reshape are followed back to
-    the nearest convolutions."""
-    # one message for three reasons: the reshape makes an image; the sizes of the image's axes are not known or do not
-    # give the number of features; it is called in several places, maybe with images of several sizes
+    """Returns the reason that it is not certain that the reshape turns an image, as convolutions return it, into one
+    axis; "" if it is certain. It is never certain for a reshape that makes an image. The ops before the reshape are
+    followed back to the nearest convolutions."""
+    # one message for three reasons: the reshape makes an image; the sizes of the image's axes are not known, or their
+    # product is not the number of features; the reshape is called in several places, perhaps with images of different
+    # sizes
     is_known = reshape.size is not None and reshape.size == _product(reshape.shape)
     if reshape.makes_image or not is_known or not _is_called_once(reshape.op):
         return "the sizes of the reshape do not show which number is which pixel"
-    # an axis that stays, such as that of a sequence, may be one of the image
+    # an axis that is kept, such as that of a sequence, may be an axis of the image
     if len(nodes_of(reshape.op)[0].output_tensors[0].shape) != 2:
-        return "it keeps more than one axis"
+        return "the result of the reshape has more than one axis"
     waiting, convs = list(graph.before(reshape.op)), []
     while waiting:
         op = waiting.pop()
         if not (_is_one_of(op, (*CONVS, *_OF_IMAGES)) or _is_elementwise_function(op)):
             return f"{_class_and_name(op)}, which may move axes, comes before it"
-        # the walk ends at a convolution, whose outputs have their own order, whatever comes before it
+        # the walk ends at a convolution, because the order of its outputs does not depend on the ops before it
         convs += [op] if isinstance(op, CONVS) else []
-        # None for an op that nothing precedes: the image comes from the model's input, not from a convolution
+        # None stands for the model's input: there is no op before this op, so the image does not come from a
+        # convolution
         waiting += [] if isinstance(op, CONVS) else graph.before(op) or [None]
     return (
         ""
@@ -297,43 +310,47 @@ def _doubt_before(reshape: _Reshape, graph: Graph) -> str:
 
 
 def _class_and_name(op: Any) -> str:
-    """Returns the class and the name of an op, for a message; None is the model's input."""
+    """Returns the class and the name of an op, for a message. If `op` is None, it stands for
+    the model's input."""
     return "the model's input" if op is None else f"{type(op).__name__} {op.name!r}"
 
 
 def _is_elementwise_function(op: Any) -> bool:
-    """Whether an op is a function of `keras.ops` that works on each number by itself."""
+    """Whether an op is a function of `keras.ops` that treats each number separately."""
     is_own = type(op).__module__.partition(".")[0] == "keras"
     return is_own and type(op).__name__ in _FUNCTIONS and not isinstance(op, kl.Layer)
 
 
 def _is_called_once(op: Any) -> bool:
-    """Whether an op is called in one place only. False for a TimeDistributed, which calls a layer for each step."""
+    """Whether an op is called in only one place. False for a TimeDistributed, which calls a layer for each step."""
     return op is unwrapped(op) and len(nodes_of(op)) == 1
 
 
 def _is_one_of(op: Any, classes: tuple[type, ...]) -> bool:
-    """Whether an op is a layer of one of these classes and does not have a `call` that the user has written."""
+    """Whether an op is a layer of one of these classes, and its `call` is not written by the user."""
     return isinstance(op, classes) and not operations.is_rewritten(op, "keras", "call")
 
 
 def _doubt_behind(op: Any, reshape: _Reshape, graph: Graph) -> str:
-    """Returns why it is not certain that an op after a reshape takes exactly the result of the reshape, in its order;
-    "" if it is certain. Each op on the way back must have one input, and must not move features."""
+    """Returns the reason that it is not certain that the input of an op after a reshape is exactly the result of the
+    reshape, in the same order; "" if it is certain. Each op on the way back must have one input, and must not move
+    features."""
     while op is not reshape.op:
         before = list(graph.before(op))
         if len(before) != 1 or not (
             _is_one_of(op, (kl.Dense, *_STILL)) or _is_elementwise_function(op)
         ):
-            return f"{_class_and_name(op)}, which may move numbers or have other inputs too, follows it"
+            return (
+                f"{_class_and_name(op)}, which may move numbers or have more inputs, follows it"
+            )
         op = before[0]
     return ""
 
 
 def size_of_image(layer: Any) -> tuple[int | None, ...]:
-    """Returns the size of the images that a layer of a functional model takes, without batch and channels; () if the
-    size is not known, as in a subclassed model, if calls of the layer have different sizes, or if settings of layers
-    have changed since the model was built. A single unknown axis has the size None."""
+    """Returns the size of the images that are the input of a layer in a functional model, without batch and channels. A
+    single axis of unknown size is None. Returns () if the whole size is unknown: in a subclassed model, if calls of the
+    layer have inputs of different sizes, or if settings of layers have changed since the model was built."""
     shapes = {tuple(node.input_tensors[0].shape) for node in nodes_of(layer)}
     if len(shapes) != 1 or not _is_as_built(layer):
         return ()
@@ -342,8 +359,8 @@ def size_of_image(layer: Any) -> tuple[int | None, ...]:
 
 
 def _is_as_built(layer: Any) -> bool:
-    """Whether the layers before this one still return the shapes that Keras recorded when the model was built. A user
-    may have changed a stride since."""
+    """Whether the layers before this layer still return the shapes that Keras recorded when the model was built. A user
+    may have changed a stride since then."""
     todo, visited = [layer], {id(layer)}
     while todo:
         for node in nodes_of(todo.pop()):
@@ -351,7 +368,7 @@ def _is_as_built(layer: Any) -> bool:
                 if id(op) not in visited:
                     visited.add(id(op))
                     todo.append(op)
-                    # only these can change their shapes: layers with a window, and models
+                    # only models, and layers with a window, can change their shapes
                     if (
                         hasattr(op, "strides") or hasattr(op, "layers")
                     ) and not _has_recorded_shapes(op):
@@ -360,8 +377,8 @@ def _is_as_built(layer: Any) -> bool:
 
 
 def _has_recorded_shapes(op: Any) -> bool:
-    """Whether `op`, with its current settings, would return the shapes that Keras recorded when it was called."""
-    # the user's own `call` may compute other shapes
+    """Whether `op` would still return, with its current settings, the shapes that Keras recorded when it was called."""
+    # if the user has written `call`, it may compute other shapes
     if operations.is_rewritten(op, "keras", "call"):
         return False
     # a call with several inputs or outputs is not checked
@@ -378,12 +395,12 @@ def _has_recorded_shapes(op: Any) -> bool:
 
 
 def is_reshape(op: Any) -> bool:
-    """Whether an op is a Flatten, a Reshape or a function like them, also inside a TimeDistributed."""
+    """Whether an op is a Flatten, a Reshape or a similar function. It may be inside a TimeDistributed."""
     return type(unwrapped(op)).__name__ in _RESHAPES
 
 
 def unwrapped(op: Any) -> Any:
-    """Returns the layer inside a TimeDistributed; any other op itself."""
+    """Returns the layer inside a TimeDistributed. Returns any other op itself."""
     return op.layer if isinstance(op, kl.TimeDistributed) else op
 
 
@@ -393,13 +410,14 @@ def has_channels_first(op: Any) -> bool:
 
 
 def _with_channels_last(op: Any, shape: Shape) -> Shape:
-    """Returns a shape (without batch) with its channels last, as `Flatten(data_format="channels_first")` puts them
-    before it flattens."""
+    """Returns a shape (without batch) as the op flattens it: with `data_format="channels_first"`, the channels are
+    moved to the end first."""
     return (*shape[1:], shape[0]) if len(shape) > 1 and has_channels_first(op) else shape
 
 
 def _image_axes(shape: Shape, features: int) -> Shape:
-    """Returns the last axes of a shape whose sizes multiply to this number of features; all axes if none do."""
+    """Returns those last axes of a shape whose sizes have this number of features as their product; all axes if there
+    are none."""
     for start in reversed(range(len(shape))):
         if _product(shape[start:]) == features:
             return shape[start:]
@@ -407,9 +425,9 @@ def _image_axes(shape: Shape, features: int) -> Shape:
 
 
 def reached(op: Any, adjacent: Callable[[Any], Iterable[Any]], stops: set[int]) -> list[Any]:
-    """Returns the ops that can be reached from `op` in one direction: `adjacent` is `graph.after` or `graph.before`,
-    which return the ops next to an op. Each path ends with the first layer that makes new features, or before an op
-    whose `id` is in `stops`."""
+    """Returns the ops that can be reached from `op` in one direction. `adjacent` returns the ops next to an op in this
+    direction; it is `graph.after` or `graph.before`. Each path ends with the first layer that computes new features, or
+    before an op whose `id` is in `stops`."""
     visited: dict[int, Any] = {}
     waiting = list(adjacent(op))
     while waiting:
@@ -417,7 +435,8 @@ def reached(op: Any, adjacent: Callable[[Any], Iterable[Any]], stops: set[int]) 
         if id(near) in visited or id(near) in stops:
             continue
         visited[id(near)] = near
-        # the features behind a layer that makes new ones have nothing to do with the reshape
+        # the features beyond a layer that computes new features have nothing to do with the
+        # reshape
         if not isinstance(unwrapped(near), MAKERS):
             waiting += adjacent(near)
     return list(visited.values())
@@ -425,8 +444,8 @@ def reached(op: Any, adjacent: Callable[[Any], Iterable[Any]], stops: set[int]) 
 
 def _has_channels(shape: Shape, has_conv: bool) -> bool:
     """Whether a shape (without batch) is that of an image with several pixels and several channels. A shape with two
-    axes, which may be that of a sequence, counts as an image if the model has convolutions."""
-    # with one pixel or one channel, both orders are the same
+    axes, which may also be that of a sequence, is taken to be an image if the model has convolutions."""
+    # if there is only one pixel or one channel, both orders are the same
     if len(shape) == 1 or (shape and (shape[-1] == 1 or all(size == 1 for size in shape[:-1]))):
         return False
     return len(shape) > 2 or has_conv
@@ -436,8 +455,8 @@ def _has_channels(shape: Shape, has_conv: bool) -> bool:
 
 
 def _reshapes_outside_graph(layer: Any, has_conv: bool) -> Iterator[_Reshape]:
-    """Yields the reshapes that a Flatten or Reshape may be in a subclassed model, which does not show the layers
-    before and after it. Yields nothing for any other layer."""
+    """Yields the reshapes that a Flatten or Reshape in a subclassed model may be, because the layers before and after
+    it are not known. Yields nothing for any other layer."""
     if not is_reshape(layer):
         return
     built = layer.get_build_config() or {}
@@ -447,36 +466,36 @@ def _reshapes_outside_graph(layer: Any, has_conv: bool) -> Iterator[_Reshape]:
     # a Flatten, or a Reshape into one axis, of an image
     if len(target) < 2 and _has_channels(image, has_conv):
         yield _Reshape(layer, image, _product(image), makes_image=False)
-    if len(target) == 2 and has_conv:  # a sequence made of the rows of an image
+    if len(target) == 2 and has_conv:  # a sequence that consists of the rows of an image
         yield _Reshape(layer, (), _product(target[-1:]), makes_image=False)
-    # a Reshape to an image
+    # a Reshape into an image
     if len(target) > 1 and _has_channels(target, has_conv):
         yield _Reshape(layer, target, _product(target), makes_image=True)
 
 
 def _product(shape: Shape) -> int | None:
-    """Returns the product of the sizes in a shape; None if it is empty or a size is not
+    """Returns the product of the sizes in a shape; None if the shape is empty, or a size is not
     known."""
     is_complete = shape and all(size is not None and size > 0 for size in shape)
     return math.prod(shape) if is_complete else None
 
 
 def _may_be_next(layer: Any, reshape: _Reshape) -> bool:
-    """Whether a layer may be next to a reshape, by its number of features. A layer before it has as many outputs as
-    the reshape has features. A layer after it has at least as many inputs, because others may have been concatenated.
-    False for a layer whose features `_count_features` cannot count; otherwise True if the size of the reshape is not
-    known."""
+    """Whether a layer may be next to a reshape, according to its number of features. A layer before the reshape has as
+    many outputs as the reshape has features. A layer after it has at least as many inputs, because other features may
+    have been concatenated. False if `_count_features` cannot count the features of the layer; otherwise, True if the
+    size of the reshape is not known."""
     count = _count_features(layer, reshape.makes_image)
-    # if the reshape's size is not known, every layer with features may be next to it
+    # if the size of the reshape is not known, every layer with features may be next to it
     if count is None or reshape.size is None:
         return count is not None
     return count == reshape.size if reshape.makes_image else count >= reshape.size
 
 
 def _count_features(layer: Any, of_outputs: bool) -> int | None:
-    """Returns how many features the outputs of a layer have (`of_outputs`), or its inputs. None if the layer has no
-    parameters, or is of a kind that is not handled here; for the inputs of an Embedding, which are indices; and for a
-    norm of images."""
+    """Returns the number of features in the outputs of a layer if `of_outputs`, else in its inputs. Returns None if the
+    layer has no parameters, or is of a kind that is not handled here; for the inputs of an Embedding, which are
+    indices; and for a norm of images."""
     if not layer.weights:
         return None
     # the first weight is the kernel, (inputs, outputs)
@@ -484,11 +503,12 @@ def _count_features(layer: Any, of_outputs: bool) -> int | None:
         return int(layer.units if of_outputs else layer.weights[0].shape[0])
     if isinstance(layer, kl.Bidirectional):
         in_one_direction = _count_features(layer.forward_layer, of_outputs)
-        # the outputs of both directions are concatenated, and both take the same inputs
+        # the outputs of both directions are concatenated, but both directions have the same
+        # inputs
         return 2 * in_one_direction if of_outputs and in_one_direction else in_one_direction
     if isinstance(layer, kl.Embedding):
         return int(layer.output_dim) if of_outputs else None
-    # a norm of images has as many numbers as there are channels, and not one for each feature. At most three axes
-    # (batch, steps, features) are no image; a layer that does not state its number of axes counts as flat
+    # a norm of images has a parameter for each channel, and not for each feature. An input with at most three axes
+    # (batch, steps, features) is not an image; neither is an input whose number of axes the layer does not state
     is_flat = isinstance(layer, _KEEPERS) and (getattr(layer.input_spec, "ndim", 2) or 2) <= 3
     return int(layer.weights[0].shape[-1]) if is_flat else None

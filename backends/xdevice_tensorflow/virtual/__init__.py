@@ -1,4 +1,4 @@
-"""Virtual GPUs for TensorFlow: its logical CPUs."""
+"""Virtual GPUs for TensorFlow, which are its logical CPUs."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""Virtual GPUs for TensorFlow: its logical CPUs, which can be made only before TensorFlow has run anything.
+"""Virtual GPUs for TensorFlow. They are its logical CPUs, which can be created only before TensorFlow has run anything.
 
-TensorFlow itself copies operands between them, as between real GPUs, so no operation is
-replaced for that. These functions are replaced (those in the second and third row only for
-virtual GPUs with limits):
+TensorFlow itself copies operands between logical CPUs, as it does between real GPUs, so no
+operation needs to be replaced for such copies. These functions are replaced (those in the
+second and third rows only if virtual GPUs have limits):
 
 | function of TensorFlow | replaced by | because |
 |---|---|---|
 | `device_util.canonicalize`, which every `tf.distribute` strategy calls | `refusing` | a strategy with the device \
 "/GPU:0", which does not exist while the GPUs are virtual, hangs in `fit` or trains on the CPU (2.21; no upstream \
 issue known) |
-| `TFE_Py_FastPathExecute`, `TFE_Py_Execute` | `_checking` | all eager operations go through them; of a compiled \
+| `TFE_Py_FastPathExecute`, `TFE_Py_Execute` | `_checking` | they execute all eager operations; for a compiled \
 function, only the results are checked |
-| `convert_to_eager_tensor`, `EagerTensor._copy` | `_checking` | constants and copies are made without an operation |
+| `convert_to_eager_tensor`, `EagerTensor._copy` | `_checking` | they create constants and copies without an operation |
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _STRATEGIES = private.place("tensorflow.python.distribute.device_util.canonicali
 
 def _keep_out_of_strategies(backend: VirtualGpus) -> None:
     """Makes `tf.distribute` strategies raise `UnsupportedError` for names such as "/GPU:0",
-    which do not exist while the GPUs are virtual. A strategy with such a name would hang in
-    `fit`, or train on the CPU (2.21)."""
+    because there are no such devices while the GPUs are virtual. A strategy with such a name
+    would hang in `fit`, or train on the CPU (2.21)."""
 
     canonicalize = getattr(*_STRATEGIES)
 
     def refusing(d: Any, default: Any = None) -> str:
-        """Replaces `canonicalize`, whose arguments are the device and a default for the parts
-        that its name leaves out."""
-        # the full name, such as "/job:localhost/replica:0/task:0/device:GPU:0", whichever
-        # spelling `d` has
+        """Replaces `canonicalize`. The arguments are a device, and a default for the parts that
+        are missing in the name of the device."""
+        # the full name for any spelling of the device, such as
+        # "/job:localhost/replica:0/task:0/device:GPU:0"
         full: str = canonicalize(d, default)
         if ":GPU:" in full:
             raise backend.unsupported(
@@ -66,23 +66,25 @@ _MAKERS = (
     private.place("tensorflow.python.framework.constant_op.convert_to_eager_tensor"),
     private.place("tensorflow.__internal__.EagerTensor._copy"),
 )
-"""The functions and the method that make tensors: all of them are replaced by `_checking`."""
+"""The functions and the method that create tensors. `_checking` replaces all of them."""
 _values = private.field("tensorflow.__internal__.EagerTensor._numpy_internal")
-# the operations that assign a variable's value, and that read it
+# the operations that assign and read the value of a variable
 _ASSIGN, _READ = "AssignVariableOp", "ReadVariableOp"
 
 
 class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
-    """TensorFlow's virtual GPUs: the logical CPU "/CPU:1" is gpu:0, and so on."""
+    """TensorFlow's virtual GPUs. The logical CPU "/CPU:1" is gpu:0, "/CPU:2" is gpu:1, and so
+    on."""
 
     _places: dict[str, Device]
     _natives: dict[Device, str]
     _counts: dict[str, int]
 
     def why_no_virtual_gpus(self) -> str | None:
-        """Returns why TensorFlow cannot have virtual GPUs now; None if it can. Raises
-        `UnsupportedError` if it lacks a private name that they need."""
-        # "waiting" has the private name by which `is_started` looks without starting TensorFlow
+        """Returns the reason that virtual GPUs cannot be created now; None if they can. Raises
+        `UnsupportedError` if this TensorFlow lacks a private name that virtual GPUs need."""
+        # "waiting" lists the private name with which `is_started` finds out whether TensorFlow
+        # has started, without starting it
         private.require("waiting")
         private.require("virtual GPUs")
         if not is_started():
@@ -93,30 +95,30 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         )
 
     def make_virtual_gpus(self, n: int) -> None:
-        """Makes `n` logical CPUs besides the first, which are the virtual GPUs, and hides real
+        """Creates `n` logical CPUs after the first one; these are the virtual GPUs. Hides real
         GPUs."""
         cpus = tf.config.list_physical_devices("CPU")
-        # TensorFlow places operations on a real GPU by default if one is visible
+        # by default, TensorFlow runs operations on a real GPU if one is visible
         tf.config.set_visible_devices([], "GPU")
         tf.config.set_logical_device_configuration(
             cpus[0], [tf.config.LogicalDeviceConfiguration()] * (n + 1)
         )
-        # these caches still describe the devices before this call
+        # these caches still describe the devices that existed before this call
         for cached in (self._places, self._natives, self._counts):
             cached.clear()
         self._counts.update(cpu=1, gpu=n)
-        # xdevice accepts each of TensorFlow's names of the device
+        # make xdevice accept each of TensorFlow's names for the device
         for index in range(n):
-            # TensorFlow accepts both spellings, and returns the first
+            # TensorFlow accepts both spellings, and itself uses the first
             for name in (f"CPU:{index + 1}", f"cpu:{index + 1}"):
                 for prefix in ("/", "/device:", HERE):
                     devices.spell(prefix + name, devices.of("gpu", index))
         _keep_out_of_strategies(self)
 
     def limit(self) -> None:
-        """Checks each new tensor against the limits of its virtual GPU, and counts its memory
-        until it is freed if that is limited."""
-        # virtual GPUs without limits do not pay for a check of each tensor
+        """From now on, checks each new tensor against the limits of its virtual GPU. If memory
+        is limited, counts the memory of each tensor until the tensor is freed."""
+        # without limits, there is nothing to check, so operations stay as fast as they were
         if not any(self.characters):
             return
         if self.is_limited():
@@ -125,7 +127,7 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
             setattr(owner, name, self._checking(getattr(owner, name)))
 
     def lack_error(self, text: str) -> Exception:
-        """Returns the error to raise if a virtual GPU lacks a dtype."""
+        """Returns the error to raise if a virtual GPU does not support a dtype."""
         return tf.errors.UnimplementedError(None, None, text)
 
     def memory_error(self, text: str) -> Exception:
@@ -133,21 +135,22 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         return tf.errors.ResourceExhaustedError(None, None, text)
 
     def _checking(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps a TensorFlow function that makes tensors. The new function counts the memory of
-        each new tensor, and raises TensorFlow's error if its virtual GPU lacks the dtype or the
-        memory."""
+        """Wraps a TensorFlow function that creates tensors. The wrapper counts the memory of
+        each new tensor, and raises TensorFlow's error if the tensor's virtual GPU does not
+        support the dtype, or does not have enough memory."""
 
         @wraps(call)
         def checked(*args: Any, **kwargs: Any) -> Any:
             """Replaces TensorFlow's function."""
             result = call(*args, **kwargs)
-            # the name of the operation is the second or third argument. A read returns the
-            # variable's own memory, which was counted when it was assigned
+            # the name of the operation is the second or third argument. Reading a variable
+            # returns the variable's own memory, which was counted when the value was assigned
             if _READ not in args[1:3]:
                 for x in result if isinstance(result, list | tuple) else (result,):
                     if isinstance(x, _Tensor):
                         self._check(x, x)
-            # `TFE_Py_Execute` takes the inputs as a list, `TFE_Py_FastPathExecute` one by one
+            # `TFE_Py_Execute` gets the inputs as a list, `TFE_Py_FastPathExecute` as separate
+            # arguments
             if _ASSIGN in args[1:3]:
                 handle, value = args[3][:2] if isinstance(args[3], list | tuple) else args[3:5]
                 self._check(tf.convert_to_tensor(value), handle)
@@ -156,23 +159,24 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         return checked
 
     def _check(self, x: Any, owner: Any) -> None:
-        """Counts the memory of a tensor as long as `owner` exists: the tensor itself, or the
-        handle of the variable that it was assigned to. Raises TensorFlow's error if its virtual
-        GPU lacks the dtype or the memory."""
-        # from the name of its CPU, where CPU:1 is gpu:0; not by `device_of`, which may itself
-        # make a tensor
+        """Counts the memory of the tensor `x` as long as `owner` exists. `owner` is the tensor
+        itself, or the handle of the variable to which it was assigned. Raises TensorFlow's
+        error if the tensor's virtual GPU does not support the dtype, or does not have enough
+        memory."""
+        # from the name of the CPU, where CPU:1 is gpu:0. `device_of` is not used, because it
+        # may itself create a tensor
         index = int(x.backing_device.rpartition(":")[2]) - 1
-        # tensors of these dtypes hold no numbers
+        # the CPU itself has no limits, and tensors of these dtypes contain no numbers
         if index < 0 or x.dtype in (tf.string, tf.resource, tf.variant):
             return
         self.refuse_lacking(index, [x.dtype.name])
         if self.ledger is None:
             return
         key = object()
-        # the address of the memory, which tensors may share; for a 0-d tensor `_values` returns
-        # a number without one. A variable has memory of its own
+        # several tensors may share the memory at an address. For a 0-d tensor, `_values`
+        # returns a number, which has no address. A variable never shares its memory
         values = _values(x)() if owner is x and x.shape.rank else None
         address = key if values is None else values.ctypes.data
         self.ledger.hold(key, index, address, int(x.shape.num_elements()) * int(x.dtype.size))
-        # not at the end of the process, when nobody reads the ledger any more
+        # not at the end of the process, when nothing reads the ledger any more
         weakref.finalize(owner, self.ledger.drop, key).atexit = False
