@@ -58,7 +58,7 @@ def _open_report(ctx: click.Context, param: click.Parameter, value: str | None) 
     """The callback of `--json` and `--html`: turns the name of a report file into an object whose method `write` writes
     the file. The name "-" means the standard output. Returns None if the option is missing.
 
-    The file is opened here, so that a path that cannot be written to is reported before a long run.
+    The file is opened here, so that a file that cannot be written is reported before a long run.
     """
     if value is None or value == "-":
         return sys.stdout if value else None
@@ -112,7 +112,7 @@ def main() -> None:
     "--timeout", default=120.0, show_default=True, help="How many seconds one backend may take."
 )
 def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
-    """Shows which backends are installed, whether they can be imported, and which devices they see.
+    """Shows which backends are installed, whether they can be imported, and which devices they find.
 
     Each backend is imported in a separate process. The exit status is 1 if you name a BACKEND and it fails, else 0.
     """

@@ -39,7 +39,7 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
 
     Each task runs in its own thread, and on PyTorch on its own stream on every GPU in use. The task inherits `with
     device:`, the selected backend, context variables and the framework's own per-thread state. Up to 32 tasks run at
-    once, or one per core on a machine with more than 32 cores; the others wait. Calls can be nested. More is in
+    once, or one per core on a machine with more than 32 cores; the others wait. Calls can be nested. See
     docs/reference/async.md. Costs tens of microseconds for each task, ten times as much when a thread is started, and
     on GPUs a few microseconds for each tensor in a result.
 
@@ -57,9 +57,9 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
 
     Raises:
         ArgumentError: an argument cannot be called; no task has started.
-        CaptureError: called inside a task that `make_graphed_callable` records. Errors of tasks: once all tasks have
-        ended, the error of the first one in order that failed is raised, with a note that names this task. Its
-        attribute `other_errors` contains the errors of the other tasks.
+        CaptureError: called inside a task that `make_graphed_callable` records.
+        Errors of tasks: once all tasks have ended, the error of the first one in order that failed is raised, with a
+            note that names this task. Its attribute `other_errors` contains the errors of the other tasks.
 
     Example:
         >>> x = xdevice.ones(1)
@@ -204,7 +204,7 @@ def _nothing() -> None: ...
 
 
 _one_at_a_time = forks.renewed(threading.RLock())
-"""A lock that is held while the tasks of a framework run that allows only one thread at a time: MXNet crashes if two
+"""A lock that is held while tasks run on a framework that allows only one thread at a time: MXNet crashes if two
 threads record operations on the same input. The lock is reentrant, because a task may call `parallel.run`."""
 
 

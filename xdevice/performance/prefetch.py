@@ -1,8 +1,8 @@
 """`prefetch`: copies batches to the device before the program requests them.
 
 A thread reads batches from the source and copies them. If each thread of a backend can have its own stream, the thread
-copies on its own stream, and records an event for each batch, for which the consumer's stream waits. Otherwise, the
-framework's own scheduler orders the copies.
+copies on its own stream, and records an event for each batch. The consumer's stream waits for this event. Otherwise,
+the framework's own scheduler orders the copies.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
     | mxnet | through pinned memory by MXNet's engine, or, from 16 MB on, through the ring in the thread |
 
     Raises:
-        ArgumentError, DeviceNotFoundError: if `depth` is below 1 or `iterable` not iterable; if the device is missing.
+        ArgumentError, DeviceNotFoundError: if `depth` or `iterable` is wrong; if the backend lacks the device.
         ContainerError: for a batch with an object whose tensors would stay behind, as with `to_device`.
         UnsupportedError: for a batch with a model or a variable that is not on the device; for a second loop over an
             iterable that can be started only once, such as a generator.
@@ -91,7 +91,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
 
 
 class Feed:
-    """The result of `prefetch`: each loop over it iterates over the source from the start."""
+    """The result of `prefetch`. Each loop over this object iterates over the source from the start."""
 
     def __init__(
         self, source: Iterable[Any], place: Device, depth: int, backend: Backend

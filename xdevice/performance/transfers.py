@@ -180,7 +180,7 @@ class _Block:
         self._thread = threading.get_ident()
         # the names of the watched backends
         self._watched: set[str] = set()
-        # closing it ends the watching
+        # closing this stack ends the watching
         self._watching = ExitStack()
         try:
             for backend in registry.list_loaded():
@@ -243,7 +243,7 @@ workers.at_exit(_end_all)
 
 
 def _report(transfer: Transfer) -> None:
-    """Adds a transfer, with the line of the program that made it, to the logs of the open blocks. Then raises
+    """Adds a transfer, with the line of the program that caused it, to the logs of the open blocks. Then raises
     `TransferError` or warns, if the mode of a block requires it. The adapters call this for each transfer."""
     # blocks that another thread has ended are still in the list
     logs = [log for log in _logs.get() if log._open]

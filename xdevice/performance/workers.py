@@ -44,7 +44,7 @@ class Worker(threading.Thread):
 
     def start(self) -> None:
         """Starts the thread, and makes sure that xdevice's exit function is called first."""
-        # a framework that was imported meanwhile may have registered an exit function
+        # a framework that was imported in the meantime may have registered an exit function
         _register_first()
         super().start()
 

@@ -157,7 +157,7 @@ def read(operand: Operand) -> Any:
 def rebuilt(x: Any, row: list[Operand], new: list[Any]) -> Any:
     """Returns `x` with the values `new` in place of the operands `row`, which were found in `x`. Returns `x` itself if
     all values are the same objects as before."""
-    # by `id`, because `x` may contain a tensor in several places
+    # values by the `id` of the operand, because `x` may contain a tensor in several places
     by_id = {id(operand.value): value for operand, value in zip(row, new, strict=True)}
     # `x` itself is the tensor or model
     if id(x) in by_id:

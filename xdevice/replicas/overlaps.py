@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 
 class Block(NamedTuple):
-    """The memory of a tensor: the address of its first element, its strides in bytes, its
-    shape, and the `width` of an element in bytes. `name` is what errors call the tensor."""
+    """The memory of a tensor: the address of its first element, its strides in bytes, its shape, and the `width` of an
+    element in bytes. Errors call the tensor `name`."""
 
     name: str
     address: int

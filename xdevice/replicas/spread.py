@@ -245,7 +245,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     | numpy | yes, unless read-only | |
 
     Args:
-        tensors: a list with one tensor, variable or container of them for each replica.
+        tensors: a list with one item for each replica: a tensor, a variable, or a container of both.
         op: "sum" or "mean".
 
     Raises:

@@ -1,11 +1,10 @@
 """`convert`: turns a tensor of one framework into a tensor of another, in the same memory if
 both frameworks can use it.
 
-Frameworks also accept memory in which they cannot compute: the first operation on misaligned
-memory ends the process in TensorFlow, a negative stride does so in PyTorch, and JAX reads wrong
-values from transposed memory. Therefore, each adapter states in which memory its framework can
-compute (`Backend.takes`), and this module compares that with the memory that a DLPack capsule
-describes.
+Frameworks also accept memory in which they cannot compute: the first operation on misaligned memory ends the process in
+TensorFlow, a negative stride does so in PyTorch, and JAX reads wrong values from transposed memory. Therefore, each
+adapter states in which memory its framework can compute (`Backend.takes`), and this module compares these requirements
+with the memory that a DLPack capsule describes.
 """
 
 from __future__ import annotations
@@ -203,7 +202,7 @@ def _on_other_device(
     x = source.detached(x)
     if source is not target:
         here = source.device_of(x)
-        # if the target has the same GPU, the data does not go through the host
+        # if the target has the same GPU, the data is not copied through the host
         x = x if target.has(here) else leaves.move(source, "tensor", x, devices.CPU)
         x = _convert(source, "tensor", x, target, None)
     return leaves.move(target, "tensor", x, place)
@@ -409,7 +408,8 @@ def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str
             pass
     import numpy
 
-    # `asarray` converts to the host's byte order, because a NumPy array may have the other one
+    # `asarray` converts to the host's byte order, because a NumPy array may have the opposite
+    # order
     return target.from_numpy(numpy.asarray(source.to_numpy(x), host_dtype(dtype)), device)
 
 

@@ -136,7 +136,7 @@ def is_dtype_supported(dtype: object, device: object = None) -> bool:
         DTypeError: if `dtype` is not a dtype.
         DeviceError, DeviceNotFoundError: if `device` is not a device, or the backend does not have it.
 
-    Costs 1 us. It starts the device only on JAX, which cannot answer before that.
+    Costs 1 us. Does not start the device, except on JAX, which cannot answer without starting it.
 
     Example:
         >>> xdevice.accelerator.is_dtype_supported("float32", "cpu")
@@ -186,7 +186,7 @@ def to_numpy(x: Any) -> Any:
     owned = registry.kind_of(type(x))
     if owned is not None and owned.kind == "tensor":
         return _read(owned.backend, x)
-    # a model that is itself one variable
+    # a variable, such as a `tf.Variable`, has the kind "model"
     inner = _tensor_of(x)
     if owned is not None and inner is not None:
         return _read(owned.backend, inner)
@@ -272,18 +272,16 @@ def _read(backend: Backend, x: Any) -> np.ndarray[Any, Any]:
 
 
 def _read_leaf(value: Any) -> Any:
-    """Returns a leaf of a container as an array if the leaf is a tensor, or a model that is
-    itself one variable. Returns any other leaf unchanged. Raises `UnsupportedError` for a
-    symbol."""
+    """Returns a leaf of a container as an array if the leaf is a tensor or a variable. Returns any other leaf
+    unchanged. Raises `UnsupportedError` for a symbol."""
     owned = registry.kind_of(type(value))
     inner = _tensor_of(value)
     return value if owned is None or inner is None else _read(owned.backend, inner)
 
 
 def _tensor_of(x: Any) -> Any | None:
-    """Returns `x` if it is a tensor, or the tensor of `x` if it is a model that is itself one
-    variable; None for anything else. Raises `UnsupportedError` for a symbolic tensor in a
-    traced function."""
+    """Returns `x` if it is a tensor. If `x` is a variable, such as a `tf.Variable`, returns the tensor with its values.
+    Returns None for anything else. Raises `UnsupportedError` for a symbolic tensor in a traced function."""
     owned = registry.kind_of(type(x))
     if owned is None:
         return None
@@ -366,11 +364,10 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 def _with_arrays(data: Any, levels: int = 64) -> Any:
-    """Returns `data`, in which the tensors in nested lists and tuples are replaced by NumPy
-    arrays. Lists below this number of `levels` are not searched, because no NumPy array has
-    more than 64 axes. NumPy itself would read MXNet tensors number by number, and cannot read
-    tensors that are on a GPU, require a gradient, or are bfloat16. Raises `UnsupportedError`
-    for a symbol."""
+    """Returns `data`, in which the tensors in nested lists and tuples are replaced by NumPy arrays. Lists that are
+    nested deeper than `levels` are not searched, because no NumPy array has more than 64 axes. NumPy itself would read
+    MXNet tensors number by number, and cannot read tensors that are on a GPU, require a gradient, or are bfloat16.
+    Raises `UnsupportedError` for a symbol."""
     if not isinstance(data, list | tuple) or not levels:
         return data
     # the set shows whether a long list contains only numbers, without a loop in Python
@@ -444,7 +441,7 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
         raise DTypeError(
             f"cannot make a tensor from {shown(data)}: its mask would be lost; pass x.filled(...) instead"
         )
-    # numbers that were read from a file may have the other byte order
+    # numbers that were read from a file may be in the opposite byte order
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     # Python ints of more than 64 bits
@@ -495,7 +492,7 @@ def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
     if name == "float64":
         return "float32"
     # an array keeps its dtype, and so do complex numbers if there are arrays in the list;
-    # Python numbers get the usual dtype
+    # Python numbers become the usual dtype
     if hasattr(data, "dtype") or (array.dtype.kind == "c" and _holds_arrays(data)):
         return name
     if name == "complex128":

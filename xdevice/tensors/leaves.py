@@ -40,7 +40,7 @@ def dtype_of(backend: Backend, x: Any) -> str:
 
 def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
     """Returns `x`, a tensor, symbol or model (`kind`), on the device `target`. A tensor that is on the device already
-    is returned itself; a model is moved in place."""
+    is returned unchanged; a model is moved in place."""
     if kind == "tensor":
         return (
             x
@@ -61,8 +61,8 @@ def start_move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
 
 
 def is_on(backend: Backend, x: Any, target: Device) -> bool:
-    """Whether a tensor is on the device `target`; False if it is on several devices, or on one that the adapter does
-    not know."""
+    """Whether a tensor is on the device `target`; False if the tensor is on several devices, or on a device that the
+    adapter does not know."""
     try:
         return backend.device_of(x) is target
     except UnsupportedError:
@@ -122,5 +122,5 @@ def places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iter
         raise traced(backend, name() or type(x).__qualname__)
     else:
         for inner, place in unlisted.WholeModel(backend, x).places():
-            # the default argument keeps the name of this variable for a later call
+            # the default argument stores this value of `inner`, because the function is called later
             yield lambda inner=inner: f"{name()}.{inner}".lstrip("."), place, ""  # type: ignore[misc]

@@ -34,8 +34,8 @@ def memory(device: object = None) -> Memory:
     `total` and `free` describe the whole device, with the memory of all processes. `allocated` is the memory of this
     process's live tensors, as the framework reports it; `peak` is the maximum of `allocated`. A number that the
     framework does not report is None. For the CPU, `pinned` is the page-locked memory that xdevice keeps for copies to
-    and from GPUs, shared by all
-    backends: 64 MB from the first large copy until `empty_host_cache` is called. For other devices it is 0.
+    and from GPUs, shared by all backends: 64 MB from the first large copy until `empty_host_cache` is called. For other
+    devices it is 0.
 
     | backend | reported for a GPU | reported for the CPU |
     |---|---|---|
@@ -51,7 +51,7 @@ def memory(device: object = None) -> Memory:
     memory: call `xdevice.sync()` first if that matters. `memory` may initialize the device.
 
     Args:
-        device: any spelling that `xdevice.device` accepts; by default the default device, `xdevice.device()`.
+        device: any spelling that `xdevice.device` accepts; by default `xdevice.device()`.
 
     Raises:
         DeviceNotFoundError, DeviceError: if the backend lacks the device; if `device` is not a device.
@@ -83,7 +83,7 @@ def empty_cache(device: object = None) -> None:
     call it without a GPU.
 
     Args:
-        device: any spelling that `xdevice.device` accepts; by default the default device, `xdevice.device()`.
+        device: any spelling that `xdevice.device` accepts; by default `xdevice.device()`.
 
     Raises:
         UnsupportedError: as in the table.
@@ -120,7 +120,7 @@ def reset_peak_memory_stats(device: object = None) -> None:
     `torch.accelerator.reset_peak_memory_stats` does.
 
     Args:
-        device: any spelling that `xdevice.device` accepts; by default the default device, `xdevice.device()`.
+        device: any spelling that `xdevice.device` accepts; by default `xdevice.device()`.
 
     Raises:
         UnsupportedError: if the peak of the device is unknown or cannot be reset: on NumPy, MXNet and JAX, on PyTorch's

@@ -120,7 +120,7 @@ def num_gpus() -> int:
 
 
 def try_gpu(i: int = 0) -> Device:
-    """Returns `gpu:i` if the selected backend has it, else `cpu:0`. If the backend has TPUs but no GPUs: `tpu:i`. Costs
+    """Returns `gpu:i`, or `tpu:i` if the backend has TPUs but no GPUs. If that device does not exist: `cpu:0`. Costs
     under 1 us.
 
     Raises:
@@ -137,8 +137,8 @@ def try_gpu(i: int = 0) -> Device:
     backend = _backend_for_counting()
     if backend.count("gpu") > i:
         return devices.of("gpu", i)
-    # TPUs are used only if there is no GPU, as in `num_gpus`. Most backends have no TPUs: the
-    # first condition makes counting unnecessary then
+    # TPUs are used only if there is no GPU, as in `num_gpus`. For the many backends without
+    # TPUs, the first condition avoids counting
     if "tpu" in backend.kinds and not backend.count("gpu") and backend.count("tpu") > i:
         # if this returned cpu:0, the program would move its work away from the TPU, JAX's
         # default
@@ -301,7 +301,7 @@ def _device_of(x: object) -> Device:
     """Does the work of `device_of` for an object whose type is not in `_probes`. Raises the
     same errors."""
     owned = None
-    # not a container of a known type
+    # `x` is not a container of a known type
     if trees.walks.get(id(type(x))) is None:
         x = registry.as_array(x)
         owned = registry.kind_of(type(x))
@@ -376,8 +376,8 @@ def _same_device(xs: tuple[object, ...]) -> bool:
 
 
 def check_same_device(*xs: object, **named: object) -> Device | None:
-    """Returns the device on which all tensors in the arguments are; None if there is no tensor. Raises if devices
-    differ.
+    """Returns the common device of all tensors in the arguments; None if there are no tensors. Raises an error if
+    devices differ.
 
     The same tensors are included as in `device_of`.
 
@@ -387,8 +387,8 @@ def check_same_device(*xs: object, **named: object) -> Device | None:
             `batch`.
 
     Raises:
-        DeviceMismatchError: if two devices differ; the error names the first tensor that is not on the same device as
-            the very first one.
+        DeviceMismatchError: if two devices differ; the error names the first tensor that is not on the device of the
+            first one.
         NotATensorError: if an argument is not a tensor, a model or a container.
 
     Example:

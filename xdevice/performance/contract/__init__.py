@@ -1,5 +1,5 @@
-"""The part of an adapter's contract that `performance` adds: graphs, tasks side by side, copies in the background, and
-watching transfers."""
+"""The part of an adapter's contract that `performance` adds: graphs, parallel tasks, copies in the background, and
+recording transfers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Hooks: functions that replace a framework's own, and by which `Backend.watch` notices each transfer. They are
+"""Hooks: functions that replace functions of a framework, so that `Backend.watch` notices each transfer. Hooks are
 installed while a block is open, shared by overlapping blocks, and removed afterwards.
 
-A hook is called in all threads, so it first checks whether its own thread or task is listening
-(`listening`). While a reported transfer is in progress, the thread is not listening: the reads
-inside it are part of that transfer (a single print makes many).
+A hook is called in all threads, so it first checks whether its own thread or task is listening (`listening`). While a
+reported transfer is in progress, the thread is not listening: reads inside a transfer are part of it (a single `print`
+causes many reads).
 """
 
 from __future__ import annotations
@@ -28,21 +28,19 @@ if TYPE_CHECKING:
     Describe = Callable[[tuple[Any, ...], dict[str, Any]], "Transfer | None"]
 
 _LABELS: Final = {"__repr__": "print", "__str__": "print"}
-"""The names by which records call reads by these methods. Other methods are called by their own names, without
+"""The names that records use for reads by these methods. For any other method, records use the method's name without
 underscores."""
 _readers: Final[list[Hooks]] = []
-"""The `Hooks` of the open blocks that have called `numpy_reads`: they share one hook on
-`np.asarray`."""
+"""The `Hooks` of the open blocks that have called `numpy_reads`. These blocks share a hook on `np.asarray`."""
 
 
 class Hooks(Patches):
     """The hooks of one backend for one block: `with Hooks(backend, report, size) as hooks: hooks.reads(...)`.
 
-    `report` is called with a record of each transfer. `size` returns the bytes of a tensor.
-    `place` returns a tensor's device, or None if reading the tensor is not a transfer; the
-    default is `backend.device_of`. Overlapping blocks share a hook, which calls the `report` of
-    the block that set it first, so all blocks must pass the same `report`. Names that
-    this version of a framework does not have are skipped.
+    `report` is called with a record of each transfer. `size` returns the size of a tensor in bytes. `place` returns a
+    tensor's device, or None if reading the tensor is not a transfer; the default is `backend.device_of`. Overlapping
+    blocks share a hook, which calls the `report` of the block that installed it. Therefore, all blocks must pass the
+    same `report`. Names that this version of a framework does not have are skipped.
     """
 
     def __init__(
@@ -57,7 +55,8 @@ class Hooks(Patches):
         self._report = report
         self._size = size
         self._place = place or backend.device_of
-        # whether each class is one of tensors: a cache, because every call of a hook needs it
+        # a cache that says whether a class is a type of tensors, because every call of a hook
+        # must know this
         self._tensors: dict[type, bool] = {}
 
     def __exit__(self, *_: object) -> None:
@@ -67,13 +66,12 @@ class Hooks(Patches):
                 _readers.remove(self)
 
     def reads(self, owner: Any, *names: str, how: str | None = None) -> None:
-        """Sets hooks on methods and properties of `owner`, such as "item", by which the host
-        reads the tensor that they are called on. Records name the read `how`, or, if that is
-        left out, by the name of the method. A read by a method whose name begins with
-        an underscore, such as `__float__`, counts as implicit."""
+        """Sets hooks on methods and properties of `owner`, such as "item", with which the host reads a tensor. Records
+        call the read by `how` or, without this argument, by the name of the method. A read by a method whose name
+        begins with an underscore, such as `__float__`, is implicit."""
         for name in names:
             label = how or _LABELS.get(name) or name.strip("_")
-            # pickling and `copy.copy` call the same method
+            # this method is called both by pickling and by `copy.copy`
             describe = (
                 self._describe_pickling if name == "__reduce_ex__" else self._describe_read
             )
@@ -87,10 +85,10 @@ class Hooks(Patches):
         how: str | None = None,
         at: int = 0,
     ) -> None:
-        """Sets a hook on the function `name` of `owner`, which explicitly moves its positional
-        argument with the number `at` to another device. `target` is called with the function's
-        arguments and returns that device, or None if the call moves nothing. Records name the
-        move `how`, or, if that is left out, by the name of the function."""
+        """Sets a hook on the function `name` of `owner`. This function explicitly moves its positional argument with
+        the number `at` to another device. `target` is called with the function's arguments and returns that device, or
+        None if the call moves nothing. Records call the move by `how` or, without this argument, by the name of the
+        function."""
         label = how or name.strip("_")
 
         def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
@@ -105,9 +103,8 @@ class Hooks(Patches):
         self.calls(owner, name, describe)
 
     def verbs(self) -> None:
-        """Sets hooks on the backend's own methods `move`, `copy` and `to_numpy`, so that
-        transfers by xdevice's functions are reported too, under the names of these
-        functions."""
+        """Sets hooks on the backend's own methods `move`, `copy` and `to_numpy`, so that transfers by xdevice's
+        functions are reported, too, under the names of these functions."""
         self.moves(self._backend, "move", lambda x, device: device, how="to_device")
         self.moves(self._backend, "copy", lambda x, device: device, how="copy_to")
         self.reads(self._backend, "to_numpy")
@@ -117,16 +114,16 @@ class Hooks(Patches):
         without calling a method of the tensor."""
         import numpy
 
-        # blocks may be opened in several threads
+        # locked, because blocks may be opened in several threads
         with lock:
             _readers.append(self)
         for name in ("asarray", "array"):
             self.calls(numpy, name, partial(_describe_numpy_read, name))
 
     def read(self, how: str, x: Any, *, explicit: bool = False) -> Transfer | None:
-        """Returns a record of a read of `x` by the host, through the call named `how`; `explicit` says whether the
-        program asked for the read by that name. Returns None if `x` is not a tensor with values on one device, or if
-        reading it is not a transfer."""
+        """Returns a record of a read of `x` by the host. `how` is the name of the call that causes the read, and
+        `explicit` says whether the program itself called the function with that name. Returns None if `x` is not a
+        tensor with values on one device, or if reading it is not a transfer."""
         source = self._source(x)
         return (
             None
@@ -137,9 +134,9 @@ class Hooks(Patches):
     def move(
         self, how: str, x: Any, target: Device | None, *, explicit: bool = False
     ) -> Transfer | None:
-        """Returns a record of a move of `x` to the device `target`, by the call named `how`; `explicit` says whether
-        the program asked for the move by that name. Returns None if `x` is not a tensor on one device, if it is on
-        `target` already, or if `target` is None."""
+        """Returns a record of a move of `x` to the device `target`. `how` is the name of the call that causes the move,
+        and `explicit` says whether the program itself called the function with that name. Returns None if `x` is not a
+        tensor on one device, if `x` is on `target` already, or if `target` is None."""
         source = self._source(x)
         if source is None or target is None or source is target:
             return None
@@ -155,9 +152,9 @@ class Hooks(Patches):
         explicit: bool = False,
     ) -> Transfer:
         """Returns a record of a transfer of `nbytes` by this backend from `source` to `destination`. `kind` is "read"
-        or "move", `how` is the name of the call that makes it, and `explicit` says whether the program asked for it by
-        that name."""
-        # from the CPU to the CPU nothing is moved
+        or "move", `how` is the name of the call that causes the transfer, and `explicit` says whether the program
+        itself called the function with that name."""
+        # nothing is moved if source and destination are both the CPU
         physical = source.kind != "cpu" or destination.kind != "cpu"
         return Transfer(
             self._backend.name, kind, how, source, destination, nbytes, physical, explicit
@@ -172,9 +169,10 @@ class Hooks(Patches):
     def _describe_pickling(
         self, how: str, explicit: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Transfer | None:
-        """Describes a call of `__reduce_ex__`: returns a record of the read by pickle, and None
-        for `copy.copy`, which calls the same method and reads no values."""
-        # frame 0 is this one, 1 the hook, and 2 the code that called the method
+        """Describes a call of `__reduce_ex__`. Returns a record if pickle reads the tensor. Returns None for
+        `copy.copy`, which calls the same method but reads no values."""
+        # frame 0 is this function, frame 1 the hook, and frame 2 the code that called the
+        # method
         return (
             None if sys._getframe(2).f_code is copy.copy.__code__ else self.read(how, args[0])
         )
@@ -182,18 +180,18 @@ class Hooks(Patches):
     def _describe_read(
         self, how: str, explicit: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Transfer | None:
-        """Describes a call of a method that reads its tensor: returns a record, or None if the
-        read is not a transfer."""
+        """Describes a call of a method that reads its tensor. Returns a record, or None if the read is not a
+        transfer."""
         return self.read(how, args[0], explicit=explicit)
 
     def _source(self, x: Any) -> Device | None:
-        """Returns the device that a transfer of `x` starts from; None if `x` is not a tensor of
-        this backend, or reading it is not a transfer."""
+        """Returns the device from which `x` is transferred. Returns None if `x` is not a tensor of this backend, or if
+        reading `x` is not a transfer."""
         if not self._is_tensor(type(x)):
             return None
         try:
             return self._place(x)
-        # a symbol, or a tensor on several devices
+        # `x` is a symbol, or a tensor on several devices
         except UnsupportedError:
             return None
 
@@ -201,24 +199,24 @@ class Hooks(Patches):
         """Whether the objects of a class are tensors of this backend."""
         is_tensor = self._tensors.get(cls)
         if is_tensor is None:
-            # a class that inherits nothing from the framework's modules need not be classified
-            # by the backend
+            # the backend need not classify a class that inherits nothing from the framework's
+            # modules
             roots = {base.__module__.partition(".")[0] for base in cls.__mro__}
             is_ours = not roots.isdisjoint(self._backend.modules)
             is_tensor = self._tensors[cls] = is_ours and self._backend.classify(cls) == "tensor"
         return is_tensor
 
     def calls(self, owner: Any, name: str, describe: Describe) -> None:
-        """Sets a hook on the function or property `name` of `owner`. `describe` is called with
-        the positional and the keyword arguments of each call, and returns a record of the
-        transfer that the call makes, or None if it makes none."""
-        # this version of the framework does not have it
+        """Sets a hook on the function or property `name` of `owner`. `describe` is called with the positional and the
+        keyword arguments of each call. It returns a record of the transfer that the call causes, or None if the call
+        transfers nothing."""
+        # this version of the framework lacks the function or property
         if not hasattr(owner, name):
             return
 
         def make(original: Any) -> Any:
             """Returns the replacement of `original`, a function or a property."""
-            # such as JAX's `_value`
+            # a property, such as JAX's `_value`
             if isinstance(original, property):
                 return property(
                     self._hook(original.fget, describe),
@@ -231,9 +229,9 @@ class Hooks(Patches):
         self.replace(owner, name, make)
 
     def _hook(self, original: Any, describe: Describe) -> Any:
-        """Returns the function that replaces `original`. In a thread or task that listens, the
-        function reports the transfer before it calls `original`; elsewhere it only calls
-        `original`. An error that `report` raises prevents the call."""
+        """Returns the function that replaces `original`. In a thread or task that is listening, the function reports
+        the transfer before it calls `original`; in others, it only calls `original`. If `report` raises an error,
+        `original` is not called."""
         report = self._report
 
         @wraps(original)
@@ -241,7 +239,7 @@ class Hooks(Patches):
             """Replaces `original`: reports the transfer, and then calls `original`."""
             if not listening.get():
                 return original(*args, **kwargs)
-            # what `describe` does with the tensor must not count as a transfer
+            # `describe` uses the tensor, which must not be recorded as a transfer
             token = listening.set(False)
             try:
                 transfer = describe(args, kwargs)
@@ -263,9 +261,9 @@ class Hooks(Patches):
 def _describe_numpy_read(
     how: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Transfer | None:
-    """Describes a call of `numpy.asarray` or `numpy.array`: returns a record of the read if the
-    argument is a tensor of a backend in `_readers`, and otherwise None."""
-    # NumPy will raise its own error
+    """Describes a call of `numpy.asarray` or `numpy.array`. Returns a record of the read if the argument is a tensor of
+    a backend in `_readers`, and otherwise None."""
+    # without arguments, NumPy itself raises an error
     if not args:
         return None
     for reader in tuple(_readers):

@@ -1,5 +1,5 @@
-"""Tasks that run side by side in threads: how a thread takes over the state that the framework
-keeps for each thread."""
+"""Tasks that run side by side in threads: how one thread adopts the state that the framework keeps for another
+thread."""
 
 from __future__ import annotations
 
@@ -14,27 +14,25 @@ if TYPE_CHECKING:
 
 
 class Parallel(Primitives):
-    """The capability of running each task in its own thread, with the state of the thread that
-    has started it, such as its device and its gradient mode. An adapter without it means that
-    its framework keeps no state for each thread."""
+    """The capability of running each task in its own thread, with the state of the thread that has started the task,
+    such as its device and its gradient mode. An adapter without this capability states that its framework keeps no
+    state for each thread."""
 
     needs: ClassVar[tuple[str, ...]] = ("thread_state",)
 
     threads: Literal["many", "one"] = "many"
-    """Whether each task may run in its own thread ("many"), or all tasks must run one after
-    another in the caller's thread ("one"). Either way the adapter's methods are called in any
-    thread. If the framework allows only one thread at a time, they hold a lock."""
+    """Whether each task may run in its own thread ("many"), or all tasks must run one after another in the caller's
+    thread ("one"). In both cases, the adapter's methods are called in any thread. If the framework allows only one
+    thread at a time, these methods must hold a lock."""
 
     scope_reach: ClassVar[Literal["thread", "process"]] = "thread"
-    """How far `scope` reaches: "thread" if it decides only where its own thread creates
-    tensors, and "process" if it decides that also for threads that are in no scope
-    themselves."""
+    """The reach of `scope`: "thread" if a scope determines only where its own thread creates tensors, "process" if it
+    also applies to threads that have not entered a scope themselves."""
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Reads the state of the calling thread (device scope, gradient mode, autocast,
-        recording, ...), and returns a function that makes a context manager. Another thread
-        that enters the context manager has that state in the block. The context manager also
-        makes threads take turns at operations that must not run at the same time. If the
-        function has an attribute `rejoin`, the core calls that, without arguments, in the first
-        thread when the other thread has returned a result."""
+        """Reads the state of the calling thread (device scope, gradient mode, autocast, recording, ...), and returns a
+        function that creates a context manager. Another thread that enters the context manager has this state inside
+        the block. The context manager also makes threads take turns at operations that must not run at the same time.
+        If the returned function has an attribute `rejoin`, xdevice calls `rejoin()` in the first thread after the other
+        thread has returned a result."""
         return nullcontext

@@ -1,4 +1,4 @@
-"""Copying batches to a device in the background, while the device computes with earlier ones."""
+"""Copying batches to a device in the background, while the device computes with earlier batches."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ if TYPE_CHECKING:
 
 
 class Prefetch(Primitives):
-    """The capability of copying to a device while the device computes, and of iterating over the framework's loaders,
-    whose batches are copied."""
+    """The capability of copying batches to a device while the device computes, and of iterating over the framework's
+    loaders."""
 
     needs: ClassVar[tuple[str, ...]] = ("stage",)
 
     def stage(self, x: Any, device: Device) -> Any:
-        """Begins to copy a tensor or a NumPy array to a device, and returns the new tensor. The
-        copy goes through pinned memory if the framework has it, and is ordered on this thread's
-        current stream. When the method returns, `x` has been read, so its owner may write into
-        it. The new tensor shares no memory that can be written into, donated or deleted by
-        others."""
+        """Begins to copy a tensor or a NumPy array to a device, and returns the new tensor. The copy goes through
+        pinned memory if the framework supports this, and is ordered on this thread's current stream. When the method
+        returns, `x` has been read, so the owner of `x` may write into it. The new tensor shares no memory that others
+        can write into, donate or delete."""
         raise self.unsupported(
             "copying in the background", "its adapter must override Backend.stage()"
         )

@@ -162,7 +162,7 @@ def _asks_for_xd(metafunc: pytest.Metafunc) -> bool:
     the plugin's fixture as its argument. A project's own parameter `xd`, and any other fixture `xd`, are ignored."""
     if "xd" not in metafunc.fixturenames:
         return False
-    # a private attribute, because pytest has no public function that returns the fixture with a name
+    # a private attribute, because pytest has no public function that returns the fixture with a given name
     definitions = metafunc.definition._fixtureinfo.name2fixturedefs.get("xd", ())
     if not any(definition.func.__module__ == __name__ for definition in definitions):
         return False

@@ -63,8 +63,8 @@ def needs_gpu(item: pytest.Item) -> bool:
 
 def facts_of(item: pytest.Item, name: str) -> dict[str, Any]:
     """Returns the facts about a test on the backend `name` that the summary needs: the name of the backend, its version
-    (None if it is not loaded), and whether the test used a GPU. These facts are added to the reports of the test, which
-    xdist sends to another process."""
+    (None if the backend is not loaded), and whether the test used a GPU. These facts are added to the reports of the
+    test, which xdist sends to another process."""
     # `str`, because xdist sends reports through execnet, which refuses subclasses of `str`
     facts: dict[str, Any] = {"backend": str(name), "version": None, "on_gpu": False}
     for backend in registry.list_loaded():

@@ -20,7 +20,7 @@ MARKERS: Final = {
     "xd_needs_dtype": "xd_needs_dtype(*dtypes): skip this test if xd_device cannot hold one of these dtypes",
     "xd_tol": "xd_tol(*backends, rtol=, atol=, ...): arguments for assert_parity, on these backends or on all",
 }
-"""The markers of this plugin, with the texts that `pytest --markers` shows."""
+"""The markers of this plugin, with the descriptions that `pytest --markers` shows."""
 _KEYWORDS: Final = {
     "xd_only": (),
     "xd_skip": ("reason",),

@@ -284,8 +284,8 @@ class Suite:
         }
 
     def pending(self) -> tuple[Any, Array]:
-        """Returns a tensor whose computation may still be under way, and the array that the
-        tensor will equal. Skips the check if the framework cannot compute on the GPU."""
+        """Returns a tensor whose computation may still be in progress, and the array that the tensor will equal. Skips
+        the check if the framework cannot compute on the GPU."""
         self.needs_kernels()
         array = values.small_numbers("float32")
         x = self.make(array)

@@ -274,7 +274,8 @@ class ReplicaChecks(Suite):
             self.assert_apart(total, x, name)
             # the mean of two equal tensors is exact
             if dtype_name(x.dtype) in FLOATS:
-                # an iterator, because the caller may make the tensors one by one to save memory
+                # an iterator, because the caller may create the tensors one by one to save
+                # memory
                 self.assert_holds(self.adapter.total(iter([x, x]), True), array, name)
         for place in self.devices_with_values():
             total = self.adapter.total([xdevice.to_device(self.make(), place)] * 2, False)
@@ -293,7 +294,7 @@ class ReplicaChecks(Suite):
             # once
             ("float16", [2048.0, 1.0, 1.0], 2050.0),
             ("bfloat16", [256.0, 1.0, 1.0], 258.0),
-            # the first integer that float64 cannot hold
+            # the first integer that float64 cannot represent
             ("int64", [2**53, 1, 0], 2**53 + 1),
         ]
         for name, numbers, expected in cases:
@@ -319,8 +320,8 @@ class ReplicaChecks(Suite):
     def assert_reduces(self, name: str, x: Any, expected: Array, mean: bool) -> None:
         """Checks `all_reduce` of copies of `x`, `x` and `2 * x` on two devices. Without `mean`, the sum must be
         `expected`. With `mean`, the mean must be near 4/3 of `x`. In dtypes other than float32 and float64, backends
-        round the mean of three tensors differently. If `name` is such a dtype, the mean is computed of `x` and `x`
-        only, and must be near `expected`."""
+        round the mean of three tensors differently. If `name` is such a dtype, only the mean of `x` and `x` is
+        computed, and must be near `expected`."""
         # if there is no second device whose tensors have values, the home device is used twice
         first, second = (self.devices_with_values() * 2)[:2]
         array = xdevice.to_numpy(x)
