@@ -1,5 +1,5 @@
-"""Blocking mode: a dispatch mode waits after each of PyTorch's operations. Each thread enters
-the mode for itself."""
+"""Blocking mode: a dispatch mode that waits after each PyTorch operation. Each thread must
+enter the mode separately."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from xdevice.contract.primitives import Primitives
 
 _waited = Shared(per_thread=True)
-"""Counts the open blocks of each thread: the first enters the dispatch mode, and the last ends
-it."""
+"""Counts the open blocks of each thread: the first block enters the dispatch mode, and the last
+block exits it."""
 
 
 def is_blocking() -> bool:
@@ -28,8 +28,8 @@ def is_blocking() -> bool:
 
 
 class _Wait(Mode):
-    """The dispatch mode that waits for all devices of the backend after each operation of its
-    thread."""
+    """The dispatch mode that, after each operation of its thread, waits for all devices of the
+    backend."""
 
     def __init__(self, backend: Primitives) -> None:
         super().__init__()
@@ -38,22 +38,22 @@ class _Wait(Mode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Calls an operation, waits until its result is computed, and returns the result."""
+        """Calls an operation, waits until its result has been computed, and returns the
+        result."""
         result = func(*args, **(kwargs or {}))
-        # the last block may have ended in another thread, which cannot end this thread's mode
+        # the last block may have ended in another thread, which cannot exit this thread's mode
         if not _waited.is_wanted():
             return result
-        # an operation that a CUDA graph records is not carried out now, so there is nothing to
-        # wait for; the function that tells whether one is recorded fails without CUDA or its
-        # driver
+        # if a CUDA graph is being recorded, the operation does not run now, so there is nothing
+        # to wait for. `is_current_stream_capturing` fails without CUDA or its driver
         if not torch.cuda.is_initialized() or not torch.cuda.is_current_stream_capturing():
             self._backend.synchronize(None)
         return result
 
 
 def blocking(backend: Primitives) -> AbstractContextManager[Any]:
-    """Returns a context manager: inside its block, each PyTorch operation of this thread
-    returns only when its result is computed. Raises `UnsupportedError` if PyTorch lacks a
-    private name that this needs."""
+    """Returns a context manager in which each PyTorch operation of this thread returns only
+    after its result has been computed. Raises `UnsupportedError` if PyTorch lacks a private
+    name that blocking mode needs."""
     private.require("blocking")
     return _waited.on(lambda: enter_mode(_Wait(backend)))

@@ -1,14 +1,16 @@
-"""Lends the memory of PyTorch's tensors to other frameworks, and makes tensors in memory that they lend, by DLPack.
+"""Uses DLPack to lend the memory of PyTorch tensors to other frameworks, and to create tensors in memory that other
+frameworks lend.
 
 Facts about PyTorch that the code depends on:
 
 - `from_dlpack` crashes the process if a stride is negative.
-- A DLPack capsule cannot say that a tensor is a lazy conjugate or negative: `to_dlpack` exports
-  the values that are in memory, without conjugation or sign. So `export` refuses such a tensor.
+- A DLPack capsule cannot express that a tensor is a lazy conjugate or negative: `to_dlpack`
+  exports the values that are in memory, which are not conjugated or negated. So `export`
+  refuses such a tensor.
 - `x.__dlpack__(stream=...)` makes streams of PyTorch's current device wait for each other, and
-  fails if `x` is on another GPU. `to_dlpack` makes no stream wait, which is enough, because the
-  core has waited for the tensor before.
-- JAX cannot take over memory of one GPU while PyTorch's current device is another GPU.
+  fails if `x` is on another GPU. `to_dlpack` makes no stream wait. This is sufficient, because
+  the core has already waited for the tensor.
+- JAX cannot adopt memory of one GPU while PyTorch's current device is another GPU.
 """
 
 from __future__ import annotations
@@ -41,17 +43,17 @@ _STAND_INS = (
     private["torch._subclasses.fake_tensor.FakeTensor"],
     private["torch._subclasses.functional_tensor.FunctionalTensor"],
 )
-"""The classes whose objects replace tensors while torch traces a function, and have no
-values."""
+"""The classes of objects that replace tensors while torch traces a function. These objects have
+no values."""
 _is_wrapped = private["torch._C._functorch.is_functorch_wrapped_tensor"]
 
 
 def require_values(x: torch.Tensor) -> None:
-    """Raises an error for a tensor that has no values: `UnsupportedError` for a symbol of a
-    traced function, `NotBuiltError` for a parameter without a shape."""
-    # in torch.vmap and torch.func.grad, type() of a wrapped tensor is Tensor, so `_is_wrapped`
-    # must tell; it is not called while torch.compile traces, which cannot compile the call and
-    # would print a warning
+    """Raises an error if `x` has no values: `UnsupportedError` for a symbol of a traced
+    function, `NotBuiltError` for a parameter without a shape."""
+    # in torch.vmap and torch.func.grad, the type of a wrapped tensor is Tensor, so only
+    # `_is_wrapped` recognizes it. `_is_wrapped` is not called while torch.compile traces, which
+    # cannot compile the call and would print a warning
     is_exact = type(x) is torch.Tensor
     if (not is_exact and _stands_in(type(x))) or (
         not torch.compiler.is_compiling() and _is_wrapped(x)
@@ -61,14 +63,14 @@ def require_values(x: torch.Tensor) -> None:
             f"(FakeTensorMode, torch.vmap, torch.func.grad), and has no values of its own; convert or read it "
             f"outside that function"
         )
-    # a lazy parameter is always of a subclass
+    # the type of a lazy parameter is always a subclass
     if not is_exact:
         require_shape(x)
 
 
 def require_shape(x: torch.Tensor) -> None:
-    """Raises `NotBuiltError` for a parameter or buffer of a lazy module, such as `LazyLinear`,
-    before the first call of the module."""
+    """Raises `NotBuiltError` if `x` is a parameter or buffer of a lazy module, such as
+    `LazyLinear`, that has not been called yet."""
     if is_lazy(x):
         raise NotBuiltError(
             "this parameter has no shape yet; build the model first: call it once on data"
@@ -76,27 +78,27 @@ def require_shape(x: torch.Tensor) -> None:
 
 
 def is_plain(cls: type[torch.Tensor]) -> bool:
-    """Whether tensors of this type keep their values in their own memory. Subclasses with a
-    `__torch_dispatch__`, such as DTensor, masked tensors and many quantized ones, consist of
-    other tensors instead. FakeTensor and FunctionalTensor, which represent other tensors while
-    torch traces a function, count as plain."""
+    """Whether tensors of this type store their values in their own memory. Subclasses with a
+    `__torch_dispatch__`, such as DTensor, masked tensors and many quantized tensors, consist of
+    other tensors instead. FakeTensor and FunctionalTensor, which replace other tensors while
+    torch traces a function, are treated as plain."""
     return cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__ or issubclass(
         cls, _STAND_INS
     )
 
 
 def _stands_in(cls: type[torch.Tensor]) -> bool:
-    """Whether tensors of this type replace tensors while torch traces a function, and have no
+    """Whether objects of this type replace tensors while torch traces a function, and have no
     values."""
-    # the first test is quick, and rules out nearly every type
+    # the first test is quick, and excludes nearly every type
     return cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and issubclass(
         cls, _STAND_INS
     )
 
 
 def is_alias(new: torch.Tensor, x: torch.Tensor) -> bool:
-    """Whether `new`, which a tensor subclass returned as a copy of `x`, has the memory of `x`.
-    False if `new` or `x` has no memory of its own that could be compared."""
+    """Whether `new`, which a tensor subclass has returned as a copy of `x`, uses the memory of
+    `x`. Returns False if `new` or `x` has no memory of its own that could be compared."""
     if new is x:
         return True
     both = type(new), type(x)
@@ -107,8 +109,8 @@ def is_alias(new: torch.Tensor, x: torch.Tensor) -> bool:
 
 
 def why_not_numpy(x: torch.Tensor) -> str | None:
-    """Returns, for a tensor that no NumPy array can hold, the end of the error message: the
-    advice what to read instead. Returns None if NumPy can hold the tensor."""
+    """Returns None if NumPy can represent the tensor. Otherwise returns the end of the error
+    message, which says what to read instead."""
     if x.is_nested:
         return "read its parts, x.unbind(), or pad them: torch.nested.to_padded_tensor(x, 0.0)"
     if x.is_quantized:
@@ -117,33 +119,34 @@ def why_not_numpy(x: torch.Tensor) -> str | None:
         return "read x.to_tensor(value), or x.get_data() and x.get_mask()"
     if x.dtype is torch.complex32:
         return "read x.to(torch.complex64)"
-    # such as PyTorch's integers of 1 to 7 bits
+    # for example, PyTorch's integers of 1 to 7 bits
     if str(x.dtype).rpartition(".")[2] not in (*DTYPES, *SHORT_FLOATS):
         return "read its bytes, x.view(torch.uint8), if PyTorch allows that"
     return None if is_plain(type(x)) else "read its parts"
 
 
 class TorchConversion(Conversion):
-    """Memory shared with other frameworks by DLPack, and with NumPy by its arrays."""
+    """The hooks that share memory with other frameworks through DLPack, and with NumPy through
+    arrays."""
 
     _gpu: str
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     def takes(self) -> Takes | None:
-        """Returns the requirement on memory of other frameworks in which PyTorch is to compute:
-        no stride may be negative."""
+        """Returns the requirement that other frameworks' memory must meet so that PyTorch can
+        compute in it: no stride may be negative."""
         return TAKES
 
     def shares(self, device: Device) -> bool:
         """Whether other frameworks can use the memory of tensors on this device."""
-        # sharing was tested on the host and on CUDA only; the type of virtual GPUs is "vgpu"
+        # sharing was tested only on the host and on CUDA; for virtual GPUs `_gpu` is "vgpu"
         return device is devices.CPU or (device.kind == "gpu" and self._gpu == "cuda")
 
     def detached(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor in the memory of `x` without its gradient history; `x` itself if `x`
-        requires no gradient. Raises `UnsupportedError` if the values are not in one block of
-        memory, and `NotBuiltError` for a parameter without a shape."""
-        # a tensor whose values are still on their way to the host is of a subclass
+        """Returns a tensor in the memory of `x` without the gradient history of `x`, or `x`
+        itself if `x` requires no gradient. Raises `UnsupportedError` if the values are not in
+        one block of memory, and `NotBuiltError` if `x` is a parameter without a shape."""
+        # a tensor whose values are still being copied to the host belongs to a subclass
         if type(x) is not torch.Tensor:
             x = staging.arrive(x)
         require_values(x)
@@ -164,10 +167,10 @@ class TorchConversion(Conversion):
         return x.detach() if x.requires_grad else x
 
     def lending(self, x: torch.Tensor) -> AbstractContextManager[Any]:
-        """Returns a context manager for giving the memory of `x` to another framework. Inside
-        it the GPU of `x` is PyTorch's current GPU; for a tensor that is not on a CUDA GPU it
-        does nothing."""
-        # JAX fails if PyTorch's current GPU is another one
+        """Returns a context manager in which the memory of `x` can be passed to another
+        framework: the GPU of `x` is PyTorch's current GPU. If `x` is not on a CUDA GPU, the
+        context manager does nothing."""
+        # JAX fails if PyTorch's current GPU is a different one
         return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
     def memory_layout(self, x: torch.Tensor) -> tuple[int, bool, bool] | None:
@@ -176,9 +179,9 @@ class TorchConversion(Conversion):
         return x.data_ptr(), x.is_contiguous(), True  # PyTorch has no negative strides
 
     def export(self, x: torch.Tensor) -> Any:
-        """Returns a DLPack capsule of `x`, a detached tensor. Raises BufferError for a lazy
-        conjugate or negative, whose values are not in its memory."""
-        # the values may still be on their way to the host
+        """Returns a DLPack capsule of `x`, a detached tensor. Raises BufferError if `x` is a
+        lazy conjugate or negative, whose values are not in memory."""
+        # the values may still be being copied to the host
         x = staging.arrive(x)
         if x.is_conj() or x.is_neg():
             raise BufferError(
@@ -188,29 +191,29 @@ class TorchConversion(Conversion):
 
     def compact(self, x: torch.Tensor) -> torch.Tensor:
         """Returns a copy of `x` in C order, in new memory on the same device."""
-        # `copy_` into a new tensor and not `clone`, which keeps a lazy conjugate and may keep
+        # uses `copy_` and not `clone`, which preserves a lazy conjugate and may preserve
         # strides
         return torch.empty(x.shape, dtype=x.dtype, device=x.device).copy_(x)
 
     def adopt(self, lent: Lent, dtype: str) -> torch.Tensor:
         """Returns a tensor in the memory of another framework's tensor, which `lent` describes.
-        `dtype` is ignored, because the DLPack capsule names the dtype."""
+        `dtype` is ignored, because the DLPack capsule contains the dtype."""
         return dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
         """Returns a tensor on the CPU that shares the memory of a NumPy array and keeps it
         alive."""
-        # `isbuiltin` is 2 for the dtypes of ml_dtypes; `kind` would not do, because float8_e5m2
-        # has NumPy's "f"
+        # `isbuiltin` is 2 for the dtypes of ml_dtypes; `kind` cannot be used, because
+        # float8_e5m2 has the kind "f", like NumPy's own floats
         if array.dtype.isbuiltin != 2:
             return torch.from_numpy(array)
-        # `from_numpy` takes none of these dtypes, so it gets the bits as integers
+        # `from_numpy` accepts none of these dtypes, so the bits are passed as integers
         name = array.dtype.name
         return torch.from_numpy(array.view(BITS_AS[name])).view(getattr(torch, name))
 
     def gives_away(self, x: torch.Tensor) -> bool:
-        """Whether `to_numpy(x)` returns an array whose memory nobody else uses: only if `x` is
-        on a real GPU."""
-        # `to_numpy` copies from a real GPU; the memory of a virtual GPU is the host's, and is
-        # not copied
+        """Whether `to_numpy(x)` returns an array whose memory is used by nothing else. This is
+        the case only if `x` is on a real GPU."""
+        # `to_numpy` copies the values from a real GPU; a virtual GPU uses the host's memory,
+        # which is not copied
         return not x.is_cpu and not self.virtual

@@ -1,19 +1,20 @@
-"""Moves PyTorch's modules and optimizers in place, and moves objects of other types that hold
-tensors.
+"""Moves PyTorch's modules and optimizers in place, and moves objects of other types that
+contain tensors.
 
 Facts about PyTorch that the code depends on:
-- Some modules, such as those of torchmetrics, keep tensors that are neither parameters nor
-  buffers, and move them in an `_apply` or `to` of their own. So modules without parameters and
-  buffers are moved too, and these tensors also count when xdevice asks where a module is.
-- If two modules share a buffer, `Module.to` makes a new tensor in each, and the buffer is not
-  shared any more.
-- The `batch_sizes` of a `PackedSequence` stay on the CPU when the rest moves.
-- With `weight_norm`, `spectral_norm` or `prune`, a module keeps a result of its parameters as
-  an attribute, which is computed again before each call. PyTorch refuses to copy a result of
-  recorded operations.
-- TorchScript keeps its tensors in C++, where their contents can be replaced but not the tensors
-  themselves. So a tensor cannot move to a device whose tensors are of another kind, such as a
-  virtual GPU or meta. A frozen ScriptModule has its tensors in its code.
+- Some modules, such as those of torchmetrics, have tensors that are neither parameters nor
+  buffers, and move these tensors in an `_apply` or `to` of their own. So modules without
+  parameters and buffers are moved too, and these tensors are also considered when xdevice
+  determines where a module is.
+- If two modules share a buffer, `Module.to` creates a new tensor in each module, so the buffer
+  is no longer shared.
+- The `batch_sizes` of a `PackedSequence` stay on the CPU when its other tensors move.
+- With `weight_norm`, `spectral_norm` or `prune`, a module has an attribute that is computed
+  from its parameters, again before each call. PyTorch refuses to copy the result of recorded
+  operations.
+- TorchScript stores its tensors in C++, where their contents can be replaced, but not the
+  tensors themselves. So a tensor cannot move to a device with a different kind of tensors, such
+  as a virtual GPU or meta. The tensors of a frozen ScriptModule are in its code.
 """
 
 from __future__ import annotations
@@ -51,12 +52,13 @@ _GRAPHS: Final = "torch_geometric.data."
 """The prefix of the Python modules that define the graphs of PyG (PyTorch Geometric) and their
 batches."""
 _BOOKKEEPING: Final = ("_slice_dict", "_inc_dict")
-"""The attributes that a PyG batch keeps on the host, wherever its graphs are."""
+"""The attributes of a PyG batch that are always on the host, wherever the batch's graphs
+are."""
 
 _EXPORTED: Final = "torch.export.exported_program"
 """The Python module that defines PyTorch's exported programs."""
 _INSTEAD_OF_EXPORTED: Final = (
-    "its graph names devices; make a program for another device with "
+    "its graph contains devices; create a program for another device with "
     "torch.export.passes.move_to_device_pass(program, device)"
 )
 
@@ -65,24 +67,24 @@ _pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
 _tensor_name = private.field("torch.nn.utils.prune.BasePruningMethod._tensor_name")
 _own_apply = private.field("torch.nn.Module._apply")
 _APPLY: Final = private["torch.nn.Module._apply"]
-"""The method by which `Module.to` moves parameters and buffers. A class that overrides it moves
-further tensors."""
+"""The method with which `Module.to` moves parameters and buffers. A class that overrides this
+method moves additional tensors."""
 _NODES: Final = private["torch.utils._pytree.SUPPORTED_NODES"]
-"""The types that are registered with PyTorch's pytrees, each with the functions that take an
-object apart."""
+"""Maps each type that is registered with PyTorch's pytrees to the functions that take an object
+of this type apart and rebuild it."""
 # read when this module is loaded, because virtual GPUs replace the property later
 _set_contents: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the name and the tensor of everything that moves with a module or an optimizer.
-    For a module without tensors whose class has a property `device`, yields an empty tensor on
-    that device, named "device"."""
+    """Yields the name and the tensor of each tensor that moves with a module or an optimizer.
+    If a module has no tensors, but its class has a property `device`, yields an empty tensor on
+    that device with the name "device"."""
     if not isinstance(model, Module):
         for number, state in enumerate(_states(model)):
             yield from _tensors(state, f"state[{number}]")
         return
-    # a tensor that is also a parameter or buffer comes only once
+    # a tensor that is also a parameter or buffer is yielded only once
     ids: set[int] = set()
     for name, x in (*model.named_parameters(), *model.named_buffers()):
         ids.add(id(x))
@@ -97,8 +99,9 @@ def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _own_device(model: Module) -> Any:
     """Returns the value of a module's property `device`, with which a module without tensors
-    may say where it is; None if the module's class has no property `device`."""
-    # a property only: a plain attribute `device` does not change when the module is moved
+    may report where it is. Returns None if the module's class has no property `device`."""
+    # only a property is used, because a plain attribute `device` does not change when the
+    # module is moved
     return (
         getattr(model, "device", None)
         if isinstance(getattr(type(model), "device", None), property)
@@ -108,11 +111,11 @@ def _own_device(model: Module) -> Any:
 
 def _attribute_tensors(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the name and the tensor of each tensor in the attributes of those submodules whose
-    classes override PyTorch's `_apply`, and so move more than parameters and buffers."""
+    classes override PyTorch's `_apply`, and so move more than their parameters and buffers."""
     for path, module in model.named_modules():
         if _own_apply(type(module)) is not _APPLY:
             own = {name: value for name, value in vars(module).items() if name not in _KEPT}
-            # the names of attributes begin with the dot that `_tensors` puts before a key
+            # the names from `_tensors` begin with a dot, which is removed
             yield from (
                 ((f"{path}." if path else "") + name[1:], x)
                 for name, x in _tensors(own, "", ".")
@@ -120,10 +123,11 @@ def _attribute_tensors(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the name and the tensor of each tensor in `value`: a tensor, or nested dicts (or
-    `_MovingState`s), lists and tuples. `name` is the name of `value`. Keys are appended to it
-    as "['key']" and positions as "[1]", but the first position is left out. If `dot` is ".",
-    the keys of `value` itself are appended as ".key", and its first position as "[0]"."""
+    """Yields the name and the tensor of each tensor in `value`, which is a tensor, or consists
+    of nested dicts (or `_MovingState`s), lists and tuples. `name` is the name of `value`. Keys
+    are appended to the name as "['key']" and positions as "[1]", except that the first position
+    is omitted. If `dot` is ".", the keys of `value` itself are appended as ".key", and its
+    first position as "[0]"."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, dict | _MovingState):
@@ -135,17 +139,17 @@ def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.
 
 
 def move(model: Any, native: torch.device) -> Any:
-    """Moves a module or an optimizer to a device in place, and returns it. If the module has
-    its own `to`, returns the object that this `to` returns."""
+    """Moves a module or an optimizer to a device in place, and returns the result: the module's
+    own `to` may return another object; otherwise this is `model` itself."""
     if isinstance(model, Module):
         _refuse_script(model, native)
         _refuse_meta(model, native)
-        # `to` makes a new tensor for each module that has the buffer, so the sharing is
-        # restored afterwards
+        # `to` creates a new tensor in each module that has the buffer, so the buffers are
+        # shared again afterwards
         shared = _shared_buffers(model)
         with staging.of_modules(model, native):
             moved = model.to(native)
-        # the tensor at the first place replaces those at the others
+        # the tensor at the first place replaces the tensors at the other places
         for places in shared:
             first = getattr(*places[0])
             for module, name in places[1:]:
@@ -153,14 +157,14 @@ def move(model: Any, native: torch.device) -> Any:
         return moved
     _refuse_outside_of_state(model)
     states = [(state, key, x) for state in _states(model) for key, x in state.items()]
-    # all is checked before the first tensor moves
+    # everything is checked before the first tensor moves
     for _, key, x in states:
         _refuse_unknown(key, x)
     for state, key, x in states:
         state[key] = _moved(x, native)
     for group in model.param_groups:
-        # a learning rate may be a tensor: on the host it works with parameters on any device,
-        # on another GPU it does not, so it moves
+        # a learning rate may be a tensor. On the host it works with parameters on any device,
+        # but on another GPU it does not, so it is moved
         group.update(
             (key, x.to(native))
             for key, x in group.items()
@@ -171,8 +175,9 @@ def move(model: Any, native: torch.device) -> Any:
 
 @contextmanager
 def _trainable() -> Iterator[None]:
-    """A block in which inference mode is off, because tensors made in inference mode could not
-    be trained later. If the mode was on, no gradients are recorded in the block."""
+    """A block in which inference mode is disabled, because tensors that are created in
+    inference mode cannot be trained later. If the mode was enabled, nothing is recorded for
+    gradients in the block."""
     if not torch.is_inference_mode_enabled():
         yield
         return
@@ -181,14 +186,14 @@ def _trainable() -> Iterator[None]:
 
 
 def copied(model: Module, native: torch.device) -> Any:
-    """Returns a copy of a module on a device, which shares no memory with it. Raises
+    """Returns a copy of a module on a device. The copy shares no memory with the module. Raises
     `UnsupportedError` if PyTorch cannot copy or move the module."""
     _refuse_script(model, native)
-    # `deepcopy` takes an object from its memo, if it is there, instead of copying it
+    # `deepcopy` uses the object in its memo, if there is one, instead of copying the original
     results = {id(x): x.detach().clone() for x in _results(model)}
     try:
-        # otherwise the copies in TorchScript would be results of operations, and could not be
-        # trained
+        # otherwise the copies of TorchScript's tensors would be results of recorded operations,
+        # and could not be trained
         with torch.no_grad():
             twin = copy.deepcopy(model, results)
     except (TypeError, RuntimeError) as error:
@@ -203,7 +208,7 @@ def copied(model: Module, native: torch.device) -> Any:
                 f"torch cannot copy this {type(model).__name__}: the __deepcopy__ of a module in it returns that module"
                 f"; build a second model, and load the values into it: other.load_state_dict(model.state_dict())"
             )
-        # under `no_grad`, the copies in TorchScript have lost the flag
+        # under `no_grad`, the copies of TorchScript's tensors have lost this flag
         if new.requires_grad is not old.requires_grad:
             new.requires_grad_(old.requires_grad)
     return move(twin, native)
@@ -213,19 +218,19 @@ def _recomputed_names(module: Module) -> Iterator[str]:
     """Yields the names of the attributes that `weight_norm`, `spectral_norm` and `prune`
     recompute before each call of `module`."""
     for hook in _pre_hooks(module).values():
-        # the hooks of the two norms have it as `name`, those of `prune` as `_tensor_name`;
-        # other hooks have neither
+        # the hooks of the two norms store the name in `name`, and those of `prune` in
+        # `_tensor_name`; other hooks have neither
         name = getattr(hook, "name", None) or _tensor_name.get(hook)
         if isinstance(name, str):
             yield name
 
 
 def _results(model: Module) -> Iterator[torch.Tensor]:
-    """Yields the tensors of a module that are results of recorded operations, which
-    `copy.deepcopy` refuses to copy."""
+    """Yields those tensors of a module that are results of recorded operations. `copy.deepcopy`
+    refuses to copy such tensors."""
     for module in model.modules():
-        # parameters are leaves, and submodules have a turn of their own; a buffer may be a
-        # result
+        # parameters are never results, and each submodule is handled in an iteration of its
+        # own, but a buffer may be a result
         own = {
             name: value
             for name, value in vars(module).items()
@@ -235,8 +240,8 @@ def _results(model: Module) -> Iterator[torch.Tensor]:
 
 
 def _refuse_script(model: Module, native: torch.device) -> None:
-    """Raises `UnsupportedError` if the model has, or is, a ScriptModule that PyTorch cannot
-    move to the device `native`."""
+    """Raises `UnsupportedError` if the model is, or contains, a ScriptModule that PyTorch
+    cannot move to the device `native`."""
     for path, module in model.named_modules():
         if not isinstance(module, torch.jit.ScriptModule):
             continue
@@ -246,7 +251,8 @@ def _refuse_script(model: Module, native: torch.device) -> None:
                 f"torch cannot move {name}, whose tensors torch.jit.freeze has put into its code; "
                 "move the module before it is frozen"
             )
-        # tried out with an empty tensor, because PyTorch would fail halfway through the move
+        # tries this with an empty tensor first, because PyTorch would fail halfway through the
+        # move
         target = torch.empty(0, device=native)
         if not all(
             _takes_contents(x, target) for x in (*module.parameters(), *module.buffers())
@@ -257,10 +263,11 @@ def _refuse_script(model: Module, native: torch.device) -> None:
 
 
 def _refuse_meta(model: Module, native: torch.device) -> None:
-    """Raises `UnsupportedError` if a module with tensors on meta, which have no values, is to
-    move to another device. A module with an attribute `to` of its own is not checked."""
-    # the library accelerate sets a `to` of its own on the model, whose error says where the
-    # values are
+    """Raises `UnsupportedError` if the target device `native` is not meta, but a tensor of the
+    module is on meta, and so has no values. A module that has an attribute `to` of its own is
+    not checked."""
+    # the library accelerate replaces the model's `to`; the error of its replacement says where
+    # the values are
     if native.type == "meta" or "to" in vars(model):
         return
     for name, x in (*model.named_parameters(), *model.named_buffers()):
@@ -272,8 +279,8 @@ def _refuse_meta(model: Module, native: torch.device) -> None:
 
 
 def _takes_contents(x: torch.Tensor, target: torch.Tensor) -> bool:
-    """Whether PyTorch can put the contents of `target` into `x`, as a move of a ScriptModule
-    does. `x` itself stays as it is."""
+    """Whether PyTorch can replace the contents of `x` with those of `target`, as moving a
+    ScriptModule does. `x` itself is not changed."""
     try:
         _set_contents(x.detach(), target)
     except RuntimeError:
@@ -282,18 +289,18 @@ def _takes_contents(x: torch.Tensor, target: torch.Tensor) -> bool:
 
 
 def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
-    """Returns the tensors in the code of a frozen ScriptModule; an empty list for a module that
-    has parameters or buffers, or no code."""
-    # a frozen module has no parameters and buffers left; a module without a `forward` has no
+    """Returns the tensors in the code of a frozen ScriptModule. Returns an empty list if the
+    module has parameters or buffers, or has no code."""
+    # a frozen module no longer has parameters or buffers; a module without a `forward` has no
     # graph
     if next(iter(module.state_dict().values()), None) is not None or not hasattr(
         module, "inlined_graph"
     ):
         return []
-    # kept in a variable, because its nodes do not keep it alive
+    # stored in a variable, because its nodes do not keep the graph alive
     graph: Any = module.inlined_graph
     nodes = graph.findAllNodes("prim::Constant")
-    # "t" is TorchScript's kind of an attribute that is a tensor
+    # "t" is the kind that TorchScript reports for an attribute that is a tensor
     return [
         node.t("value")
         for node in nodes
@@ -302,8 +309,8 @@ def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
 
 
 def _shared_buffers(model: Module) -> list[list[tuple[Module, str]]]:
-    """Returns a list for each buffer that a model has in several places: the places, each a
-    submodule and the name of the buffer there."""
+    """Returns one list for each buffer that is in several places of a model. The list contains
+    these places: pairs of a submodule and the name of the buffer in this submodule."""
     places: dict[int, list[tuple[Module, str]]] = {}
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
@@ -312,8 +319,9 @@ def _shared_buffers(model: Module) -> list[list[tuple[Module, str]]]:
 
 
 class _MovingState:
-    """The state that an optimizer keeps for one parameter, shown without the step counter if
-    that counter stays on the host. Setting an item changes the optimizer's own state."""
+    """A view of the state that an optimizer stores for one parameter. The view omits the step
+    counter if this counter stays on the host. Setting an item changes the optimizer's own
+    state."""
 
     def __init__(self, state: dict[str, Any], with_step: bool) -> None:
         self._state = state
@@ -333,9 +341,9 @@ class _MovingState:
 
 
 def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
-    """Returns the state that an optimizer keeps for each parameter. The step counters are left
-    out, because PyTorch keeps them on the host, unless any parameter group is fused or
-    capturable: then the counters of all groups move."""
+    """Returns the state that an optimizer stores for each parameter. The step counters are
+    omitted, because PyTorch stores them on the host. If any parameter group is fused or
+    capturable, the counters of all groups are included."""
     with_step = any(
         group.get("fused") or group.get("capturable") for group in optimizer.param_groups
     )
@@ -343,34 +351,35 @@ def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
 
 
 def _moved(value: Any, native: torch.device) -> Any:
-    """Returns `value`, a part of an optimizer's state, with all tensors in it on the device
-    `native`. A part may be a list: LBFGS keeps its history in lists."""
+    """Returns `value`, a part of an optimizer's state, with all its tensors on the device
+    `native`. A part may be a list, because LBFGS stores its history in lists."""
     return replaced(torch.Tensor, lambda x: x.to(native), value)
 
 
 def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
-    """Raises `UnsupportedError` for an optimizer that has tensors, or another optimizer, as
+    """Raises `UnsupportedError` if the optimizer has tensors or other optimizers in its
     attributes, because these would not be moved."""
-    # the parameters belong to the model, with which they move
+    # the parameters belong to the model, and move with it
     parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    # "state" and "param_groups" are moved; "defaults" may have a learning rate that is a
-    # tensor, which need not move
+    # "state" and "param_groups" are moved; a learning rate in "defaults" may be a tensor, but
+    # need not move
     names = ("state", "param_groups", "defaults")
     own = {name: value for name, value in vars(optimizer).items() if name not in names}
     for x in leaves(own):
         if isinstance(x, torch.Tensor | torch.optim.Optimizer) and id(x) not in parameters:
             raise UnsupportedError(
-                f"torch cannot move this {type(optimizer).__name__}, which keeps an object of type "
-                f"{type(x).__name__} outside its state; make the optimizer after moving the model, and load the "
+                f"torch cannot move this {type(optimizer).__name__}, which has an object of type "
+                f"{type(x).__name__} outside its state; create the optimizer after moving the model, and load the "
                 f"state with load_state_dict()"
             )
 
 
 def _refuse_unknown(key: str, value: Any) -> None:
     """Raises `UnsupportedError` if `value`, the entry `key` of an optimizer's state, is or
-    contains an object with attributes: tensors in these attributes would not be moved."""
+    contains an object with attributes, because tensors in these attributes would not be
+    moved."""
     for leaf in leaves(value):
-        # a function has a `__dict__` too, and does not keep state
+        # a function also has a `__dict__`, but stores no state there
         if (
             not isinstance(leaf, torch.Tensor)
             and hasattr(leaf, "__dict__")
@@ -378,7 +387,7 @@ def _refuse_unknown(key: str, value: Any) -> None:
         ):
             raise UnsupportedError(
                 f"torch cannot move this optimizer: its state {key!r} is of type {type(leaf).__qualname__}, which "
-                f"may hold tensors; keep tensors in the state itself, or in lists, tuples and dicts there"
+                f"may contain tensors; store tensors in the state itself, or in lists, tuples or dicts in the state"
             )
 
 
@@ -386,8 +395,8 @@ def _refuse_unknown(key: str, value: Any) -> None:
 
 
 def _exported(x: Any) -> list[tuple[str, Any]]:
-    """Returns the tensors of an exported program, each with the path to it, such as
-    ".constants['scale']"."""
+    """Returns a pair of a path, such as ".constants['scale']", and a tensor for each tensor of
+    an exported program."""
     dicts = {"state_dict": x.state_dict, "constants": x.constants}
     return [
         (f".{name}[{key!r}]", value)
@@ -397,32 +406,33 @@ def _exported(x: Any) -> list[tuple[str, Any]]:
 
 
 def _inside(x: Any) -> list[tuple[str, Any]]:
-    """Returns the tensors in a storage or a future, each with the path to it, "" or ".value()";
-    an empty list for a future that is not done or has failed. Neither a storage nor a future
-    can be moved."""
+    """Returns a pair of a path and a tensor for each tensor in a storage or a future, neither
+    of which can be moved. The path is "" for a storage, and begins with ".value()" for a
+    future. Returns an empty list for a future that is not done or has failed."""
     if isinstance(x, torch.jit.Future):
-        with suppress(Exception):  # `value` raises the error of a future that failed
+        with suppress(Exception):  # if the future has failed, `value` raises its error
             return [*_tensors(x.value(), ".value()")] if x.done() else []
         return []
-    # PyTorch warns of typed storages only once, when the program makes its first one, so it
-    # does not warn here
+    # PyTorch warns about typed storages only once, when the program creates its first one, so
+    # there is no warning here
     storage = x.untyped() if isinstance(x, torch.TypedStorage) else x
     return [("", torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))]
 
 
 def _packed(backend: Primitives) -> Way:
-    """Returns how a packed sequence is moved and copied. Its batch sizes stay on the host,
-    where PyTorch needs them."""
+    """Returns the `Way` in which a packed sequence is moved and copied. Its batch sizes stay on
+    the host, where PyTorch needs them."""
 
     def copy(x: PackedSequence, device: Device) -> PackedSequence:
-        """Returns a copy of a packed sequence on a device, which shares no memory with it."""
+        """Returns a copy of a packed sequence on a device. The copy shares no memory with the
+        original."""
         parts: list[Any] = [part if part is None else part.clone() for part in x]
         twin = type(x)(*parts)
         return twin.to(backend.to_native(device))
 
     def tensors(x: PackedSequence) -> list[tuple[str, Any]]:
-        """Returns the path and the tensor of each part that decides on which device a packed
-        sequence is. The batch sizes are left out."""
+        """Returns the path and the tensor of each part that determines on which device a packed
+        sequence is. The batch sizes are omitted."""
         return [
             (f".{name}", part)
             for name, part in x._asdict().items()
@@ -438,12 +448,12 @@ def _packed(backend: Primitives) -> Way:
 
 
 class TorchModels(Models):
-    """The hooks that list, move and copy the tensors of PyTorch's modules and optimizers, and that say how containers
-    of PyTorch, and of libraries built on it, are walked or moved."""
+    """The hooks that list, move and copy the tensors of PyTorch's modules and optimizers, and the hook that returns how
+    containers of PyTorch, and of libraries based on PyTorch, are walked or moved."""
 
     lists_layers = "torch.nn.ModuleList, ModuleDict or ParameterList"
     _places: dict[torch.device, Device]
-    """The `Device` for each `torch.device`."""
+    """Maps each `torch.device` to its `Device`."""
 
     # models
 
@@ -463,14 +473,15 @@ class TorchModels(Models):
 
     def variables(self, model: Any) -> Iterable[tuple[str, torch.Tensor]]:
         """Returns the names and tensors of a module's state dict, or of an optimizer's state.
-        Raises `NotBuiltError` for a lazy parameter without a shape, and `UnsupportedError` for
-        extra state that is not a tensor, or that nothing could load."""
+        Raises `NotBuiltError` if a lazy parameter has no shape yet. Raises `UnsupportedError`
+        for extra state that is not a tensor or that could not be loaded."""
         if isinstance(model, torch.optim.Optimizer):
             return optimizer_state(model, self)
-        # `keep_vars` gives the parameters themselves, and not detached tensors
+        # with `keep_vars`, the dict contains the parameters themselves, and not detached
+        # tensors
         state: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)
         for name, value in state.items():
-            # only the extra state of a module may be something else
+            # only the extra state of a module may be anything other than a tensor
             if not isinstance(value, torch.Tensor):
                 raise self.unsupported(
                     f"listing {name} of this model, which is not a tensor",
@@ -482,7 +493,7 @@ class TorchModels(Models):
                 )
         from . import extra_state
 
-        # extra state that is a tensor is listed, if it can be loaded again
+        # extra state that is a tensor is listed if it can be loaded again
         extra = [name for name in state if name.rpartition(".")[2] == extra_state.NAME]
         lost = extra_state.lost(model, extra) if extra else None
         if lost is not None:
@@ -493,11 +504,11 @@ class TorchModels(Models):
         return state.items()
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
-        """Returns a tuple for a model and for each submodule: its path, the module, and the
-        names of those attributes in which xdevice need not search for tensors. Returns an empty
-        list for an optimizer."""
+        """Returns a tuple for a model and for each of its submodules: the path, the module, and
+        the names of those attributes in which xdevice need not search for tensors. Returns an
+        empty list for an optimizer."""
         modules = model.named_modules() if isinstance(model, Module) else ()
-        # attributes that a hook computes again before each call need not move
+        # attributes that a hook recomputes before each call need not move
         return [
             (
                 path,
@@ -508,9 +519,9 @@ class TorchModels(Models):
         ]
 
     def parameters_of(self, model: Any) -> Iterable[torch.Tensor]:
-        """Returns the parameters that an optimizer updates, which belong to a module and do not
-        move with the optimizer; an empty list for a module, whose own parameters are among its
-        `variables`."""
+        """Returns the parameters that an optimizer updates. They belong to a module and do not
+        move with the optimizer. Returns an empty list for a module, whose parameters are among
+        its `variables`."""
         groups = model.param_groups if isinstance(model, torch.optim.Optimizer) else ()
         return [p for group in groups for p in group["params"]]
 
@@ -522,8 +533,8 @@ class TorchModels(Models):
             return x
         if not (x.requires_grad and x.is_leaf):
             return self.move(x, device)
-        # PyTorch refuses a gradient on another device than its tensor, so it is taken off for
-        # the move
+        # PyTorch refuses a gradient on a different device than its tensor, so the gradient is
+        # removed during the move
         gradient, x.grad = x.grad, None
         x.data = self.move(x.detach(), device)
         if gradient is not None:
@@ -542,8 +553,8 @@ class TorchModels(Models):
             return move(model, self.to_native(device))
 
     def copy_model(self, model: Any, device: Device) -> Any:
-        """Returns a copy of a module on a device, which shares no memory with it. Raises
-        `UnsupportedError` for an optimizer."""
+        """Returns a copy of a module on a device. The copy shares no memory with the module.
+        Raises `UnsupportedError` for an optimizer."""
         if isinstance(model, torch.nn.Module):
             with _trainable():
                 return copied(model, self.to_native(device))
@@ -552,7 +563,8 @@ class TorchModels(Models):
         )
 
     def model_parts(self, model: Any) -> Iterable[Any]:
-        """Returns all modules, parameters and buffers of a module; nothing for an optimizer."""
+        """Returns a module with all its submodules, parameters and buffers. Returns an empty
+        list for an optimizer."""
         return (
             [*model.modules(), *model.parameters(), *model.buffers()]
             if isinstance(model, Module)
@@ -560,9 +572,9 @@ class TorchModels(Models):
         )
 
     def rebind(self, model: Any, new: Mapping[int, Any]) -> None:
-        """Replaces each buffer of a model whose `id` is a key in `new` with the tensor under
-        that key. Parameters are never replaced, because they stay the same objects when PyTorch
-        moves them."""
+        """Replaces buffers of a model. `new` maps the `id` of each buffer that is replaced to
+        the new tensor. Parameters are never replaced, because they remain the same objects when
+        PyTorch moves them."""
         for module in model.modules():
             for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
                 if id(buffer) in new:
@@ -572,8 +584,8 @@ class TorchModels(Models):
         self, model: torch.nn.Module
     ) -> Iterable[tuple[str, torch.Tensor, torch.Tensor | None]]:
         """Returns the name, the tensor and the gradient of each trainable parameter of a
-        module. The gradient is None if none has been computed. Raises `UnsupportedError` for an
-        optimizer."""
+        module. The gradient is None if it has not been computed. Raises `UnsupportedError` for
+        an optimizer."""
         if not isinstance(model, torch.nn.Module):
             raise self.unsupported(
                 f"gradients of {type(model).__qualname__} objects", "pass the model"
@@ -585,27 +597,27 @@ class TorchModels(Models):
     def register_tree_node(
         self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
     ) -> None:
-        """Registers the class `cls` with PyTorch's pytrees; does nothing if it is registered already, or if this
+        """Registers the class `cls` with PyTorch's pytrees. Does nothing if the class is already registered, or if this
         version of PyTorch lacks the function. `flatten(x)` returns the children of an object and its static part
-        (everything else); `unflatten(static, children)` makes an object from these."""
+        (everything else); `unflatten(static, children)` rebuilds an object from these two parts."""
         register = private.get("torch.utils._pytree.register_pytree_node")
-        # PyTorch refuses a type that is registered already, and passes the arguments in the
-        # other order
+        # PyTorch refuses a type that is already registered, and passes the two arguments in the
+        # opposite order
         if register is not None and cls not in _NODES:
             register(cls, flatten, lambda children, static: unflatten(static, children))
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns how to walk or move a packed sequence, a learning-rate scheduler, a storage, a future, a TensorDict,
-        a cache of transformers, a graph of PyG, an exported program, or an object of a type that is registered with
-        PyTorch's pytrees; None for any other object."""
-        # before the test for tuples, because it is a named tuple
+        """Returns how `x` is walked or moved if it is a packed sequence, a learning-rate scheduler, a storage, a
+        future, a TensorDict, a cache of transformers, a graph of PyG, an exported program, or an object of a type that
+        is registered with PyTorch's pytrees. Returns None for any other object."""
+        # tested before tuples, because a packed sequence is a named tuple
         if isinstance(x, PackedSequence):
             return _packed(self)
-        # the core takes tuples apart itself, although PyTorch's pytrees list named tuples
+        # the core walks tuples itself, although named tuples are registered with PyTorch's
+        # pytrees
         if isinstance(x, tuple):
             return None
-        # the learning rates that a scheduler keeps do not move, because they work with any
-        # device
+        # the learning rates in a scheduler do not move, because they work with any device
         if isinstance(x, torch.optim.lr_scheduler.LRScheduler):
             return Way(tensors=lambda x: [(".optimizer", x.optimizer)])
         if isinstance(x, torch.UntypedStorage | torch.TypedStorage | torch.jit.Future):
@@ -616,8 +628,8 @@ class TorchModels(Models):
             collection = tensordicts.container_way(x, self)
             if collection is not None:
                 return collection
-        # by the names of modules, because importing these libraries takes long; a user's
-        # subclass counts too
+        # compares names of modules, because importing these libraries takes long; subclasses
+        # defined by users are recognized too
         modules = {base.__module__ for base in type(x).__mro__}
         # a `Way` without fields means that the attributes of the object are walked
         if _CACHES in modules:
@@ -632,7 +644,7 @@ class TorchModels(Models):
 
         def rebuild(old: Any, children: list[Any]) -> Any:
             """Returns an object like `old` with other children."""
-            # the second result of `flatten_fn` is what an object has besides its children
+            # the second result of `flatten_fn` is the static part of the object
             return node.unflatten_fn(children, node.flatten_fn(old)[1])
 
         return Way(lambda x: list(node.flatten_fn(x)[0]), rebuild)
@@ -655,8 +667,8 @@ def optimizer_state(
 
 
 def _named(state: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Yields each value in the nested dicts and lists of an optimizer's state, named by the
-    keys that lead to it, with dots between them."""
+    """Yields a name and a value for each value in the nested dicts and lists of an optimizer's
+    state. The name consists of the keys that lead to the value, joined by dots."""
     if not isinstance(state, dict | list):
         yield prefix, state
         return

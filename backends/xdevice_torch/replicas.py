@@ -1,9 +1,9 @@
-"""Joins tensors, and sums tensors of several devices: with NCCL if no two are on the same GPU,
-otherwise on the device of the first tensor.
+"""Joins tensors, and sums tensors of several devices: with NCCL if all tensors are on different
+GPUs, otherwise on the device of the first tensor.
 
-`torch.cuda.nccl` works within one process, on the current streams, and keeps its communicators.
-It bypasses autograd: no gradient is recorded, and this module itself has to increment the
-version counter of each tensor that NCCL writes.
+`torch.cuda.nccl` works within one process, on the current streams, and reuses its
+communicators. It bypasses autograd: nothing is recorded for gradients, and this module itself
+must increment the version counter of each tensor to which NCCL writes.
 """
 
 from __future__ import annotations
@@ -35,24 +35,25 @@ _NCCL = (
 """The dtypes whose tensors are summed with NCCL."""
 
 
-# PyTorch does not add these unsigned integers; sums of signed ones have the same bits
+# PyTorch cannot add these unsigned integers; the sums of signed integers have the same bits
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 def _viewed_as(dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
-    """Returns `x` with its bits read as `dtype`, which has the same size; `x` itself if that is
-    its dtype."""
-    # a lazy conjugate refuses view() even to its own dtype
+    """Returns `x` with its bits interpreted as `dtype`, a dtype of the same size, or `x` itself
+    if it already has this dtype."""
+    # view() of a lazy conjugate raises an error even for its own dtype
     return x if x.dtype is dtype else x.view(dtype)
 
 
 def is_for_nccl(tensors: list[torch.Tensor]) -> bool:
-    """Whether NCCL can sum these tensors, which have the same shape and dtype, in place. They
-    must be on different GPUs, contiguous and not empty, and have one of the dtypes in `_NCCL`.
-    No tensor may be a lazy negative, whose memory has the opposite signs."""
+    """Whether NCCL can sum these tensors, which have the same shape and dtype, in place. The
+    tensors must be on different GPUs, contiguous and not empty, and have one of the dtypes in
+    `_NCCL`. No tensor may be a lazy negative, because its memory contains the numbers with the
+    opposite sign."""
     return (
-        # the first represents all, because they differ in device and values only; these dtypes
-        # are real, so no tensor is a lazy conjugate
+        # the first tensor represents all tensors, because they differ only in device and
+        # values. These dtypes are real, so no tensor is a lazy conjugate
         tensors[0].dtype in _NCCL
         and tensors[0].numel() > 0
         and all(x.is_cuda and x.is_contiguous() and not x.is_neg() for x in tensors)
@@ -63,12 +64,12 @@ def is_for_nccl(tensors: list[torch.Tensor]) -> bool:
 
 @torch.no_grad()
 def by_nccl(tensors: list[torch.Tensor], mean: bool) -> None:
-    """Writes the sum of the tensors, or their mean if `mean` is True, into each of them. NCCL
-    must be able to sum them (`is_for_nccl`)."""
+    """Writes the sum of the tensors, or their mean if `mean` is True, to each tensor.
+    `is_for_nccl` must be true for the tensors."""
     torch.cuda.nccl.all_reduce([x.detach() for x in tensors])
     for x in tensors:
-        # so that a backward pass which needs the old values raises; an inference tensor has no
-        # counter
+        # so that a backward pass that needs the old values raises an error; an inference tensor
+        # has no version counter
         if not x.is_inference():
             torch.autograd.graph.increment_version(x)
         if mean:
@@ -76,29 +77,30 @@ def by_nccl(tensors: list[torch.Tensor], mean: bool) -> None:
 
 
 class TorchReplicas(Replicas):
-    """Tensors on several devices of this process."""
+    """The hooks for tensors on several devices of this process."""
 
     def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        """Returns the parts joined along their first axis; parts without axes are joined into a
+        """Returns the parts, joined along their first axis. Parts without axes are joined to a
         vector."""
-        # `cat` takes no 0-d tensors
+        # `cat` does not accept 0-d tensors
         return torch.cat(parts) if parts[0].dim() else torch.stack(parts)
 
     def leaf(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        """Returns a copy of `x` on a device, detached from earlier operations. A copy of floats
-        or complex numbers requires its gradient. The copy of a parameter is a parameter, frozen
-        if `x` is. Raises `NotBuiltError` for a parameter without a shape."""
+        """Returns a copy of `x` on a device, detached from earlier operations. The copy of a
+        parameter is a parameter, which is frozen if `x` is frozen. Any other copy requires a
+        gradient if its dtype is a float or complex dtype. Raises `NotBuiltError` if `x` is a
+        parameter without a shape."""
         require_shape(x)
         new: torch.Tensor = self.copy(x.detach(), device)
         # a frozen parameter stays frozen
         if isinstance(x, torch.nn.Parameter):
             return torch.nn.Parameter(new, x.requires_grad)
-        # PyTorch has gradients of floats and complex numbers only
+        # in PyTorch only floats and complex numbers have gradients
         return new.requires_grad_(new.is_floating_point() or new.is_complex())
 
     def can_write(self, x: torch.Tensor) -> bool:
-        """Whether PyTorch can write into `x`. False for an expanded tensor, whose elements
-        share memory, and for an inference tensor outside inference mode."""
+        """Whether PyTorch can write to `x`. Returns False for an expanded tensor, whose
+        elements share memory, and for an inference tensor outside inference mode."""
         steps = x.stride()
         # a stride of 0 along an axis longer than 1 means that elements share memory
         overlaps = 0 in steps and any(
@@ -113,20 +115,20 @@ class TorchReplicas(Replicas):
         return x.data_ptr(), tuple(step * x.itemsize for step in x.stride())
 
     def write(self, x: torch.Tensor, value: torch.Tensor) -> None:
-        """Writes the values of `value` into `x`, without a record for gradients."""
+        """Writes the values of `value` to `x`, without recording the write for gradients."""
         with torch.no_grad():
             x.copy_(value)
 
     @torch.no_grad()
     def total(self, tensors: Iterable[torch.Tensor], mean: bool) -> torch.Tensor:
-        """Returns the sum of tensors on one device, added in the order given, or their mean if `mean` is True, in the
-        dtype of the first tensor. 16-bit floats are added as float32, and wide unsigned integers, which PyTorch does
-        not add, as signed integers."""
+        """Returns the sum of tensors on one device, or their mean if `mean` is True, in the dtype of the first tensor.
+        The tensors are added in the given order. 16-bit floats are added as float32. Wide unsigned integers, which
+        PyTorch cannot add, are added as signed integers."""
         rest = iter(tensors)
         first = next(rest)
         dtype = _SIGNED.get(first.dtype, first.dtype)
-        # a copy, because `add_up` adds the others in place; 16-bit floats would be rounded
-        # after each addition
+        # a copy, because `add_up` adds the other tensors to it in place; it is float32 for
+        # 16-bit floats, because these would be rounded after each addition
         start = _viewed_as(dtype, first).to(
             torch.float32 if dtype in _SHORT else dtype, copy=True
         )
@@ -134,9 +136,9 @@ class TorchReplicas(Replicas):
         return _viewed_as(first.dtype, total.to(dtype))
 
     def all_reduce(self, tensors: list[torch.Tensor], mean: bool) -> list[torch.Tensor]:
-        """Returns the sum of tensors on several devices, or their mean if `mean` is True, once
-        on the device of each tensor. The result is written into each tensor that can be written
-        into."""
+        """Returns a list with the sum of tensors on several devices, or their mean if `mean` is
+        True, once on the device of each tensor. The result is written to each tensor that can
+        be written."""
         if not is_for_nccl(tensors):
             return super().all_reduce(tensors, mean)
         by_nccl(tensors, mean)

@@ -1,9 +1,10 @@
-"""Copies tensors between the host and GPUs: large ones through the ring (buffers of page-locked
-memory that xdevice keeps for this, `xdevice.cuda_driver.ring`), and some in the background.
+"""Copies tensors between the host and GPUs: large tensors through the ring (buffers of
+page-locked memory that xdevice reserves for this purpose, see `xdevice.cuda_driver.ring`), and
+some tensors in the background.
 
-Nothing may go through the ring while a CUDA graph is recorded, because each replay would copy
-whatever is in the ring at that time. Memory that is page-locked already is copied faster
-without the ring.
+Nothing may be copied through the ring while a CUDA graph is recorded, because each replay would
+copy the data that are in the ring at that time. Memory that is already page-locked is copied
+faster without the ring.
 """
 
 from __future__ import annotations
@@ -32,29 +33,30 @@ _dispatch_modes = private.get(
 _make_wrapper = private["torch.Tensor._make_wrapper_subclass"]
 _OwnFunctions = private["torch._C.DisableTorchFunctionSubclass"]
 """A block in which PyTorch does not call the `__torch_function__` of tensor subclasses."""
-# without these names no tensor can wait for its values, so no copy to the host goes on in the
+# without these names a tensor cannot wait for its values, so no copy to the host runs in the
 # background
 _can_arrive = private.has("torch.Tensor._make_wrapper_subclass") and (
     private.has("torch._C.DisableTorchFunctionSubclass")
 )
 TO_GPU: Final = 24 << 20
 """The size in bytes from which a copy to a GPU through the ring (of page-locked buffers) is
-faster than PyTorch's own."""
+faster than PyTorch's own copy."""
 TO_HOST: Final = 32 << 20
 """The size in bytes from which a copy to the host through the ring (of page-locked buffers) is
-faster than PyTorch's own. For smaller tensors, malloc returns host memory that was touched
+faster than PyTorch's own copy. For smaller tensors, malloc returns host memory that was used
 before."""
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
-"""The types of tensors that may go through the ring: a subclass may have more than its
-memory."""
+"""The types of tensors that may be copied through the ring. A subclass may consist of more than
+its memory."""
 
 
 def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
-    """Returns a copy of `x` on another device, made through the ring, from the host to a GPU or
-    back. Gradients flow through the copy. Returns None if the caller has to let PyTorch copy
-    `x`."""
-    # the quick tests come first, because every move of a tensor calls this. `_is_plain` repeats
-    # two of them for `started`; the size is that for a copy to a GPU, the smaller of the two
+    """Copies `x` through the ring, from the host to a GPU or from a GPU to the host, and
+    returns the copy. Gradients flow through the copy. Returns None if PyTorch must copy `x`
+    instead."""
+    # the quick tests come first, because every move of a tensor calls this function.
+    # `_is_plain` repeats two of these tests for `started`. `TO_GPU` is the smaller of the two
+    # sizes
     if (
         torch.compiler.is_compiling()
         or type(x) not in _PLAIN
@@ -70,8 +72,8 @@ def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    """Whether the values of `x` are exactly what is in its memory (no lazy conjugate, no
-    wrapper), and nothing traces, maps or watches operations on it."""
+    """Whether the memory of `x` contains exactly its values (so `x` is no lazy conjugate and no
+    wrapper), and nothing traces, maps or watches operations on `x`."""
     return (
         not torch.compiler.is_compiling()
         and type(x) in _PLAIN
@@ -84,20 +86,20 @@ def _is_plain(x: torch.Tensor) -> bool:
 
 
 def has_modes() -> bool:
-    """Whether a dispatch mode, such as FakeTensorMode, is active in this thread: the tensors of
-    a mode may have no memory. True if this version of PyTorch cannot tell."""
+    """Whether a dispatch mode, such as FakeTensorMode, is active in this thread. Under such a
+    mode, tensors may have no memory. Returns True if this version of PyTorch cannot tell."""
     return bool(_dispatch_modes())
 
 
 def _is_staged(x: torch.Tensor, native: torch.device) -> bool:
-    """Whether a large tensor (of at least `TO_GPU` bytes) is copied to the device `native`
-    through the ring."""
-    # without CUDA the ring need not be imported
+    """Whether `x`, a large tensor (of at least `TO_GPU` bytes), is copied to the device
+    `native` through the ring."""
+    # without CUDA there is no need to import the ring
     if not x.is_cuda and native.type != "cuda":
         return False
     from xdevice.cuda_driver import ring
 
-    # between two GPUs PyTorch copies by itself, without the host
+    # PyTorch copies between two GPUs by itself, without the host
     if x.is_cuda and native.type == "cpu":
         return (
             x.numel() * x.element_size() >= TO_HOST
@@ -116,13 +118,13 @@ def _is_recorded(gpu: torch.device) -> bool:
 
 
 class _Move(torch.autograd.Function):
-    """A copy through the ring through which gradients flow: the backward pass copies the
-    gradient back."""
+    """A copy through the ring that autograd records: the backward pass copies the gradient
+    back."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, native: torch.device) -> torch.Tensor:
-        """Returns a copy of `x` on the device `native`, made by PyTorch if the ring refuses the
-        copy."""
+        """Returns a copy of `x` on the device `native`. PyTorch makes the copy if the ring
+        refuses it."""
         ctx.back = x.device
         through = _through_ring(x.detach(), native)
         return x.detach().to(native) if through is None else through
@@ -137,10 +139,11 @@ class _Move(torch.autograd.Function):
 
 
 def _through_ring(source: torch.Tensor, native: torch.device) -> torch.Tensor | None:
-    """Returns a copy of `source`, a tensor without a gradient, on the device `native`, made
-    through the ring; None if the ring refuses."""
-    copy = torch.empty_like(source, device=native)  # dense, with the strides that `to` gives
-    # the ring copies one block of bytes, so the source must be laid out as the copy
+    """Copies `source`, a tensor without a gradient, to the device `native` through the ring,
+    and returns the copy. Returns None if the ring refuses."""
+    # dense, with the same strides as the result of `to`
+    copy = torch.empty_like(source, device=native)
+    # the ring copies one block of bytes, so the source must have the same strides as the copy
     if source.stride() != copy.stride():
         source = torch.empty_like(source).copy_(source)
     is_done = (
@@ -150,9 +153,9 @@ def _through_ring(source: torch.Tensor, native: torch.device) -> torch.Tensor | 
 
 
 def _to_host(source: torch.Tensor, target: torch.Tensor) -> bool:
-    """Copies the memory of `source`, a tensor on a GPU, into `target`, a tensor on the host,
-    after the earlier work of the GPU's current stream. Returns whether the ring has made the
-    copy."""
+    """Copies the memory of `source`, a tensor on a GPU, to `target`, a tensor on the host,
+    after the work that is already queued on the GPU's current stream. Returns whether the ring
+    has made the copy."""
     from xdevice.cuda_driver import ring
 
     stream = torch.cuda.current_stream(source.device).cuda_stream
@@ -162,9 +165,9 @@ def _to_host(source: torch.Tensor, target: torch.Tensor) -> bool:
 
 
 def _to_gpu(owner: Any, address: int, target: torch.Tensor) -> bool:
-    """Fills `target`, a tensor on a GPU, with the bytes from `address` on the host, on the
-    GPU's current stream. `owner`, a tensor or an array, keeps the bytes alive. Returns whether
-    the ring has made the copy."""
+    """Copies bytes from the host to `target`, a tensor on a GPU, on the GPU's current stream.
+    `address` is the address of the first byte, and `owner`, a tensor or an array, keeps the
+    bytes alive. Returns whether the ring has made the copy."""
     from xdevice.cuda_driver import ring
 
     stream = torch.cuda.current_stream(target.device).cuda_stream
@@ -173,8 +176,8 @@ def _to_gpu(owner: Any, address: int, target: torch.Tensor) -> bool:
 
 def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | None:
     """Returns a tensor on a GPU with the values of a NumPy array, copied through the ring.
-    Returns None if the array is small, not C-contiguous, or not bound for a CUDA GPU, or if the
-    ring cannot be used: the caller copies it then."""
+    Returns None if the array is small or not C-contiguous, if `native` is not a CUDA GPU, or if
+    the ring cannot be used; then the caller must copy the array."""
     if native.type != "cuda" or values.nbytes < TO_GPU or not values.flags.c_contiguous:
         return None
     from xdevice.cuda_driver import ring
@@ -186,32 +189,32 @@ def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | 
 
 
 def of_modules(model: torch.nn.Module, native: torch.device) -> AbstractContextManager[Any]:
-    """Returns a context manager for the call `model.to(native)`, in which large tensors go
-    through the ring. It does nothing unless a CUDA device takes part, because the mode costs
-    time: PyTorch calls it for each attribute of each tensor."""
+    """Returns a context manager for the call `model.to(native)`, in which large tensors are
+    copied through the ring. It does nothing unless a CUDA device is involved, because the mode
+    costs time: PyTorch calls the mode for each attribute of each tensor."""
     variables = (*model.parameters(), *model.buffers())
     is_for_cuda = native.type == "cuda" or any(x.is_cuda for x in variables)
     return _OfModules() if is_for_cuda else nullcontext()
 
 
 class _OfModules(TorchFunctionMode):
-    """A function mode for the block around `Module.to`: large tensors that the module moves go
-    through the ring."""
+    """A function mode for the block around `Module.to`: large tensors that the module moves are
+    copied through the ring."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Calls `func`, or copies a large tensor through the ring if `func` moves it."""
         through = None
-        # only `x.to(device, None, False)`, as `Module.to` calls it; with a dtype or a memory
-        # format PyTorch has more to do
+        # handles only `x.to(device, None, False)`, which is how `Module.to` calls it; with a
+        # dtype or a memory format PyTorch must do more
         if (
             func is torch.Tensor.to
             and not kwargs
             and isinstance(args[1], torch.device)
             and not any(args[2:])
         ):
-            # the tensor and the device
+            # the two arguments are the tensor and the device
             through = moved(*args[:2])
         return func(*args, **(kwargs or {})) if through is None else through
 
@@ -219,8 +222,8 @@ class _OfModules(TorchFunctionMode):
 # many tensors
 
 _SMALL: Final = 1 << 20
-"""The size in bytes up to which tensors are sent with one wait for all, which was measured to
-be faster."""
+"""The size in bytes up to which tensors are sent with a single wait for all of them, because
+this was faster in measurements."""
 
 
 def sent(
@@ -228,21 +231,23 @@ def sent(
     gpu: torch.device,
     move: Callable[[torch.Tensor], torch.Tensor],
 ) -> list[torch.Tensor]:
-    """Copies tensors to a CUDA device with one wait for all, and returns the copies.
-    `x.to(gpu)` would wait for each: sending 100 tensors of 16 bytes to an H200 took 1.39 ms
-    with 100 waits, and 0.89 ms with one.
+    """Copies tensors to a CUDA device with a single wait for all of them, and returns the
+    copies. `x.to(gpu)` would wait for each tensor: sending 100 tensors of 16 bytes to an H200
+    took 1.39 ms with 100 waits, and 0.89 ms with one wait.
 
-    Tensors that are large, not dense or not on the host are moved by `move`. When this returns,
-    all tensors have been read, so the caller may overwrite page-locked tensors."""
+    `move` is called for tensors that are large, not dense or not on the host. When this
+    function returns, all tensors have been read, so the caller may overwrite page-locked
+    tensors."""
     *first, last = tensors
     try:
         copies = [x.cuda(gpu, non_blocking=True) if _is_small(x) else move(x) for x in first]
         if _is_small(last):
-            # the last copy waits for all copies, in half the time of stream.synchronize()
+            # the last copy waits for all copies, which takes half as long as
+            # stream.synchronize()
             return [*copies, last.cuda(gpu)]
         copies.append(move(last))
     except BaseException:
-        # the caller may write into the tensors that are still being read
+        # waits because the caller may write to tensors that are still being read
         torch.cuda.current_stream(gpu).synchronize()
         raise
     torch.cuda.current_stream(gpu).synchronize()
@@ -250,8 +255,8 @@ def sent(
 
 
 def _is_small(x: torch.Tensor) -> bool:
-    """Whether a tensor is on the host, dense, and small enough to be sent with one wait for
-    all."""
+    """Whether a tensor is on the host, dense, and small enough to be sent with a single wait
+    for many tensors."""
     return x.is_cpu and x.layout is torch.strided and x.nbytes <= _SMALL
 
 
@@ -260,15 +265,16 @@ def _is_small(x: torch.Tensor) -> bool:
 
 def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
     """Starts to copy `x` to another device, and returns the copy, whose values may arrive
-    later. Later work on a GPU is ordered after the copy; a copy on the host waits for its
-    values before anybody reads them. Returns None if `x` cannot be copied in the background:
-    the caller has to copy it, and wait."""
+    later. On a GPU, later work is ordered after the copy. A copy on the host waits for its
+    values before it is read. Returns None if `x` cannot be copied in the background; then the
+    caller must copy `x` and wait."""
     if not (_can_arrive and _is_plain(x)):
         return None
-    # from memory that is not page-locked, CUDA copies while the host waits
+    # while CUDA copies from memory that is not page-locked, the host waits
     if x.is_cpu and native.type == "cuda":
         return x.to(native, non_blocking=True) if x.is_pinned() else None
-    # an `Arriving` records no gradients, and a graph that is recorded cannot be waited for
+    # an `Arriving` records nothing for gradients, and it is impossible to wait for a graph that
+    # is being recorded
     if (
         not x.is_cuda
         or native.type != "cpu"
@@ -283,9 +289,9 @@ def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 
 
 def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
-    """Returns an `Arriving` in place of `values`, a tensor that is still being filled. The
-    `Arriving` has the same shape, strides, dtype and device, and calls `wait` before anybody
-    reads it. `wait` must not return before `values` is complete."""
+    """Returns an `Arriving` that replaces `values`, a tensor that is still being filled. The
+    `Arriving` has the same shape, strides, dtype and device, and calls `wait` before it is
+    read. `wait` must not return before `values` is complete."""
     wrapper: torch.Tensor = _make_wrapper(
         _arriving_type(),
         values.shape,
@@ -298,9 +304,9 @@ def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
 
 
 def arrive(x: torch.Tensor) -> torch.Tensor:
-    """Returns `x` as an ordinary tensor. If it is an `Arriving`, waits until its values have
-    arrived, and turns `x` itself into an ordinary tensor if PyTorch allows that."""
-    # under the lock, so that a second thread finds either an `Arriving` or the finished tensor
+    """Returns `x` as an ordinary tensor. If `x` is an `Arriving`, waits until its values have
+    arrived, and makes `x` itself an ordinary tensor if PyTorch allows this."""
+    # holds the lock, so that another thread finds either an `Arriving` or the finished tensor
     with _arrival:
         if type(x) is not Arriving:
             return x
@@ -308,26 +314,26 @@ def arrive(x: torch.Tensor) -> torch.Tensor:
         values, wait = vars(x)[_COMING]
         wait()
         try:
-            # `x` becomes the tensor with the values, and everyone who holds `x` has them
+            # `x` becomes the tensor with the values, wherever the program refers to `x`
             torch.utils.swap_tensors(x, values)
-        except RuntimeError:  # raised if somebody has a weak reference to it
+        except RuntimeError:  # raised if there is a weak reference to `x`
             return values
         return x
 
 
 _COMING: Final = "xdevice_coming"
-"""The attribute of an `Arriving` with the tensor that is being filled, and the function that
-waits for its values."""
+"""The attribute of an `Arriving` that contains the tensor that is being filled, and the
+function that waits for its values."""
 _arrival: Final = threading.RLock()
 
 
 class Arriving(torch.Tensor):
-    """A tensor on the host whose values are still being copied. `arriving` makes it. Each
-    operation on it waits for the values first; only the attributes in `_ABOUT`, such as its
-    shape, can be read at once.
+    """A tensor on the host whose values are still being copied. `arriving` creates it. Each
+    operation on the tensor first waits for the values. Only the attributes in `_ABOUT`, such as
+    the shape, can be read at once.
 
-    The tensor has no memory of its own, so C++ code that does not know this class fails instead
-    of reading too early.
+    The tensor has no memory of its own, so C++ code that bypasses this class fails instead of
+    reading too early.
     """
 
     @classmethod
@@ -337,7 +343,7 @@ class Arriving(torch.Tensor):
         """Waits for the values before `func` reads them, unless `func` reads an attribute in
         `_ABOUT`."""
         if func in _ABOUT:
-            # otherwise `func` would call this method again, without end
+            # otherwise `func` would call this method again and again
             with _OwnFunctions():
                 return func(*args, **(kwargs or {}))
         args, kwargs = replaced(Arriving, arrive, (args, kwargs or {}))
@@ -347,8 +353,8 @@ class Arriving(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Waits for the values in functions that bypass `__torch_function__`: `torch.tensor`,
-        `torch.as_tensor`."""
+        """Waits for the values in functions that bypass `__torch_function__`, such as
+        `torch.tensor` and `torch.as_tensor`."""
         args, kwargs = replaced(Arriving, arrive, (args, kwargs or {}))
         return func(*args, **kwargs)
 
@@ -356,8 +362,8 @@ class Arriving(torch.Tensor):
 @cache
 def _arriving_type() -> type[Arriving]:
     """Returns the class `Arriving`, marked so that torch.compile does not compile its
-    `__torch_function__`. It is marked at the first use, because marking imports torch._dynamo,
-    which takes as long as importing PyTorch."""
+    `__torch_function__`. The class is marked only at its first use, because marking imports
+    torch._dynamo, which takes as long as importing PyTorch."""
     untouched = torch.compiler.disable(Arriving.__torch_function__.__func__)  # type: ignore[attr-defined]
     Arriving.__torch_function__ = classmethod(untouched)  # type: ignore[assignment]
     return Arriving
@@ -367,5 +373,5 @@ _ABOUT: Final = frozenset(
     getattr(torch.Tensor, name).__get__
     for name in ("device", "dtype", "shape", "layout", "requires_grad", "is_meta")
 )
-"""The getters of the attributes of a tensor that can be read without waiting for the tensor's
+"""The getters of those attributes of a tensor that can be read without waiting for the
 values."""

@@ -1,5 +1,5 @@
-"""Streams and events on GPUs, made by `torch.cuda` or `torch.xpu`, which have the same
-functions for them."""
+"""Streams and events on GPUs, from `torch.cuda` or `torch.xpu`, which both have the same
+functions for streams and events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class TorchStreams(Streams):
-    """Streams and events of CUDA and XPU. A stream or event is PyTorch's own object."""
+    """The hooks for streams and events of CUDA and XPU. A stream or event is PyTorch's own
+    object."""
 
     _gpu: str
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
@@ -35,22 +36,23 @@ class TorchStreams(Streams):
 
     def stream_scope(self, stream: Any) -> AbstractContextManager[Any]:
         """Returns a context manager in which this thread's work goes to a stream."""
-        # no check is needed: without streams, `new_stream` has raised before
+        # no check is needed, because without streams `new_stream` has already raised an error
         scope: AbstractContextManager[Any] = getattr(torch, self._gpu).stream(stream)
         return scope
 
     def stream_wait(self, stream: Any, event: Any) -> None:
-        """Makes later work of a stream wait for an event. The host does not wait."""
+        """Makes later work on a stream wait for an event. The host does not wait."""
         stream.wait_event(event)
 
     def new_event(self, device: Device) -> Any:
-        """Returns a new event, which can measure times. Raises `UnsupportedError` for a device
-        without events."""
+        """Returns a new event with which times can be measured. Raises `UnsupportedError` for a
+        device without events."""
         # the event belongs to the device of the stream on which it is first recorded
         return self._streams(device, "events").Event(enable_timing=True)
 
     def record(self, event: Any, stream: Any) -> None:
-        """Records an event in a stream: it happens when the stream's work so far is done."""
+        """Records an event in a stream: the event happens when the stream has finished the work
+        queued so far."""
         event.record(stream)
 
     def wait_event(self, event: Any) -> None:
@@ -58,21 +60,22 @@ class TorchStreams(Streams):
         event.synchronize()
 
     def elapsed(self, start: Any, end: Any) -> float:
-        """Returns the seconds from `start` to `end`, two events that have happened."""
+        """Returns the number of seconds between `start` and `end`, two events that have
+        happened."""
         return float(start.elapsed_time(end)) / 1000  # PyTorch returns milliseconds
 
     def keep_for(self, x: torch.Tensor, stream: Any) -> None:
-        """Keeps the memory of `x` until a stream has finished the work that it has been given
-        so far. Does nothing for a tensor that is not on a GPU with streams."""
+        """Prevents the memory of `x` from being reused until a stream has finished the work
+        queued so far. Does nothing if `x` is not on a GPU with streams."""
         # `record_stream` tells PyTorch's allocator not to reuse the memory before the stream's
         # work is done
         if x.device.type == self._gpu in accelerators.STREAMS:
             x.record_stream(stream)
 
     def _streams(self, device: Device, what: str) -> Any:
-        """Returns `torch.cuda` or `torch.xpu`, whichever has the streams and events of this
-        device. Raises `UnsupportedError` for a device without them, with `what` ("streams" or
-        "events") in its message."""
+        """Returns the module with the streams and events of this device: `torch.cuda` or
+        `torch.xpu`. Raises `UnsupportedError` for a device without streams and events; `what`
+        ("streams" or "events") is used in the message."""
         if device.kind == "gpu" and self._gpu in accelerators.STREAMS:
             return getattr(torch, self._gpu)
         where = "Apple MPS" if self._gpu == "mps" and device.kind == "gpu" else str(device)

@@ -1,18 +1,18 @@
-"""Moves and rebuilds TensorDicts and tensorclasses of PyTorch's library tensordict, if the
-program has imported it. The library calls both tensor collections, and this module calls them
-collections.
+"""Moves and rebuilds the TensorDicts and tensorclasses of PyTorch's library tensordict, if the
+program has imported this library. The library calls both types tensor collections; this module
+calls them collections.
 
 Rules for this module:
-- A rebuilt collection keeps its batch size, names, device and non-tensor entries, which a dict
-  would lose. If its new tensors have another length or another device, its batch size or device
-  changes with them.
-- A locked collection stays locked. `clone` returns an unlocked one, and both `clone` and `to`
-  unlock the collections inside, so they are locked again.
-- A collection can hold only tensors of PyTorch. Rebuilt with other arrays it becomes a dict,
-  like the result of a TensorDict's `numpy()`.
+- A rebuilt collection has the same batch size, names, device and non-tensor entries as the
+  original; a dict would lose these. If the new tensors have a different length or device, the
+  batch size or device changes accordingly.
+- A locked collection stays locked. `clone` returns an unlocked collection, and both `clone` and
+  `to` unlock the inner collections, so all of these are locked again.
+- A collection can contain only PyTorch tensors. If it is rebuilt with other arrays, the result
+  is a dict, like the result of a TensorDict's `numpy()`.
 - A collection does not move tensors inside a non-tensor entry, such as a dict. If there are
-  any, the move is refused.
-- A lazily stacked collection makes new tensors whenever it is read, so its tensors cannot be
+  such tensors, the move is refused.
+- A lazily stacked collection creates new tensors whenever it is read, so its tensors cannot be
   replaced.
 """
 
@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 
 
 def container_way(x: Any, backend: Primitives) -> Way | None:
-    """Returns how to walk, rebuild, move and copy `x` if it is a collection of the library tensordict; None for any
-    other object."""
+    """Returns how `x` is walked, rebuilt, moved and copied if it is a collection of the library tensordict. Returns
+    None for any other object."""
     library = sys.modules.get("tensordict")
-    # an old release, or a module of the same name, has no `is_non_tensor`
+    # an old release of the library, or an unrelated module of the same name, has no
+    # `is_non_tensor`
     if (
         library is None
         or not hasattr(library, "is_non_tensor")
@@ -54,8 +55,8 @@ def container_way(x: Any, backend: Primitives) -> Way | None:
         return _locked_as(x, x.to(native))
 
     def copy(x: Any, device: Device) -> Any:
-        """Returns a copy of the collection `x` on a device. Raises `ContainerError` in the same
-        case as `move`."""
+        """Returns a copy of the collection `x` on a device. Raises the same `ContainerError` as
+        `move`."""
         native = backend.to_native(device)
         _refuse_left_behind(library, x, native)
         return _locked_as(x, x.clone().to(native))
@@ -71,9 +72,10 @@ def container_way(x: Any, backend: Primitives) -> Way | None:
 
 
 def _entries(x: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the path and the value of each object directly in a collection, a dict, a list or
-    a tuple; nothing for any other object."""
-    # a lazily stacked collection keeps its parts as `tensordicts`; its `items` would stack them
+    """Yields the path and the value of each object that is directly in a collection, a dict, a
+    list or a tuple. Yields nothing for any other object."""
+    # the attribute `tensordicts` of a lazily stacked collection contains its parts; its `items`
+    # would stack them
     content = x.tensordicts if hasattr(x, "tensordicts") else x
     if isinstance(content, list | tuple):
         yield from ((f"[{i}]", value) for i, value in enumerate(content))
@@ -82,8 +84,8 @@ def _entries(x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _leaves(library: ModuleType, x: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the path and the tensor of each tensor that moves with the collection `x`; nothing for a non-tensor
-    entry. `name` is the path to `x`, and `library` the module tensordict."""
+    """Yields the path and the tensor of each tensor that moves with the collection `x`. Yields nothing if `x` is a
+    non-tensor entry. `name` is the path to `x`, and `library` is the module tensordict."""
     for path, inner in () if library.is_non_tensor(x) else _entries(x):
         if isinstance(inner, torch.Tensor):
             yield name + path, inner
@@ -95,9 +97,9 @@ def _hidden(
     library: ModuleType, x: Any, name: str = "", is_inside: bool = False
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the path and the tensor of each tensor inside a non-tensor entry of the collection `x`, such as a dict.
-    `name` is the path to `x`, `is_inside` says whether `x` itself is inside such an entry, and `library` is the module
+    `name` is the path to `x`, `is_inside` tells whether `x` itself is inside such an entry, and `library` is the module
     tensordict."""
-    # a non-tensor entry is wrapped in an object, which has the entry as `data`
+    # a non-tensor entry is wrapped in an object whose attribute `data` is the entry
     if not is_inside and library.is_non_tensor(x):
         x, is_inside = x.data, True
     for path, inner in [("", x)] if isinstance(x, torch.Tensor) else _entries(x):
@@ -108,8 +110,9 @@ def _hidden(
 
 
 def _refuse_left_behind(library: ModuleType, x: Any, native: torch.device) -> None:
-    """Raises `ContainerError` if a tensor in a non-tensor entry of a collection is not on the
-    device to which the collection is to move: the library would not move it."""
+    """Raises `ContainerError` if a tensor in a non-tensor entry of a collection is not on
+    `native`, the device to which the collection is moved, because the library would not move
+    this tensor."""
     left = next((path for path, leaf in _hidden(library, x) if leaf.device != native), None)
     if left is not None:
         raise ContainerError(
@@ -131,21 +134,21 @@ def _items(x: Any) -> dict[str, Any]:
 
 
 def _rebuilt(library: ModuleType, old: Any, inside: dict[str, Any]) -> Any:
-    """Returns a collection like `old` with the entries `inside`; a dict if not all entries are PyTorch tensors or
+    """Returns a collection like `old` with the entries `inside`, or a dict if not all entries are PyTorch tensors or
     collections. `library` is the module tensordict."""
     if not all(
         isinstance(x, torch.Tensor) or library.is_tensor_collection(x) for x in inside.values()
     ):
         return {key: x.data if library.is_non_tensor(x) else x for key, x in inside.items()}
     tensors = [x for x in inside.values() if not library.is_non_tensor(x)]
-    # a part of a batch, or several joined, has another length along the first axis, and the
-    # same other axes
+    # a part of a batch, or several batches joined, differs only in the length of the first axis
     size = (
         [*tensors[0].shape[:1], *old.batch_size[1:]]
         if tensors and old.batch_size
         else old.batch_size
     )
-    # a collection without a device may hold tensors of several, and stays without one
+    # a collection without a device may contain tensors on several devices, so the new one has
+    # no device either
     device = tensors[0].device if tensors and old.device is not None else old.device
     new = old.empty(batch_size=size, device=device)
     for key, x in inside.items():
@@ -157,9 +160,9 @@ def _rebuilt(library: ModuleType, old: Any, inside: dict[str, Any]) -> Any:
 
 
 def _locked_as(old: Any, new: Any) -> Any:
-    """Locks `new` if `old` is locked; otherwise locks each collection inside `new` whose
-    counterpart in `old` is locked. Both have the same structure. Returns `new`."""
-    # a lock also locks all collections inside
+    """Locks `new` if `old` is locked. Otherwise locks each inner collection of `new` whose
+    counterpart in `old` is locked. `old` and `new` have the same structure. Returns `new`."""
+    # locking a collection also locks all its inner collections
     if old.is_locked:
         return new.lock_()
     for before, after in zip(_collections(old), _collections(new), strict=True):
@@ -168,9 +171,9 @@ def _locked_as(old: Any, new: Any) -> Any:
 
 
 def _collections(x: Any) -> list[Any]:
-    """Returns the tensor collections directly inside a tensor collection: the stored objects,
-    no copies."""
+    """Returns the tensor collections that are directly inside a tensor collection: the stored
+    objects themselves, not copies."""
     if hasattr(x, "tensordicts"):
         return list(x.tensordicts)
-    # sorted by key, because a copy may have its entries in another order
+    # sorted by key, because the entries of a copy may be in a different order
     return [inner for _, inner in sorted(x.items()) if hasattr(inner, "is_locked")]

@@ -1,5 +1,5 @@
-"""Tensors in the lists, tuples and dicts that PyTorch's operations take and return, and that
-optimizers keep."""
+"""Functions for tensors in nested lists, tuples and dicts, which PyTorch's operations accept
+and return, and which optimizers store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def leaves(tree: Any) -> Iterator[Any]:
     """Yields the objects in nested lists, tuples and dicts that are not lists, tuples or dicts
-    themselves; only `tree` if it is not a list, tuple or dict."""
+    themselves. If `tree` is not a list, tuple or dict, yields only `tree`."""
     if isinstance(tree, dict):
         tree = tree.values()
     elif not isinstance(tree, list | tuple):
@@ -23,17 +23,17 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 
 def replaced(kind: type, function: Callable[[Any], Any], tree: Any) -> Any:
-    """Returns a copy of nested lists, tuples and dicts, with `function` applied to each object
-    of type `kind` in them. All other objects stay the same."""
+    """Returns a copy of nested lists, tuples and dicts in which each object `x` of the type
+    `kind` is replaced by `function(x)`. All other objects stay the same."""
     if isinstance(tree, kind):
         return function(tree)
     if isinstance(tree, tuple):
         parts = [replaced(kind, function, item) for item in tree]
-        # a named tuple takes its fields one by one, and `_make` takes a list
+        # the constructor of a named tuple expects its fields one by one; `_make` accepts a list
         return tree._make(parts) if hasattr(tree, "_make") else type(tree)(parts)
     if not isinstance(tree, dict | list):
         return tree
-    # a copy keeps what a subclass has besides its items, such as the default of a defaultdict
+    # a copy also has the attributes of a subclass, such as the default of a defaultdict
     new = copy.copy(tree)
     for key, item in tree.items() if isinstance(tree, dict) else enumerate(tree):
         new[key] = replaced(kind, function, item)

@@ -1,4 +1,4 @@
-"""PyTorch's engines for several processes, and its own process group."""
+"""PyTorch's engines for several processes, and PyTorch's own process group."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ class TorchProcesses(Processes):
     _gpu: str
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
     _gpus: int
-    """How many such devices there are."""
+    """The number of such devices."""
 
     def engines(self) -> Sequence[str]:
-        """Returns the names of the engines that this process could start, the best first."""
-        # torch.distributed takes 50 ms to import, and few programs need it
+        """Returns the names of the engines that this process can start, with the best first."""
+        # imported here, because importing torch.distributed takes 50 ms, and few programs need
+        # it
         from . import processes
 
-        # NCCL cannot use the memory of virtual GPUs, which is the host's
+        # NCCL cannot use virtual GPUs, whose memory is the host's
         return processes.engine_names(
             self._gpu == "cuda" and self._gpus > 0 and not self.virtual
         )
@@ -39,13 +40,13 @@ class TorchProcesses(Processes):
         return processes.TorchEngine(name, group, self.to_native(group.device))
 
     def start_native_group(self, group: Group) -> NativeGroup:
-        """Makes PyTorch's default process group from the processes of `group`, and returns the
-        functions that end it. Raises `UnsupportedError` if this build of PyTorch has no engine,
-        and `LaunchError` if the program has made a default group with other ranks, or not on
-        every rank."""
+        """Creates PyTorch's default process group from the processes of `group`, and returns
+        the functions that end it. Raises `UnsupportedError` if this build of PyTorch has no
+        engine, and `LaunchError` if the program has already created a default group with other
+        ranks, or not on every rank."""
         from . import native_group
 
-        # a build of PyTorch without distributed has no process groups
+        # a build of PyTorch without torch.distributed has no process groups
         if not self.engines():
             raise self.unsupported(
                 f"a process group, because {self.why_no_engine()}",

@@ -1,5 +1,5 @@
-"""Training steps of PyTorch: when a gradient is stored, how often a tensor was written, and the
-hyperparameters of an optimizer."""
+"""The facts about a PyTorch training step: when a gradient is stored, how often a tensor was
+written, and the hyperparameters of an optimizer."""
 
 from __future__ import annotations
 
@@ -15,43 +15,45 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _version: Final = private.get("torch.Tensor._version")
-"""The counter of writes into a tensor; None if this version of PyTorch lacks it."""
-# the hook runs when the gradient has been added to `parameter.grad`, and not before
+"""The attribute that counts how often a tensor was written; None if this version of PyTorch
+lacks it."""
+# this hook runs only after the gradient has been added to `parameter.grad`
 _watch: Final = GradientWatch(
     lambda parameter, report: parameter.register_post_accumulate_grad_hook(lambda _: report())
 )
 
 
 class TorchSteps(Steps):
-    """Notices what happens in a training step of PyTorch."""
+    """Reports gradients and writes during a PyTorch training step."""
 
     def watch_gradients(
         self, variables: list[torch.Tensor], ready: Callable[[int, Any], None]
     ) -> Callable[[], None]:
-        """Calls `ready(i, gradient)` in each backward pass once the gradient of `variables[i]`
-        is stored. Returns the function that ends this."""
+        """From now on, in each backward pass, calls `ready(i, gradient)` when the gradient of
+        `variables[i]` has been stored. Returns a function that stops these calls."""
         return _watch.watch(variables, ready)
 
     def times_written(self, x: torch.Tensor) -> int | None:
-        """Returns how often a tensor has been written in place since it was made; None if
-        PyTorch does not count."""
-        # a tensor made in inference mode has no counter, and reading it raises
+        """Returns how often a tensor has been written in place since it was created, or None if
+        PyTorch does not count writes."""
+        # a tensor that was created in inference mode has no counter, and reading the counter
+        # raises an error
         count: int | None = (
             _version.__get__(x) if _version is not None and not x.is_inference() else None
         )
         return count
 
     def hyperparameters(self, optimizer: Any) -> str:
-        """Returns the settings of each parameter group of an optimizer as one text; "" for a
-        model."""
+        """Returns one string with the settings of all parameter groups of an optimizer, or ""
+        for a model."""
         if not isinstance(optimizer, torch.optim.Optimizer):
             return ""
         return str(
             [
                 {
                     name: _number(value)
-                    # sorted, because ranks compare this text, and the order of a dict depends
-                    # on how it was made
+                    # sorted, because the ranks compare this string, and the order of a dict
+                    # depends on how it was filled
                     for name, value in sorted(group.items())
                     if name != "params"
                 }
@@ -61,6 +63,6 @@ class TorchSteps(Steps):
 
 
 def _number(value: Any) -> Any:
-    """Returns a setting of an optimizer as Python's own number, or as it is."""
-    # a learning rate may be a tensor, whose text would differ between devices
+    """Returns a setting of an optimizer. A tensor is converted to a Python number."""
+    # a learning rate may be a tensor, whose string would differ between devices
     return value.tolist() if isinstance(value, torch.Tensor) else value

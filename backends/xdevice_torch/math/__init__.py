@@ -19,14 +19,14 @@ class TorchArithmetic(Arithmetic):
     """The capability `Arithmetic` on PyTorch; its methods are documented in
     `xdevice.math.contract.arithmetic`."""
 
-    # None if this PyTorch does not show the class of its scopes: then nothing is set aside, and
-    # calls are slower
+    # None if this version of PyTorch does not reveal the class of its scopes; then no scope is
+    # set aside, and calls are slower
     scopes = (
         None if not SCOPES else Scopes(count_function_modes, set_scopes_aside, put_scopes_back)
     )
 
-    # both modules are imported at their first use: a program that only moves tensors does not
-    # need them
+    # both modules are imported only at their first use, because a program that only moves
+    # tensors does not need them
     def namespace(self) -> ModuleType:
         """Returns the module with the kernels for `xdevice.array_namespace`."""
         from . import arithmetic

@@ -10,7 +10,7 @@ import torch
 from xdevice.base.dtypes import dtype_name
 from xdevice.math.contract.arithmetic import HOST
 
-# PyTorch's own functions that are kernels as they are
+# PyTorch's own functions that can be used as kernels without a change
 from torch import (  # isort: skip  # noqa: F401
     abs, acos, acosh, add, all, amax as max, amin as min, any, argmax, argmin, asin, asinh, atan, atan2, atanh,
     bitwise_and, bitwise_left_shift, bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, concat, copysign,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Tensor = torch.Tensor
 
-# the constants that `xdevice.math.contract.arithmetic` explains
+# constants that are explained in `xdevice.math.contract.arithmetic`
 TAKE_NUMBERS = frozenset(
     [
         "add", "divide", "equal", "greater", "greater_equal", "less", "less_equal", "multiply", "not_equal", "pow",
@@ -36,9 +36,9 @@ DENSE = "layout", torch.strided
 ONE_DEVICE = True
 RESHAPE_IS_VIEW = True
 TAKES_MASKS = True
-# few PyTorch kernels take unsigned integers wider than uint8:
-# https://github.com/pytorch/pytorch/issues/58734 uint64 fits into no wider integer, so NumPy
-# computes it on the host
+# few PyTorch kernels support unsigned integers wider than uint8
+# (https://github.com/pytorch/pytorch/issues/58734). There is no wider integer for uint64, so
+# NumPy computes uint64 on the host
 _UNSIGNED = {"uint16": "int32", "uint32": "int64", "uint64": HOST}
 WIDER = dict.fromkeys(
     (
@@ -60,7 +60,7 @@ def dtype(name: str) -> torch.dtype:
 
 def astype(x: Tensor, name: str) -> Tensor:
     """Returns a new tensor with the values of `x` in the dtype `name`."""
-    # a new tensor also if `x` has that dtype already, because the contract requires one
+    # copies even if `x` already has this dtype, because the contract requires a new tensor
     return x.to(dtype(name), copy=True)
 
 
@@ -70,20 +70,19 @@ def constant(array: np.ndarray[Any, Any], like: Tensor) -> Tensor:
 
 
 def copy(x: Tensor) -> Tensor:
-    """Returns `x` in new memory."""
+    """Returns a copy of `x` in new memory."""
     return x.clone()
 
 
 def full_like(x: Tensor, value: complex, name: str) -> Tensor:
     """Returns a tensor with the shape and the device of `x` and the dtype `name`, filled with
     `value`."""
-    # only the shape and the device of `x` are used, so no gradient flows to it
+    # only the shape and the device of `x` are used, so no gradient flows to `x`
     return torch.full_like(x, value, dtype=dtype(name), requires_grad=False)
 
 
 def number(value: complex, name: str, like: Tensor) -> Tensor:
-    """Returns `value` as a tensor without dimensions, with the dtype `name`, on the device of
-    `like`."""
+    """Returns `value` as a 0-d tensor with the dtype `name`, on the device of `like`."""
     return torch.full((), value, dtype=dtype(name), device=like.device)
 
 
@@ -108,7 +107,7 @@ def floor_divide(x1: Tensor, x2: Tensor) -> Tensor:
 
 def sign(x: Tensor) -> Tensor:
     signs = torch.sgn(x)
-    # `sgn` gives 0 for NaN (no upstream issue known)
+    # `sgn` returns 0 for NaN (no upstream issue known)
     return torch.where(torch.isnan(x), x, signs) if x.is_floating_point() else signs
 
 
@@ -116,12 +115,12 @@ def sign(x: Tensor) -> Tensor:
 
 
 def prod(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
-    """Returns the product of the elements over `axes`, which stay as axes of length 1 if
-    `keepdims` is True."""
+    """Returns the product of the elements over `axes`. If `keepdims` is True, these axes
+    remain, with the length 1."""
     if len(axes) == x.ndim and not keepdims:
         return torch.prod(x)
-    # torch.prod takes one axis; the last comes first, so that the numbers of the others stay
-    # right without `keepdims`
+    # torch.prod accepts only one axis. The last axis is reduced first, so that the numbers of
+    # the other axes remain valid without `keepdims`
     for axis in reversed(axes):
         x = torch.prod(x, axis, keepdim=keepdims)
     return x
@@ -129,7 +128,7 @@ def prod(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
 
 def argsort(x: Tensor, axis: int, descending: bool) -> Tensor:
     """Returns the indices that sort `x` along an axis, in descending order if `descending` is
-    True. Equal elements keep their order."""
+    True. Equal elements remain in their original order."""
     return torch.sort(x, dim=axis, descending=descending, stable=True).indices
 
 
@@ -159,14 +158,14 @@ def take(x: Tensor, indices: Tensor, axis: int) -> Tensor:
 
 
 def put(x: Tensor, indices: Tensor, values: Tensor) -> Tensor:
-    """Returns a copy of `x` in which `values[i]` replaces the row `x[indices[i]]`."""
+    """Returns a copy of `x` in which each row `x[indices[i]]` is replaced by `values[i]`."""
     return torch.index_copy(x, 0, indices, values)
 
 
 def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
-    """Returns a tensor of the shape of `indices`, with the elements of `x` at these indices
-    along an axis."""
-    # older versions of torch.gather take no int32
+    """Returns a tensor with the shape of `indices`. It contains the elements of `x` at these
+    indices along an axis."""
+    # older versions of torch.gather do not accept int32
     return torch.gather(x, axis, indices.long())
 
 
@@ -175,9 +174,9 @@ def cross(x1: Tensor, x2: Tensor, axis: int) -> Tensor:
 
 
 def nonzero(x: Tensor) -> tuple[Tensor, ...]:
-    """Returns the indices of the elements that are not 0, as a vector for each axis."""
-    # torch.nonzero does not take the wide unsigned integers; their nonzero elements are those
-    # that are True as bool
+    """Returns the indices of the elements that are not 0, as one vector for each axis."""
+    # torch.nonzero does not support the wide unsigned integers; cast to bool, their nonzero
+    # elements are True
     return torch.nonzero(x.bool() if dtype_name(x.dtype) in _UNSIGNED else x, as_tuple=True)
 
 
@@ -191,8 +190,8 @@ def norm(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
 
 
 def diagonal(x: Tensor, k: int) -> Tensor:
-    """Returns the diagonals of the matrices in the last two axes. `k` is 0 for the main diagonals, positive for those
-    above them, and negative for those below."""
+    """Returns the diagonals of the matrices in the last two axes. `k` is 0 for the main diagonals, positive for
+    diagonals above them, and negative for diagonals below them."""
     return torch.diagonal(x, k, -2, -1)
 
 
@@ -203,7 +202,7 @@ def matmul(x1: Tensor, x2: Tensor) -> Tensor:
     """Returns the product of two matrices or stacks of matrices."""
     try:
         return torch.matmul(x1, x2)
-    except NotImplementedError:  # raised for integers on a GPU
+    except NotImplementedError:  # raised by PyTorch for integers on a GPU
         # (..., m, k, 1) * (..., 1, k, n), summed over k; without the dtype, a sum of small
         # integers would be int64
         return (x1.unsqueeze(-1) * x2.unsqueeze(-3)).sum(-2, dtype=x1.dtype)
@@ -216,8 +215,8 @@ unstack = torch.unbind
 
 
 def view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Returns `x` in another shape, in the same memory. Raises ValueError if that is not
-    possible."""
+    """Returns a tensor with the given shape in the memory of `x`. Raises ValueError if that is
+    not possible."""
     try:
         return x.view(shape)
     except RuntimeError as error:

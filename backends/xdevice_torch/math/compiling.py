@@ -1,17 +1,17 @@
-"""Compiles functions to their operations, which run one after another without Python or
-autograd in between.
+"""Compiles a function to the sequence of its operations, which then run one after another
+without Python or autograd in between.
 
-The function runs once, on `Symbol`s: tensors that represent others, and have no memory that could be read. Each
-operation that reaches PyTorch's dispatcher below autograd, also in the backward pass, is computed and written as a
-line of the source of a function, the program.
+The function is called once, with `Symbol`s: tensors that represent other tensors, and have no memory that could be
+read. Each operation that reaches PyTorch's dispatcher below autograd, even in the backward pass, is computed and also
+written as a line of source code. These lines form another function, the program.
 
 Rules for this module, and why:
-- The following are refused, because another call might have to do them differently: reading a value, a shape that
-  depends on values, an operation of another library, writing into a tensor that is neither an argument nor made by the
-  function.
-- The function itself is called where it does more than its operations: where gradients are to
-  flow through it, under autocast, or inside other transformations. It is also called on devices
-  on which compiling was not measured.
+- The following is refused, because it might have to be done differently in another call: reading a value, a shape that
+  depends on values, an operation of another library, and writing to a tensor that is neither an argument nor created by
+  the function.
+- The function itself is called instead of the program if it does more than run its operations:
+  if gradients must flow through it, under autocast, or inside other transformations. It is also
+  called on devices on which compiling was not measured.
 - PyTorch's `make_fx` records the same operations. It is not used, because it imports torch._dynamo, which takes 3 to 7
   s (2.13).
 """
@@ -42,22 +42,24 @@ if TYPE_CHECKING:
     Program = Callable[..., list[torch.Tensor]]
     Refuse = Callable[[str, str], UnsupportedError]
 
-# a subclass could do more than the operations that reach the dispatcher
+# a subclass could do more than run the operations that reach the dispatcher
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
-# the types of devices on which compiling was measured; on others the function itself is called
+# the types of devices on which compiling was measured; on other devices the function itself is
+# called
 _MEASURED: Final = ("cpu", "cuda")
-# types whose `repr` is a literal in the program. Not float: the `repr` of infinity and of NaN
-# is no literal
+# types whose `repr` can be used as a literal in the program. float is not among these types,
+# because the `repr` of infinity or NaN is not a literal
 _LITERALS: Final = (type(None), bool, int, str)
 _aten: Final = torch.ops.aten
 _ALIASES: Final = (_aten.detach.default, _aten.alias.default)
 _ZERO: Final = private["torch.ops.aten._efficientzerotensor"].default
 _OF_SHAPES: Final = ("is_same_size.default", "_has_same_storage_numel.default")
-"""The operations that return a bool or a number which does not depend on the values of tensors. If such an operation
-is missing here, functions that use it are refused; no wrong program is made."""
-# PyTorch's tags of operations whose result, or its shape, depends on the values of a tensor
+"""The operations that return a bool or a number that does not depend on the values of tensors. If such an operation is
+missing here, functions that use it are refused, but no wrong program is created."""
+# PyTorch's tags for operations whose result, or the shape of the result, depends on the values
+# of a tensor
 _VALUE_DEPENDENT: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-# reads that do not reach the dispatcher, so that `Reading` has to refuse them
+# reads that do not reach the dispatcher, so `Reading` must refuse them
 _READS: Final = (
     torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__dlpack__,
     torch.Tensor.grad.__get__,  # type: ignore[union-attr]
@@ -66,11 +68,11 @@ _QUICK: Final = frozenset((
     "add", "bmm", "div", "exp", "log", "mm", "mul", "neg", "relu", "rsqrt", "sigmoid", "sqrt", "sub", "sum", "t",
     "tanh", "transpose",
 ))  # fmt: skip
-"""Operations with the same name and arguments as a function of `torch`. The program calls that
-function, which takes 0.7 us less than calling the operation."""
+"""Operations that have the same name and arguments as a function of `torch`. The program calls
+this function, which takes 0.7 us less than calling the operation."""
 _WHILE_COMPILED: Final = "while a function is compiled"
-# PyTorch's private names; if one of them is missing, `private` raises an error that names it
-# when a function is compiled
+# PyTorch's private names. If a name is missing, `private` raises an error that contains the
+# name when a function is compiled
 _make_symbol = private["torch.Tensor._make_wrapper_subclass"]
 _set_conj, _set_neg = private["torch._C._set_conj"], private["torch._C._set_neg"]
 _without_dispatch = private["torch._C._DisableTorchDispatch"]
@@ -89,7 +91,7 @@ class Symbol(torch.Tensor):
 
     @staticmethod
     def __new__(cls, value: torch.Tensor, variable: str) -> Symbol:
-        """Makes a symbol with the shape, dtype, device and flags of `value`, and without
+        """Creates a symbol with the shape, dtype, device and flags of `value`, but without
         memory."""
         self: Symbol = _make_symbol(
             cls,
@@ -100,8 +102,8 @@ class Symbol(torch.Tensor):
             device=value.device,
         )
         self.value, self.variable = value, variable
-        # two bits of a tensor: its values are the conjugate, or the negative, of the numbers in
-        # memory
+        # each of these two bits of a tensor means that its values are the conjugate, or the
+        # negative, of the numbers in memory
         _set_conj(self, value.is_conj())
         _set_neg(self, value.is_neg())
         return self
@@ -110,9 +112,9 @@ class Symbol(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:
-        """Refuses an operation that no `Recorder` has recorded; always raises `UnsupportedError`."""
-        # while the `Recorder` is active, PyTorch calls it first, and this method is not called.
-        # So this operation comes from another thread, or after the recording
+        """Always raises `UnsupportedError`, for an operation that no `Recorder` has recorded."""
+        # while the `Recorder` is active, PyTorch calls the `Recorder` instead of this method.
+        # So this operation was called in another thread, or after the recording
         raise UnsupportedError(
             f"torch does not support {func} on a symbolic tensor in another thread {_WHILE_COMPILED}, or "
             f"after that; return the needed tensor from the function"
@@ -124,7 +126,7 @@ class Symbol(torch.Tensor):
         )
 
     def _read(self, *_: Any, **__: Any) -> Any:
-        """Replaces the methods that read memory; always raises `UnsupportedError`."""
+        """Replaces the methods that read memory, and always raises `UnsupportedError`."""
         raise UnsupportedError(
             f"torch does not support reading the memory of a tensor {_WHILE_COMPILED}; return the tensor, and read it "
             f"outside the function"
@@ -138,7 +140,7 @@ class Symbol(torch.Tensor):
     @data.setter
     def data(
         self, new: torch.Tensor
-    ) -> None:  # PyTorch itself would not come to the dispatcher
+    ) -> None:  # PyTorch's own setter would not reach the dispatcher
         raise UnsupportedError(
             f"torch does not support setting the data of a tensor {_WHILE_COMPILED}; return a new tensor"
         )
@@ -148,14 +150,14 @@ for _name in (
     "numpy", "tolist", "data_ptr", "storage_offset", "is_conj", "is_neg", "__array__", "__dlpack__", "__format__",
     "__reduce_ex__",
 ):  # fmt: skip
-    # these methods would read the memory of a symbol without reaching the dispatcher, where
-    # they could be refused
+    # PyTorch's own methods would read the memory of a symbol without reaching the dispatcher,
+    # where they could be refused
     setattr(Symbol, _name, Symbol._read)
 
 
 class Reading(TorchFunctionMode):
-    """A mode that refuses the reads in `_READS` of a tensor that is not a symbol. These reads
-    do not reach the dispatcher, so the compiled program would repeat the values of the first
+    """A mode that refuses the reads in `_READS` if the tensor is not a symbol. These reads do
+    not reach the dispatcher, so the compiled program would always use the values of the first
     call."""
 
     def __torch_function__(
@@ -166,41 +168,41 @@ class Reading(TorchFunctionMode):
         if function in _READS and type(args[0]) is not Symbol:
             raise UnsupportedError(
                 "torch does not support reading the memory or the gradient of a tensor that the compiled "
-                "function has not made; pass the tensor as an argument"
+                "function has not created; pass the tensor as an argument"
             )
         return function(*args, **(kwargs or {}))
 
 
 class Recorder(Mode):
-    """Computes the operations of a function, and writes each as a line of a program. The
-    function is called with `arguments` while the mode is active; then `finished_program` returns the
-    program.
+    """Computes the operations of a function, and writes each operation as a line of a program. The function must be
+    called with `arguments` while the mode is active. Afterwards `finished_program` returns the program.
 
-    `tensors` are the arguments of the function, and `refuse` makes the error for an operation
+    `tensors` are the arguments of the function, and `refuse` returns the error for an operation
     that cannot be compiled."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], refuse: Refuse) -> None:
         super().__init__()
         self._refuse = refuse
         self._inputs = tensors
-        # the state of the random generator at the start, and after the last operation that drew
-        # numbers; a difference from the second shows that the function has seeded the generator
+        # the states of the random generator at the start, and after the last operation that
+        # drew numbers. If the current state differs from the second one, the function has
+        # seeded the generator
         self._random_at_start = self._random_now = _random_state(tensors[0].device)
         self._has_drawn, self._dtype = False, torch.get_default_dtype()
         self._variables = (f"v{i}" for i in count())
         self._lines: list[str] = []
         self._last_use: dict[str, int] = {}
-        """The number of the last line in which each variable is read."""
+        """Maps each variable to the number of the last line in which it is read."""
         self._constants: dict[str, Any] = {}
-        """The global variables of the program: operations, tensors from outside and other
-        objects, by their names."""
+        """The global variables of the program, by name: operations, tensors from outside the
+        function, and other objects."""
         self._earlier_values: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        """The arguments that were written into, and copies of their earlier values, by the `id`
-        of the argument."""
+        """Maps the `id` of each argument that was written to the argument and a copy of its
+        earlier values."""
         self.outside: list[torch.Tensor] = []
-        """The tensors that are neither arguments nor made by an operation."""
-        # a tensor that is passed twice has one symbol, because it is also one object inside the
-        # function
+        """The tensors that are neither arguments nor results of an operation."""
+        # a tensor that is passed twice has only one symbol, because it is also a single object
+        # inside the function
         symbols = {
             id(x): Symbol(x.detach(), next(self._variables)).requires_grad_(x.requires_grad)
             for x in tensors
@@ -208,17 +210,17 @@ class Recorder(Mode):
         self.arguments: list[Any] = [symbols[id(x)] for x in tensors]
 
     def record(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Computes the operation `func`, adds it to the program, and returns its result with symbols in place of
-        tensors. `func`, `args` and `kwargs` are PyTorch's; `types` is not used. Raises `UnsupportedError` for an
-        operation that another call of the function might have to do differently. PyTorch calls this method for each
-        operation below autograd (see `__torch_dispatch__` below)."""
+        """Computes the operation `func`, adds it to the program, and returns its result with symbols instead of
+        tensors. The arguments are those of `__torch_dispatch__`; `types` is not used. Raises `UnsupportedError` for an
+        operation that might have to be done differently in another call of the function. PyTorch calls this method for
+        each operation below autograd, because it is also the class's `__torch_dispatch__` (see below)."""
         kwargs = kwargs or {}
-        # autograd makes aliases all the time; they compute nothing, so they are not in the
+        # autograd creates many aliases; they compute nothing, so they are not added to the
         # program
         if func in _ALIASES and type(args[0]) is Symbol:
             return Symbol(func(args[0].value), args[0].variable)
-        # autograd's zeros without memory: reading one would end the process here, so real zeros
-        # replace it
+        # reading one of autograd's zeros without memory would end the process here, so real
+        # zeros replace it
         if func is _ZERO:
             func = _aten.zeros.default
         self._require_repeatable(func, args)
@@ -229,49 +231,50 @@ class Recorder(Mode):
             raise self._refuse(
                 f"setting the default dtype {_WHILE_COMPILED}", "set it outside the function"
             )
-        # operations such as `unsqueeze_`, which would leave an argument of the program with
-        # another shape
+        # operations such as `unsqueeze_`, which would change the shape of an argument of the
+        # program
         if torch.Tag.inplace_view in func.tags:
             return self._record_reshape(func, args, kwargs)
         if _schema(func).is_mutable:
             self._require_writable(func, args, kwargs)
-        # an operation in place returns its argument, which must keep its symbol:
-        # `_symbols_and_target` finds it here
+        # an in-place operation returns its argument, for which `_symbols_and_target` must
+        # return the same symbol; it finds the symbol in this dict
         argument_symbols = {id(x.value): x for x in leaves((args, kwargs)) if type(x) is Symbol}
         line = self._call_source(func, args, kwargs)
         result = func(*replaced(Symbol, _value_of, args), **replaced(Symbol, _value_of, kwargs))
         if torch.Tag.nondeterministic_seeded in func.tags:
             self._random_now = _random_state(self._inputs[0].device)
-        # `torch.tensor(data)` ends in `lift_fresh`: the function makes this tensor at each
-        # call, the program has it once as a constant. It returns a clone, so that no later line
-        # can change the constant
+        # `torch.tensor(data)` calls `lift_fresh`. The function creates this tensor at each
+        # call, but in the program it is a constant. The program clones the constant, so that no
+        # later line can change it
         if func is _aten.lift_fresh.default:
             line, result = f"{line}.clone()", result.clone()
         symbols, target = self._symbols_and_target(result, argument_symbols)
-        # "_" means that no line of the program needs the result
+        # "_" means that the result needs no variable
         self._lines.append(line if target == "_" else f"{target} = {line}")
         return symbols
 
-    # operations that might have to run differently at another call of the function
+    # operations that might have to run differently in another call of the function
 
     def _require_repeatable(self, func: Any, args: Any) -> None:
-        """Raises `UnsupportedError` for an operation that another library defines, that returns
-        a value of a tensor to Python, or whose result has a shape that depends on values."""
-        # only PyTorch's own operations are known to do the same at each call
+        """Raises `UnsupportedError` if the operation is defined by another library, if it
+        returns a value of a tensor to Python, or if the shape of its result depends on
+        values."""
+        # only PyTorch's own operations are known to do the same in each call
         if func.namespace != "aten":
             raise self._refuse(
                 f"compiling {func}, an operation of another library",
                 "call it outside the function",
             )
         depends = any(tag in func.tags for tag in _VALUE_DEPENDENT)
-        # PyTorch tags all indexing, but only a mask (bool, or the older uint8) makes the shape
-        # depend on values
+        # PyTorch tags all indexing, but the shape depends on values only if an index is a mask
+        # (of bools, or of the older uint8)
         if func is _aten.index.Tensor:
             depends = any(
                 x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]
             )
-        # an operation that returns something, but no tensor, returns a value:
-        # `_local_scalar_dense` is `x.item()`
+        # an operation that returns something other than a tensor returns a value, for example
+        # `_local_scalar_dense`, which is `x.item()`
         returned_types = [str(result.type) for result in _schema(func).returns]
         is_value = bool(returned_types) and not any("Tensor" in name for name in returned_types)
         if depends or (is_value and func.__name__ not in _OF_SHAPES):
@@ -281,15 +284,15 @@ class Recorder(Mode):
             )
 
     def _require_writable(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Raises `UnsupportedError` for writing into a tensor that is neither an argument nor
-        made by the function. Before an argument is written into for the first time, keeps a
+        """Raises `UnsupportedError` if an operation writes to a tensor that is neither an
+        argument nor created by the function. Before the first write to an argument, stores a
         copy of its values for `undo`."""
-        # by memory, because a symbol may be a view of a tensor from outside
+        # compares the memory, because a symbol may be a view of a tensor from outside
         outside = {*map(_storage_id, self.outside)}
         for x in _written_into(func, args, kwargs):
             if type(x) is not Symbol or _storage_id(x.value) in outside:
                 raise self._refuse(
-                    f"writing into a tensor that is neither an argument nor made by the compiled function ({func})",
+                    f"writing to a tensor that is neither an argument nor created by the compiled function ({func})",
                     "pass the tensor as an argument, or return a new one",
                 )
             for original in self._inputs:
@@ -303,9 +306,9 @@ class Recorder(Mode):
                     )
 
     def _require_no_seed(self) -> None:
-        """Raises `UnsupportedError` if the function has changed the generator's state other
-        than by drawing, such as with `torch.manual_seed`. Such a change is not an operation, so
-        the program would not repeat it."""
+        """Raises `UnsupportedError` if the function has changed the generator's state by other
+        means than drawing, for example with `torch.manual_seed`. Such a change is not an
+        operation, so the program would not repeat it."""
         if self._random_now != _random_state(self._inputs[0].device):
             raise self._refuse(
                 f"setting the seed or the state of random numbers {_WHILE_COMPILED}",
@@ -313,22 +316,22 @@ class Recorder(Mode):
             )
 
     def undo(self) -> None:
-        """Restores the arguments that the function has written into, and the state of the
-        random generator, so that the function can be called once more."""
+        """Restores the arguments to which the function has written, and the state of the random
+        generator, so that the function can be called again."""
         for x, before in self._earlier_values.values():
             x.copy_(before)
-        # the state is empty while a CUDA graph is recorded: it is not known then
+        # the state is empty if it is not known because a CUDA graph is being recorded
         if self._has_drawn and self._random_at_start:
             _generator(self._inputs[0].device).set_state(
                 torch.frombuffer(bytearray(self._random_at_start), dtype=torch.uint8)
             )
 
     def require_no_backward(self) -> None:
-        """Raises `UnsupportedError` if the function has called `backward()`, which writes
-        gradients into tensors: the program would not do this."""
+        """Raises `UnsupportedError` if the function has called `backward()`, which stores
+        gradients in tensors, because the program would not do this."""
         wrote = any(x.grad is not None for x in self.arguments)
         for x in self.outside:
-            # a symbol must not stay in a tensor of the user's
+            # the user's tensor must not keep a symbol as its gradient
             if type(x.grad) is Symbol:
                 x.grad, wrote = None, True
         if wrote:
@@ -340,13 +343,13 @@ class Recorder(Mode):
     # the operations, written as lines of the program
 
     def _record_reshape(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Adds to the program, for an operation that changes the shape of its argument in place
-        (`unsqueeze_`), the operation that returns a view with the new shape (`unsqueeze`).
+        """Handles an operation that changes the shape of its argument in place (`unsqueeze_`):
+        adds to the program the operation that returns a view with the new shape (`unsqueeze`).
         Returns the changed symbol. Raises `UnsupportedError` if there is no such operation, or
-        if the argument is not a tensor made by the function."""
+        if the argument was not created by the function."""
         symbol, (name, _, overload) = args[0], func.__name__.partition(".")
-        # the overload has the same name in both operations, except that `transpose` calls it
-        # "int"
+        # the overload has the same name in both operations, except in `transpose`, where its
+        # name is "int"
         view = getattr(
             getattr(_aten, name.removesuffix("_")),
             "int" if func is _aten.transpose_.default else overload,
@@ -355,32 +358,32 @@ class Recorder(Mode):
         if not is_own or _schema(view).returns[0].alias_info is None:
             raise self._refuse(
                 f"changing the shape of a tensor ({func}) {_WHILE_COMPILED}",
-                "make a new tensor",
+                "create a new tensor",
             )
         new = self.record(view, (), args, kwargs)
-        # changes the shape of the symbol itself, without coming back to this mode
+        # changes the shape of the symbol itself, without calling this mode again
         with _without_dispatch():
             func(*args, **kwargs)
         symbol.value, symbol.variable = new.value, new.variable
         return symbol
 
     def _call_source(self, func: Any, args: Any, kwargs: Any) -> str:
-        """Returns the source text of the call of an operation in the program, such as "c0(v1,
+        """Returns the source code with which the program calls an operation, such as "c0(v1,
         2)"."""
         arguments = [
             *map(self._source_of, args),
             *(f"{name}={self._source_of(x)}" for name, x in kwargs.items()),
         ]
         name = func.overloadpacket.__name__
-        # either the function of `torch`, or the C++ function of this overload: both avoid
-        # choosing an overload in Python
+        # either the function of `torch` or the C++ function of this overload; neither chooses
+        # an overload in Python
         own = getattr(torch, name) if not kwargs and name in _QUICK else _native(func)
         return f"{self._source_of(own)}({', '.join(arguments)})"
 
     def _source_of(self, x: Any) -> str:
-        """Returns the source text of an argument in the program: a variable, a literal, or the
-        name of a constant, which is added to the constants. Raises `UnsupportedError` for a
-        random generator."""
+        """Returns the source code of an argument in the program: a variable, a literal, or the
+        name of a constant. The constant is added to the program's constants. Raises
+        `UnsupportedError` for a random generator."""
         if type(x) is Symbol:
             self._last_use[x.variable] = len(self._lines)
             return x.variable
@@ -390,8 +393,8 @@ class Recorder(Mode):
         if type(x) in _LITERALS:
             return repr(x)
         if isinstance(x, torch.Tensor):
-            # the tensor itself and not an alias: if the program sets its `.data` later, it
-            # still counts
+            # the tensor itself and not an alias, so that the program uses the new values if the
+            # user's code sets its `.data` later
             self.outside.append(x)
         elif isinstance(x, torch.Generator):
             raise self._refuse(
@@ -405,27 +408,27 @@ class Recorder(Mode):
     def _symbols_and_target(
         self, result: Any, argument_symbols: dict[int, Symbol]
     ) -> tuple[Any, str]:
-        """Returns the result of an operation with symbols in place of tensors, and the source
-        text of the variables to which the program assigns it: "v3", "(v3, v4, )", or "_" for a
-        result that needs no new variable. `argument_symbols` has the symbols of the arguments
-        by the `id` of their tensors. Raises `UnsupportedError` for a tensor that is not
-        dense."""
+        """Returns the result of an operation with symbols instead of tensors, and the source
+        code of the variables to which the program assigns the result: "v3", "(v3, v4, )", or
+        "_" for a result that needs no new variable. `argument_symbols` maps the `id` of each
+        tensor among the arguments to its symbol. Raises `UnsupportedError` for a tensor that is
+        not dense."""
         if type(result) in (list, tuple):
             parts = [self._symbols_and_target(part, argument_symbols) for part in result]
             target = "".join(f"{target}, " for _, target in parts)
-            # variables begin with "v"; without one, all parts are "_"
+            # variables begin with "v"; if there is no variable, all parts are "_"
             return type(result)(
                 symbol for symbol, _ in parts
             ), f"({target})" if "v" in target else "_"
         if not isinstance(result, torch.Tensor):
             return result, "_"
-        # the operation has written into this argument and returned it
+        # the operation has written to this argument and returned it
         if id(result) in argument_symbols:
             return argument_symbols[id(result)], "_"
         if result.layout is not torch.strided or result.is_nested or result.is_quantized:
             raise self._refuse(
-                f"making a tensor that is not dense {_WHILE_COMPILED}",
-                "make it outside the function",
+                f"creating a tensor that is not dense {_WHILE_COMPILED}",
+                "create the tensor outside the function",
             )
         symbol = Symbol(result, next(self._variables))
         return symbol, symbol.variable
@@ -435,13 +438,13 @@ class Recorder(Mode):
     ) -> tuple[list[torch.Tensor], Program]:
         """Returns the results of this first call as tensors, and the program, which computes a
         list of such results from the arguments. `results` are the tensors that the function has
-        returned, mostly symbols. Raises `UnsupportedError` if the function has seeded the
-        random generator."""
+        returned, most of which are symbols. Raises `UnsupportedError` if the function has
+        seeded the random generator."""
         if self._has_drawn:
             self._require_no_seed()
         for x, original in zip(self.arguments, self._inputs, strict=True):
-            # the function has called `requires_grad_` on an argument: the program does it, too,
-            # and so does this call
+            # the function has called `requires_grad_` on an argument, so the program, and this
+            # first call, must do the same
             if x.requires_grad != original.requires_grad:
                 self._last_use[x.variable] = len(self._lines)
                 self._lines.append(f"{x.variable}.requires_grad_({x.requires_grad})")
@@ -449,15 +452,15 @@ class Recorder(Mode):
         sources, values = (
             zip(*map(self._result_source, results), strict=True) if results else ((), ())
         )
-        # each variable is set to None after its last use, so that its memory is freed as in the
+        # sets each variable to None after its last use, so that memory is freed as it is in the
         # function itself
         free = [""] * len(self._lines)
         for variable, i in self._last_use.items():
             free[i] += f"; {variable} = None"
         lines = [f"    {line}{freed}" for line, freed in zip(self._lines, free, strict=True)]
-        # a tensor that is passed twice has one variable, but the parameters of `program` need
-        # different names: only the first has the name of the variable. `reversed`, so that
-        # `first_indices` keeps the first index of each argument
+        # a tensor that is passed twice has one variable, but the parameters of `program` must
+        # have different names, so only the first parameter has the name of the variable. The
+        # order is reversed so that `first_indices` contains the first index of each argument
         first_indices = {id(x): i for i, x in reversed([*enumerate(self.arguments)])}
         names = [
             x.variable if first_indices[id(x)] == i else f"_{i}"
@@ -470,13 +473,13 @@ class Recorder(Mode):
         return list(values), self._constants["program"]
 
     def _result_source(self, x: torch.Tensor) -> tuple[str, torch.Tensor]:
-        """Returns the source text of a result of the function in the program, and its value in
-        this first call."""
-        # a tensor that the function has not made: its copy is returned, because the caller may
-        # write into a result
+        """Returns the source code with which the program returns a result of the function, and
+        the value of the result in this first call."""
+        # the function has not created this tensor, so a copy is returned, because the caller
+        # may write to a result
         if type(x) is not Symbol:
             return f"{self._source_of(x)}.clone()", x.clone()
-        # the variable is still needed after its last line
+        # the variable must not be set to None, because it is returned
         self._last_use.pop(x.variable, None)
         for argument, original in zip(self.arguments, self._inputs, strict=True):
             if x is argument:
@@ -487,8 +490,8 @@ class Recorder(Mode):
         return x.variable, x.value
 
 
-# set after the class is made: PyTorch wraps a method of this name in the class body, and the
-# first operation would then import torch._dynamo, which takes seconds
+# set after the class has been created, because PyTorch would wrap a method with this name in
+# the class body, and the first operation would then import torch._dynamo, which takes seconds
 Recorder.__torch_dispatch__ = Recorder.record
 
 
@@ -498,28 +501,28 @@ def _value_of(x: Symbol) -> torch.Tensor:
 
 
 def _storage_id(x: torch.Tensor) -> int:
-    """Returns a number that is the same for all tensors that share one storage."""
-    # PyTorch keeps one Python object for a storage as long as the storage lives
+    """Returns a number that is the same for all tensors with the same storage."""
+    # PyTorch always uses the same Python object for a storage as long as the storage exists
     return id(x.untyped_storage())
 
 
 def _generator(device: torch.device) -> torch.Generator:
     """Returns PyTorch's default random generator for a device: the GPU's generator for a CUDA
     GPU, otherwise the CPU's."""
-    # CUDA has no generators before it is initialized
+    # CUDA has no generators before it has been initialized
     generators = torch.cuda.default_generators if device.type == "cuda" else ()
     return generators[device.index] if generators else torch.default_generator
 
 
 def _random_state(device: torch.device) -> bytes:
-    """Returns the state of PyTorch's generator for a device; empty while a CUDA graph is
-    recorded, when the state cannot be read."""
+    """Returns the state of PyTorch's generator for a device. Returns b"" while a CUDA graph is
+    being recorded, because the state cannot be read then."""
     is_capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     return b"" if is_capturing else _generator(device).get_state().numpy().tobytes()
 
 
 def _written_into(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors that an operation writes into."""
+    """Yields the tensors to which an operation writes."""
     for i, declared in enumerate(_schema(func).arguments):
         if declared.alias_info is not None and declared.alias_info.is_write:
             argument = args[i] if i < len(args) else kwargs.get(declared.name)
@@ -528,12 +531,13 @@ def _written_into(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
 
 
 _active: Final[list[Recorder]] = []
-"""The recorders of all threads that are compiling a function now."""
+"""The recorders of all threads that are currently compiling a function."""
 
 
 def is_recording() -> bool:
-    """Whether a function is being compiled in this thread now."""
-    # `_active` is empty most of the time, which is quicker to see than this thread's modes
+    """Whether this thread is currently compiling a function."""
+    # `_active` is empty most of the time, and testing this is quicker than reading this
+    # thread's modes
     return bool(_active) and any(type(mode) is Recorder for mode in dispatch_modes())
 
 
@@ -541,49 +545,51 @@ class TorchCompiling(Compiling):
     """The capability `Compiling` on PyTorch; its methods are documented in
     `xdevice.math.contract.compiling`."""
 
-    # its `classify` and `tracing` come before those of the adapter's device layer, which they
-    # call
+    # the methods `classify` and `tracing` of this class override those of the adapter's device
+    # layer, and call them
     precedes = True
 
     def classify(self, cls: type) -> Kind | None:
-        """Returns "symbol" for `Symbol`; for any other class what the device layer's `classify`
-        returns."""
+        """Returns "symbol" for `Symbol`, and for any other class the result of the device
+        layer's `classify`."""
         return "symbol" if cls is Symbol else super().classify(cls)  # type: ignore[safe-super]
 
     def tracing(self) -> str | None:
-        """Returns the name of the tracer that runs this code; None if nothing traces."""
+        """Returns the name of the tracer that is tracing the calling code, or None if nothing
+        is tracing."""
         return "xdevice.compile" if is_recording() else super().tracing()
 
     virtual: int
     """The number of virtual GPUs."""
 
     def compile(self, call: Traced, device: Device) -> Compiled:
-        """Returns a function that takes a list of tensors, and returns the note and the tensors that `call` returns
-        for them. It returns None if the core has to call the user's function itself. The note is an object of the
-        core, which the adapter only passes on; all calls that run the same program return the same note."""
+        """Returns the compiled function. Its argument is a list of tensors, and it returns the note and the tensors
+        that `call` returns for this list, or None if the core must call the user's function itself. The note is an
+        object of the core that the adapter only passes on. All calls that run the same program return the same note."""
         private.require("compile")
-        # a virtual GPU counts as measured: its kernels are those of the CPU
+        # compiling is also used on virtual GPUs, whose kernels are those of the CPU
         is_usable = self.to_native(device).type in _MEASURED or self.virtual > 0
-        # the note and the program for each kind of arguments; None if the function itself has
-        # to be called
+        # maps each kind of arguments to the note and the program, or to None if the function
+        # itself must be called
         programs: dict[Any, tuple[Any, Program] | None] = {}
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]] | None:
-            """Returns the note and the results for these tensors, computed by a program that
-            the first call with such tensors records; None if the core has to call the user's
-            function itself."""
+            """Returns the note and the results for these tensors. A program computes the
+            results; the first call with such tensors records it. Returns None if the core must
+            call the user's function itself."""
             if not _may_run_program(tensors):
                 return None
-            # `with torch.device(...)` decides where the function makes tensors
+            # `with torch.device(...)` determines where the function creates tensors
             scopes = [mode.device for mode in function_modes()]
-            # everything that decides which operations the function runs
+            # everything that determines which operations the function runs
             key = (
                 *[(x.shape, x.stride(), x.dtype, x.requires_grad) for x in tensors],
                 _first_indices(tensors), torch.is_grad_enabled(), torch.get_default_dtype(), *scopes,
             )  # fmt: skip
             if key not in programs:
-                # on such devices only the first call goes through `call`, so that its checks of
-                # the user's function are made there too; later calls find None
+                # on a device on which compiling was not measured, only the first call uses
+                # `call`, so that its checks of the user's function are made there too; later
+                # calls find None
                 if not is_usable:
                     programs[key] = None
                     return call(tensors)
@@ -595,8 +601,8 @@ class TorchCompiling(Compiling):
             note, program = entry
             if not scopes:
                 return note, program(*tensors)
-            # the program names the devices of its new tensors, and a scope would cost time at
-            # each operation
+            # the program contains the devices of its new tensors, so it does not need the
+            # scopes, which would cost time at each operation
             with _without_scopes():
                 return note, program(*tensors)
 
@@ -604,9 +610,9 @@ class TorchCompiling(Compiling):
 
 
 def _results_and_program(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, Any]:
-    """Calls `call` once and records it. Returns two pairs: `(note, results)` of this call, and `(note, program)` for
-    later calls. The note is an object of the core that is only passed on. If gradients have to flow through the
-    results, undoes the effects of the call and returns `(None, None)`: then the core has to call the function
+    """Calls `call` once and records this call. Returns two pairs: `(note, results)` for this call, and `(note,
+    program)` for later calls. The note is an object of the core that is only passed on. If gradients must flow through
+    the results, undoes the effects of the call and returns `(None, None)`; then the core must call the function
     itself."""
     recorder = Recorder(tensors, refuse)
     _active.append(recorder)
@@ -614,8 +620,8 @@ def _results_and_program(call: Traced, tensors: list[Any], refuse: Refuse) -> tu
         with recorder, Reading():
             note, results = call(list(recorder.arguments))
     except RuntimeError as error:
-        # PyTorch's messages for reading the memory of a symbol, which has none; any other error
-        # is the user's
+        # these are PyTorch's messages for reading the memory of a symbol, which has no memory;
+        # any other error comes from the user's code
         if "not allocated yet" not in str(error) and "invalid python storage" not in str(error):
             raise
         raise refuse(
@@ -625,31 +631,32 @@ def _results_and_program(call: Traced, tensors: list[Any], refuse: Refuse) -> tu
     finally:
         _active.remove(recorder)
     recorder.require_no_backward()
-    # the program has the operations below autograd, so no gradient could flow through it
+    # the program contains only operations below autograd, so no gradient could flow through it
     if any(x.requires_grad for x in results):
         recorder.undo()
         return None, None
     values, program = recorder.finished_program(results)
     if any(x.requires_grad for x in (*tensors, *recorder.outside)):
-        # only if needed, because `no_grad` makes PyTorch choose other kernels, such as for an
-        # LSTM on the CPU
+        # `no_grad` is used only if it is needed, because it makes PyTorch choose other kernels,
+        # for example for an LSTM on the CPU
         program = torch.no_grad()(program)
     return (note, values), (note, program)
 
 
 def _first_indices(tensors: list[Any]) -> tuple[int, ...]:
-    """Returns for each tensor the index at which it occurs first; an empty tuple if no tensor occurs twice, as is
-    usual. It is part of the key of a program, because `f(x, x)` may do other operations than `f(x, y)`."""
+    """Returns, for each tensor, the index of its first occurrence, or an empty tuple in the usual case that no tensor
+    occurs twice. The result is part of the key of a program, because `f(x, x)` may run other operations than `f(x,
+    y)`."""
     ids = [*map(id, tensors)]
     return tuple(map(ids.index, ids)) if len({*ids}) < len(ids) else ()
 
 
 def _may_run_program(tensors: list[Any]) -> bool:
-    """Whether a program that was recorded below autograd may replace a call of the user's function with these tensors:
-    nothing else would see or change the function's operations. False under autocast, in inference mode, while
-    something traces or transforms the call, and while a mode other than a scope of devices is active. Also False if a
-    tensor is of a subclass, has a gradient, is the result of a recorded operation, or has attributes set by the user's
-    program."""
+    """Whether a program that was recorded below autograd may replace a call of the user's function with these tensors,
+    because nothing else intercepts or changes the function's operations. Returns False under autocast, in inference
+    mode, while something traces or transforms the call, or while a mode other than a scope of devices is active. Also
+    returns False if the type of a tensor is a subclass, or if a tensor has a gradient, is the result of a recorded
+    operation, or has attributes set by the user's program."""
     if (
         any(map(torch.is_autocast_enabled, _MEASURED))
         or torch.is_inference_mode_enabled()

@@ -1,14 +1,15 @@
 """Computes gradients with PyTorch's autograd.
 
 Rules for this module:
-- It calls `autograd.grad`, because `backward()` would write into the `.grad` of every tensor
-  that the loss depends on.
-- The function to be differentiated is called on detached aliases of its inputs. If an input is
-  itself a result of recorded operations, or if gradients are nested, it is called on views
-  instead, through which gradients flow on.
-- Autograd cannot record tensors that were made in inference mode, so copies of them are used.
-- Inside a transformation of `torch.func`, `requires_grad_()` does not work, so gradients are
-  refused there.
+- It calls `autograd.grad`, because `backward()` would write to the `.grad` of every tensor on
+  which the loss depends.
+- The function that is differentiated is called with detached aliases of its inputs. If an input
+  is itself a result of recorded operations, or if gradients are nested, the function is called
+  with views instead, through which gradients flow to the inputs.
+- Autograd cannot record operations on tensors that were created in inference mode, so copies of
+  such tensors are used.
+- Inside a transformation of `torch.func`, `requires_grad_()` does not work, so an error is
+  raised there.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
     from xdevice.math.contract.gradients import Call, Outcome
 
 _ENGINE = private.place("torch.autograd._engine_run_backward")
-"""The module and the name of the function that `torch.autograd.grad` calls after checks that take 8 of its 24 us.
-Virtual GPUs replace the function, so it is looked up at each call."""
+"""The module and the name of the function that `torch.autograd.grad` calls after its checks, which take 8 of its 24 us.
+Virtual GPUs replace this function, so it is looked up at each call."""
 _has_engine = private.has("torch.autograd._engine_run_backward")
 _foreach_mul = private.get("torch._foreach_mul")
 # returns the innermost transformation of `torch.func` that is active in this thread, or None
 _transformation = private["torch._C._functorch.peek_interpreter_stack"]
-# PyTorch's meaning of a leaf: a tensor that is not the result of a recorded operation
+# a leaf in PyTorch's sense: a tensor that is not the result of a recorded operation
 _is_leaf = attrgetter("is_leaf")
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _is_inference, _detach, _require_grad = (
@@ -52,25 +53,26 @@ class TorchGradients(Gradients):
     `xdevice.math.contract.gradients`."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
-        """Calls `call` with inputs that have the values of `leaves`. Returns the loss, the gradient of the loss for
-        each leaf, and the list that `call` returns besides the loss. A gradient is None if the loss does not depend on
-        the leaf. `nested` is True if the caller computes a gradient of this gradient. Raises `UnsupportedError` inside
-        a transformation of `torch.func`."""
+        """Calls `call` with inputs that have the values of `leaves`. Returns the loss, the gradient of the loss with
+        respect to each leaf, and the list that `call` returns in addition to the loss. A gradient is None if the loss
+        does not depend on the leaf. `nested` is True if the caller computes a gradient of this gradient. Raises
+        `UnsupportedError` inside a transformation of `torch.func`."""
         if _transformation() is not None:
             raise self.unsupported(
                 "computing gradients with autograd inside a torch.func transformation",
                 "compute all gradients with torch.func, or nest xdevice.math.grad",
             )
-        # the contract: recording is on inside the function, even if the caller has switched it
-        # off. Then no gradient flows on from the results, so the leaves are detached, and
-        # `nested` is False
+        # the contract requires that operations are recorded inside the function, even if the
+        # caller has disabled recording. In that case no gradient flows from the results to the
+        # caller's tensors, so the leaves are detached, and `nested` is False
         if not torch.is_grad_enabled():
             with torch.inference_mode(False), torch.enable_grad():
                 return self.value_and_grad([x.detach() for x in leaves], call, False)
-        # autograd refuses to record tensors made in inference mode, but records their clones
+        # autograd refuses tensors that were created in inference mode, but accepts clones of
+        # them
         if any(map(_is_inference, leaves)):
             leaves = [x.clone() if x.is_inference() else x for x in leaves]
-        # whether gradients flow on from the results to the caller's tensors
+        # whether gradients flow from the results to the caller's tensors
         flows_on = nested or not all(map(_is_leaf, leaves))
         if flows_on:
             # each input is a new tensor, so that a leaf that occurs twice has two gradients
@@ -80,7 +82,8 @@ class TorchGradients(Gradients):
         else:
             inputs = [*map(_require_grad, map(_detach, leaves))]
         loss, rest = call(inputs)
-        # a loss that is not recorded depends on no input, and autograd would raise
+        # a loss that was not recorded does not depend on any input, and autograd would raise an
+        # error
         gradients = (
             self._gradients(loss, inputs, flows_on)
             if loss.requires_grad
@@ -101,24 +104,26 @@ class TorchGradients(Gradients):
     def _gradients(
         self, loss: torch.Tensor, inputs: list[torch.Tensor], flows_on: bool
     ) -> list[Any]:
-        """Returns the gradient of the loss for each input; None for an input that the loss does
-        not depend on. If `flows_on` is True, the computation of the gradients is recorded too.
-        Raises `UnsupportedError` if one of the operations has no gradient of its gradient."""
+        """Returns a list with the gradient of the loss with respect to each input, or None for
+        an input on which the loss does not depend. If `flows_on` is True, the computation of
+        the gradients is recorded too. Raises `UnsupportedError` if one of the operations has no
+        second gradient."""
         try:
-            # this thread launches the kernels itself, because waking a thread of the engine
-            # takes 0.15 ms of a step on an H100
+            # on a GPU, this thread launches the kernels itself, because waking a thread of the
+            # engine would take 0.15 ms of a step on an H100
             with set_multithreading_enabled(False) if loss.is_cuda else nullcontext():
                 gradients = _engine_gradients(loss, inputs, flows_on)
         except RuntimeError as error:
-            # PyTorch has no class of its own for a missing derivative; any other error is the
-            # user's
+            # PyTorch has no separate error class for a missing derivative; any other error
+            # comes from the user's code
             if not str(error).startswith("derivative for "):
                 raise
             raise self.unsupported(
                 f"the gradient of this gradient: {error}",
                 "write the function with operations that have second gradients",
             ) from error
-        # the gradient of a sparse embedding is sparse, and the contract requires dense ones
+        # the gradient of a sparse embedding is sparse, but the contract requires dense
+        # gradients
         return [
             g if g is None or g.layout is torch.strided else g.to_dense() for g in gradients
         ]
@@ -126,14 +131,15 @@ class TorchGradients(Gradients):
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
-        """Returns a list of `rule(*row)` for each row of tensors. Records operations for
-        gradients only if `nested` is True, inside an outer gradient. If `writes` is True,
-        `rule` writes into its arguments, so it gets copies."""
+        """Returns a list with `rule(*row)` for each row of tensors. Records operations for
+        gradients only if `nested` is True, which means that there is an outer gradient. If
+        `writes` is True, `rule` writes to its arguments, so it is called with copies."""
         before = torch.is_grad_enabled()
-        # a step of an optimization is recorded only inside an outer gradient
+        # an optimization step is recorded only inside an outer gradient
         torch.set_grad_enabled(nested and before)
         try:
-            # copied inside the block, so that the copies are recorded if the rule is
+            # the rows are copied inside the block, so that the copies are recorded if the rule
+            # is recorded
             return [rule(*row) for row in (_copied(rows) if writes else rows)]
         finally:
             torch.set_grad_enabled(before)
@@ -142,9 +148,10 @@ class TorchGradients(Gradients):
 def _engine_gradients(
     loss: torch.Tensor, inputs: list[torch.Tensor], flows_on: bool
 ) -> Sequence[torch.Tensor | None]:
-    """Returns what `torch.autograd.grad` returns for these arguments, without its checks if
+    """Returns the result of `torch.autograd.grad` for these arguments. Skips its checks if
     possible."""
-    # subclasses with `__torch_function__` may replace `autograd.grad`, so it is called for them
+    # subclasses with `__torch_function__` may replace `autograd.grad`, so this function must be
+    # called for them
     if not _has_engine or has_torch_function((loss, *inputs)):
         return torch.autograd.grad(loss, inputs, create_graph=flows_on, allow_unused=True)
     # outputs, gradients of the outputs, retain_graph, create_graph, inputs, allow_unused
@@ -157,11 +164,10 @@ def _engine_gradients(
 
 def _copied(rows: list[tuple[Any, ...]]) -> Iterable[Iterable[Any]]:
     """Returns the rows with a copy of each tensor. The copies are recorded if gradients are
-    enabled; otherwise tensors of floats on a GPU are copied with one call of PyTorch for all
-    rows."""
+    enabled. Otherwise float tensors on a GPU are copied with one PyTorch call for all rows."""
     tensors = [*chain(*rows)]
-    # looking at the first tensor is enough: `_foreach_mul` also takes tensors of several
-    # devices or dtypes, only slower
+    # checking the first tensor is sufficient, because `_foreach_mul` also accepts tensors of
+    # several devices or dtypes, but is slower then
     is_quick = (
         tensors[0].is_cuda
         and tensors[0].is_floating_point()
@@ -176,5 +182,5 @@ def _copied(rows: list[tuple[Any, ...]]) -> Iterable[Iterable[Any]]:
         return (map(torch.clone, row) for row in rows)
     # multiplies by 1 because `_foreach_clone` is newer than PyTorch 2.11
     copies = iter(_foreach_mul(tensors, 1))
-    # the same iterator once for each column: `zip` takes the copies row by row
+    # `zip` is given the same iterator once for each column, so it returns the copies row by row
     return zip(*[copies] * len(rows[0]), strict=True)

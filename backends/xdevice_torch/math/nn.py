@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     Pair = tuple[int, int]
 
 _IGNORED_WHEN_COMPILED = -100
-"""The label that the loss ignores in compiled graphs: PyTorch's default. Compiled graphs are cached for all processes,
-and a random label would differ in each."""
+"""The label that the loss ignores in compiled graphs. It is PyTorch's default, because compiled graphs are cached for
+all processes, and a random label would differ between processes."""
 _IGNORED_LABEL = -(2**62) - randbits(61)
-"""The label that the loss ignores outside compiled graphs: a random number, which no tensor of labels contains by
-mistake."""
+"""The label that the loss ignores outside compiled graphs. It is a random number, so that no tensor of labels contains
+it by accident."""
 
 _ASSERTIONS_SUFFICE = torch.version.cuda is not None and not is_blocking_wanted()
-"""Whether the assertions in the kernels of a GPU are enough to refuse indices out of range. They raise only when the
-program next waits. True in builds for CUDA, unless the whole process is in blocking mode."""
+"""Whether the assertions in a GPU's kernels are sufficient to refuse indices out of range, although the error is raised
+only when the program next waits. True in builds for CUDA, unless the whole process is in blocking mode."""
 _fused_adam = private.get("torch._fused_adam_")
 _is_compiling = torch.compiler.is_compiling
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
-# returns the active transformation of `torch.func`, or None. Without PyTorch's private function
-# it returns True, so that every call counts as transformed, and the quick ways below are not
-# taken
+# returns the active transformation of `torch.func`, or None. If PyTorch lacks this private
+# function, returns True, so that every call is treated as transformed, and the fast paths below
+# are not used
 _transformation = private.get("torch._C._functorch.peek_interpreter_stack", lambda: True)
 
 
-# the kernels that also take `Symbol`s, as `xdevice.math.contract.nn` explains
+# the kernels that also accept `Symbol`s; `xdevice.math.contract.nn` explains this
 TRACED = ("adam",)
 relu = torch.relu
 sigmoid = torch.sigmoid
@@ -52,7 +52,7 @@ log_softmax = torch.log_softmax
 
 
 def ends(indices: Tensor) -> list[int]:
-    """Returns the least and the greatest index as a list of two ints, with one copy to the
+    """Returns a list of two ints, the smallest and the largest index, with a single copy to the
     host."""
     conversion.require_values(indices)
     # faster than reading all indices with NumPy
@@ -60,10 +60,10 @@ def ends(indices: Tensor) -> list[int]:
 
 
 def guards(indices: Tensor, kind: str) -> bool:
-    """Whether the kernels themselves refuse indices out of range on a device of the kind `kind`, so that the core need
-    not read `indices` first. True on the CPU and on the types of devices that `_device_types_that_raise` returns, but
-    False while something traces or transforms the call."""
-    if type(indices) is not torch.Tensor:  # such as the symbols of torch.export
+    """Whether, on a device of the kind `kind`, the kernels themselves refuse indices out of range, so that the core
+    need not read `indices` first. Returns True on the CPU and on the types of devices in `_device_types_that_raise()`,
+    except while something traces or transforms the call."""
+    if type(indices) is not torch.Tensor:  # for example, a symbol of torch.export
         return False
     if kind != "cpu" and indices.device.type not in _device_types_that_raise():
         return False
@@ -71,36 +71,36 @@ def guards(indices: Tensor, kind: str) -> bool:
 
 
 def _device_types_that_raise() -> tuple[str, ...]:
-    """Returns the types of the devices, other than the CPU, whose kernels raise for indices out
-    of range. A virtual GPU raises at once. CUDA has an assertion, which the host notices when
-    it next waits; that is too late in blocking mode. ROCm's builds leave assertions out unless
-    ROCM_KERNEL_ASSERT is set."""
+    """Returns the types of devices, other than the CPU, whose kernels raise an error for
+    indices out of range. A virtual GPU raises the error at once. A CUDA kernel has an
+    assertion, which the host notices when it next waits; this is too late in blocking mode.
+    Builds for ROCm have no assertions unless ROCM_KERNEL_ASSERT is set."""
     return ("vgpu", "cuda") if _ASSERTIONS_SUFFICE and not is_blocking() else ("vgpu",)
 
 
 def _is_unchecked_on_gpu(indices: Tensor) -> bool:
-    """Whether these are indices on CUDA in a compiled function, where they have not been checked: an index out of
-    range would make the GPU unusable for the rest of the process."""
+    """Whether these indices are on a CUDA GPU in a compiled function. There the indices have not been checked, and an
+    index out of range would make the GPU unusable for the rest of the process."""
     return type(indices) is Symbol and indices.is_cuda
 
 
 def _nan_where_wrong(function: Callable[[Tensor], Tensor], indices: Tensor, n: int) -> Tensor:
     """Returns `function(indices)`, with NaN for each index that is not in `range(n)`.
-    `function` gets 0 instead of such an index, and returns one value or one row for each
-    index."""
+    `function` is called with 0 instead of such an index, and must return one value or one row
+    for each index."""
     wrong = (indices < 0) | (indices >= n)
     result = function(indices.masked_fill(wrong, 0))
-    # the mask gets the axes of a row, which the result has in addition
+    # adds the axes of a row to the mask, because the result has these axes too
     return result.masked_fill(
         wrong.reshape(*wrong.shape, *[1] * (result.ndim - wrong.ndim)), nan
     )
 
 
 def _losses(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
-    """Returns PyTorch's cross-entropy, with all labels counted; `reduction` is "mean" or
+    """Returns PyTorch's cross-entropy without ignoring any label. `reduction` is "mean" or
     "none"."""
-    # PyTorch's default would silently ignore a label of -100, which is out of range and has to
-    # raise
+    # by default PyTorch would silently ignore the label -100, which is out of range and must
+    # raise an error
     ignored_label = _IGNORED_WHEN_COMPILED if _is_compiling() else _IGNORED_LABEL
     return functional.cross_entropy(
         logits, labels.long(), ignore_index=ignored_label, reduction=reduction
@@ -108,7 +108,7 @@ def _losses(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Returns the mean of the losses that `cross_entropies` returns for the rows."""
+    """Returns the mean of the losses that `cross_entropies` returns."""
     return (
         cross_entropies(logits, labels).mean()
         if _is_unchecked_on_gpu(labels)
@@ -131,7 +131,7 @@ def binary_cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def embedding(indices: Tensor, table: Tensor) -> Tensor:
-    """Returns the row of `table` for each index."""
+    """Returns, for each index, the row of `table` at that index."""
     if _is_unchecked_on_gpu(indices):
         return _nan_where_wrong(
             lambda safe: functional.embedding(safe, table), indices, table.shape[0]
@@ -143,8 +143,8 @@ def one_hot(indices: Tensor, n: int, name: str) -> Tensor:
     """Returns a vector of length `n` for each index, in the dtype `name`: 1 at the index, and 0
     elsewhere."""
     if _is_unchecked_on_gpu(indices):
-        # a comparison takes any index; `scatter_` would make the GPU unusable, as
-        # `_is_unchecked_on_gpu` says
+        # a comparison works with any index, while `scatter_` could make the GPU unusable (see
+        # `_is_unchecked_on_gpu`)
         return (indices.unsqueeze(-1) == torch.arange(n, device=indices.device)).to(
             arithmetic.dtype(name)
         )
@@ -155,23 +155,24 @@ def one_hot(indices: Tensor, n: int, name: str) -> Tensor:
 
 
 def gelu(x: Tensor, approximate: bool) -> Tensor:
-    """Returns the GELU of `x`, computed with the error function, or with tanh if
-    `approximate`."""
+    """Returns the GELU of `x`, computed with tanh if `approximate` is True, and otherwise with
+    the error function."""
     return functional.gelu(x, approximate="tanh" if approximate else "none")
 
 
 def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """Returns `x` normalized along its last axis, and scaled and shifted by `weight` and
-    `bias`, which may be None."""
+    """Returns `x`, normalized along its last axis, then scaled by `weight` and shifted by
+    `bias`. Either may be None."""
     return torch.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-    """Returns for each query in `q` the mean of the values `v`, weighted by how well the query
-    matches the keys `k`. `mask` is None, or a bool tensor that is True for each key that a
-    query may see; with `causal`, a query sees no later key."""
-    # PyTorch takes either a mask or `is_causal`, so the two are combined: `tril` keeps the keys
-    # up to each query
+    """Returns, for each query in `q`, the mean of the values `v`, weighted by how well the
+    query matches the keys `k`. `mask` is None, or a bool tensor that is True for each pair of a
+    query and a key that may be combined. With `causal`, a query is not combined with later
+    keys."""
+    # PyTorch accepts either a mask or `is_causal`, so the two are combined to one mask: `tril`
+    # excludes the keys after each query
     if causal and mask is not None:
         mask, causal = (
             mask
@@ -187,8 +188,8 @@ avg_pool2d = functional.avg_pool2d
 
 
 def dropout(x: Tensor, mask: Tensor, keep: float) -> Tensor:
-    """Returns `x / keep` where the mask is True, and 0 elsewhere; `keep` is the probability of
-    True."""
+    """Returns `x / keep` where the mask is True, and 0 elsewhere. `keep` is the probability
+    that an element of the mask is True."""
     return x * mask / keep
 
 
@@ -206,17 +207,19 @@ def adam(
         step.is_cpu or step.is_cuda
     ):
         return NotImplemented
-    # inside a transformation of `torch.func`, PyTorch raises: the kernel has no batching rule
+    # inside a transformation of `torch.func`, PyTorch would raise an error, because the kernel
+    # has no batching rule
     if _fused_adam is None or _transformation() is not None:
         return NotImplemented
-    # clones, because the kernel writes into them; contiguous, because it ignores strides
+    # cloned, because the kernel writes to these tensors, and contiguous, because it ignores
+    # strides
     with torch.no_grad():
         p, m, v = (
             [x.clone(memory_format=torch.contiguous_format) for x in each]
             for each in (params, *means)
         )
-        # the kernel counts this step, too, and takes the number as a tensor of float32 for each
-        # parameter
+        # the kernel expects the number of steps including this one, as a float32 tensor for
+        # each parameter
         g, steps = [x.contiguous() for x in grads], [step.float() + 1.0] * len(p)
         settings: dict[str, Any] = {
             "beta1": betas[0],

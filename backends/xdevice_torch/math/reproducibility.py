@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"
-"""A variable that cuBLAS reads when it starts. If it is not set, PyTorch's deterministic mode
-raises an error at the first product of matrices on a GPU."""
+"""An environment variable that cuBLAS reads when it starts. If it is not set, PyTorch's
+deterministic mode raises an error at the first matrix product on a GPU."""
 
 
 class TorchReproducibility(Reproducibility):
@@ -28,17 +28,19 @@ class TorchReproducibility(Reproducibility):
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
-        """A block in which PyTorch chooses deterministic kernels. Yields a list with a line for
-        each thing that stays nondeterministic, and restores the settings at the end."""
+        """A block in which PyTorch chooses deterministic kernels. Yields a list with one line
+        for each computation that remains nondeterministic. Restores the settings at the end."""
         cudnn = torch.backends.cudnn
         before = (
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
         )
         flags = cudnn.deterministic, cudnn.benchmark
-        # raises for an operation without a deterministic kernel, instead of a warning
+        # for an operation without a deterministic kernel, PyTorch then raises an error instead
+        # of a warning
         torch.use_deterministic_algorithms(True)
-        # `benchmark` lets cuDNN choose kernels by their times, which differ between runs
+        # with `benchmark`, cuDNN would choose kernels by their measured times, which differ
+        # between runs
         cudnn.deterministic, cudnn.benchmark = True, False
         try:
             yield _lacking()
@@ -48,9 +50,9 @@ class TorchReproducibility(Reproducibility):
 
 
 def _lacking() -> list[str]:
-    """Returns a line for each thing that stays nondeterministic in the block, with the remedy;
-    an empty list if everything is deterministic."""
-    # without CUDA, or with the workspace set, all kernels are deterministic or raise
+    """Returns one line for each computation that remains nondeterministic in the block. The
+    line includes the remedy. Returns an empty list if everything is deterministic."""
+    # without CUDA, or if the variable is set, every kernel is deterministic or raises an error
     if not torch.cuda.is_available() or _WORKSPACE in os.environ:
         return []
     return [

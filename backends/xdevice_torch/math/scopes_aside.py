@@ -1,5 +1,5 @@
-"""Bypasses the scopes of devices (`with device:`), which PyTorch calls for each operation and
-attribute."""
+"""Removes the scopes of devices (`with device:`) temporarily, because PyTorch calls these
+scopes for each operation and attribute."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from xdevice_torch.private import private
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# the stack of this thread's modes that see each function call; without these names no scope is
-# set aside
+# these functions access the stack of this thread's function modes, which PyTorch calls for each
+# function call. Without these names no scope is set aside
 count_function_modes: Callable[[], int] = private.get(
     "torch._C._len_torch_function_stack", lambda: 0
 )
@@ -24,24 +24,24 @@ _push: Callable[[Any], None] = private.get("torch._C._push_on_torch_function_sta
 
 
 def _scope_classes() -> tuple[type, ...]:
-    """Returns a tuple with the class of PyTorch's device scopes; an empty tuple if PyTorch has
-    no way to list modes."""
+    """Returns a tuple with the class of PyTorch's device scopes, or an empty tuple if this
+    version of PyTorch cannot list modes."""
     if function_modes is None:
         return ()
-    # PyTorch has no public name for the class, so a scope is entered to see it
+    # PyTorch has no public name for the class, so it is read from a scope that is entered here
     with torch.device("cpu"):
         return (type(function_modes()[-1]),)
 
 
 SCOPES = _scope_classes()
-"""The class of the mode that `with torch.device(...)` enters, in a tuple; empty if PyTorch does
-not show it."""
+"""A tuple with the class of the mode that `with torch.device(...)` enters; empty if PyTorch
+does not reveal the class."""
 
 
 def set_scopes_aside() -> Sequence[Any]:
-    """Removes the scopes of devices from this thread and returns them, the innermost first. If
-    a mode of another kind is active, removes no scope and returns an empty tuple, because that
-    mode has to see each operation inside its scopes."""
+    """Removes the scopes of devices from this thread and returns them, with the innermost
+    first. If a mode of a different kind is active, removes nothing and returns an empty tuple,
+    because that mode must receive each operation together with its scopes."""
     count = count_function_modes()
     for i in range(count):
         if not isinstance(_mode_at(i), SCOPES):
@@ -50,7 +50,7 @@ def set_scopes_aside() -> Sequence[Any]:
 
 
 def put_scopes_back(scopes: Sequence[Any]) -> None:
-    """Reopens the scopes that `set_scopes_aside` has returned."""
-    # reversed, because the innermost one was removed first and has to be opened last
+    """Enters the scopes that `set_scopes_aside` has returned again."""
+    # in reverse order, because the innermost scope was removed first and must be entered last
     for scope in reversed(scopes):
         _push(scope)

@@ -1,14 +1,14 @@
-"""CUDA graphs: records the work of a task (a function) on a GPU once, and repeats it at each
-replay.
+"""CUDA graphs: records the work of a task (a function) on a GPU once, and repeats this work at
+each replay.
 
 A replay reads and writes the memory that the task used during the recording, even if that
-memory has been freed since. So the graph keeps alive the memory that the task's operations
-read. Operations on devices other than the graph's GPU would run once, while recording, and not
-in a replay, so they raise an error.
+memory has been freed since then. So the graph keeps the memory alive that the task's operations
+read. Operations on devices other than the graph's GPU would run only once, during the
+recording, and not in a replay, so they raise an error.
 
-After a recording has failed, PyTorch 2.11 behaves as if it were still going on: it keeps the
-memory, draws no more random numbers on that GPU, and calls the graph whenever it allocates
-pinned memory.
+After a recording has failed, PyTorch 2.11 behaves as if the recording were still in progress:
+it does not free the recording's memory, can no longer draw random numbers on that GPU, and
+calls the graph whenever it allocates pinned memory.
 """
 
 from __future__ import annotations
@@ -35,38 +35,39 @@ if TYPE_CHECKING:
 
 _clear_workspaces = private["torch._C._cuda_clearCublasWorkspaces"]
 _release_pool = private["torch._C._cuda_releasePool"]
-# PyTorch before 2.8 has the first name, and later versions the second
+# versions before 2.8 have the first name, and later versions the second
 _end_pool = (
     private.get("torch._C._cuda_endAllocateCurrentStreamToPool")
     or private["torch._C._cuda_endAllocateToPool"]
 )
 
 _one_at_a_time = threading.Lock()
-"""Held while a graph is recorded: PyTorch allows only one recording at a time in a process."""
+"""Held while a graph is recorded, because PyTorch allows only one recording at a time in a
+process."""
 
 _failed: list[Any] = []
-"""Graphs whose recording failed. They are kept until the process ends, because PyTorch still
-calls them (no upstream issue known)."""
+"""Graphs whose recording has failed. They stay in this list until the process ends, because
+PyTorch still calls them (no upstream issue known)."""
 
 
 class Graph:
-    """A CUDA graph, and the memory that its replays read."""
+    """A CUDA graph, together with the memory that its replays read."""
 
     def __init__(self) -> None:
         self._graph = torch.cuda.CUDAGraph()
         self._inputs: list[Any] = []
 
     def capture(self, stream: Any, task: Callable[[], Any]) -> Any:
-        """Calls `task` while its work on `stream` is recorded, and returns its result without
-        gradients. Raises the error of the task, or of the recording, after cleaning up."""
+        """Calls `task`, records its work on `stream`, and returns its result without gradients.
+        If the task or the recording fails, cleans up and raises the error."""
         with _one_at_a_time, _own_workspace(), _no_casts_from_before():
             return self._record(stream, task)
 
     def _record(self, stream: Any, task: Callable[[], Any]) -> Any:
-        """The part of `capture` that runs inside its context managers: records the work of `task`, and returns the
+        """Does the work of `capture` inside its context managers: records the work of `task`, and returns the task's
         result."""
         inputs, cause = Inputs(), None
-        # saved before the recording, which binds the GPU's random generator to the graph
+        # read before the recording, which binds the GPU's random generator to the graph
         random = torch.cuda.default_generators[stream.device_index].clone_state()
         try:
             with _recording(self._graph, stream), inputs:
@@ -77,23 +78,23 @@ class Graph:
                     raise
         except BaseException as error:
             _free_random_numbers(stream, random)
-            # ending the recording may fail too, and its error would hide that of the task
+            # ending the recording may fail too, and that error would hide the error of the task
             raise cause or error  # noqa: B904
         # from now on the graph keeps this memory alive
         self._inputs = list(inputs.memories.values())
-        # detached, because backward() would work only once, and not after a replay
+        # detached, because backward() would work only once, and not after each replay
         return replaced(torch.Tensor, torch.Tensor.detach, result)
 
     def replay(self) -> None:
-        """Starts the recorded work again, on this thread's current stream."""
+        """Starts the recorded work on this thread's current stream."""
         self._graph.replay()
 
 
 @contextmanager
 def _recording(graph: Any, stream: Any) -> Iterator[None]:
-    """A block whose work on the stream is recorded in the graph. If the block raises, the
-    recording is abandoned and its memory freed."""
-    # a memory pool of its own, which `_abandon` can free
+    """A block whose work on the stream is recorded in the graph. If an error is raised in the
+    block, the recording is abandoned and its memory is freed."""
+    # the recording uses a memory pool of its own, which `_abandon` can free
     pool = torch.cuda.graph_pool_handle()
     try:
         # with "thread_local", other threads may allocate memory during the recording
@@ -107,38 +108,39 @@ def _recording(graph: Any, stream: Any) -> Iterator[None]:
 
 
 def _abandon(graph: Any, stream: Any, pool: Any) -> None:
-    """Ends the recording of `graph`, which has failed, and frees its memory `pool`, which PyTorch would keep."""
+    """Ends the recording of `graph`, which has failed, and frees its memory pool, which PyTorch would not free."""
     with torch.cuda.stream(stream), suppress(RuntimeError):
-        # if another thread waits for the GPU just when the recording begins, PyTorch raises
-        # without ending it
+        # if another thread waits for the GPU just when the recording begins, PyTorch raises an
+        # error without ending the recording
         if torch.cuda.is_current_stream_capturing():
             graph.capture_end()
-    with suppress(RuntimeError):  # `_end_pool` raises if the recording has ended properly
+    # `_end_pool` raises an error if the recording has ended properly
+    with suppress(RuntimeError):
         _end_pool(stream.device_index, pool)
         _release_pool(stream.device_index, pool)
         _failed.append(graph)
 
 
 def _free_random_numbers(stream: Any, random: Any) -> None:
-    """Makes the GPU's random generator usable again after a failed recording, by recording
-    something else successfully: PyTorch frees the generator only at the end of a recording (no
-    upstream issue known). Tries ten times, because another thread that waits for the GPU can
-    break these recordings too. `random` is the generator's state from before the failed
-    recording, which is restored if all attempts fail."""
+    """Makes the GPU's random generator usable again after a failed recording. PyTorch releases
+    the generator only at the end of a successful recording (no upstream issue known), so this
+    function records something else. It tries up to ten times, because another thread that waits
+    for the GPU can break these recordings too. `random` is the generator's state from before
+    the failed recording, which is restored if all attempts fail."""
     for _ in range(10):
         with suppress(RuntimeError):
             with _recording(torch.cuda.CUDAGraph(), stream):
                 torch.zeros(1, device=stream.device)
             return
-    # the generator gets a new state object, so graphs that were recorded earlier lose their
-    # random numbers
+    # this sets a new state object in the generator, so graphs that were recorded earlier can no
+    # longer draw random numbers
     torch.cuda.default_generators[stream.device_index].graphsafe_set_state(random)
 
 
 @contextmanager
 def _own_workspace() -> Iterator[None]:
-    """Gives a graph its own cuBLAS workspace inside the block: cuBLAS has one per thread and
-    stream, and two graphs with the same workspace could not run at the same time
+    """A block in which a graph gets a cuBLAS workspace of its own. cuBLAS has one workspace per
+    thread and stream, and two graphs with the same workspace could not run at the same time
     (https://github.com/pytorch/pytorch/issues/193402)."""
     _clear_workspaces()
     try:
@@ -149,8 +151,8 @@ def _own_workspace() -> Iterator[None]:
 
 @contextmanager
 def _no_casts_from_before() -> Iterator[None]:
-    """Empties autocast's cache of cast weights and switches it off inside the block. Otherwise
-    each replay would use the weights that were in the cache during the recording
+    """A block in which autocast's cache of cast weights is empty and disabled. Otherwise each
+    replay would use the weights that were in the cache during the recording
     (https://github.com/pytorch/pytorch/issues/71631)."""
     was_enabled = torch.is_autocast_cache_enabled()
     torch.clear_autocast_cache()
@@ -163,34 +165,34 @@ def _no_casts_from_before() -> Iterator[None]:
 
 class OnlyOn(Mode):
     """A dispatch mode that raises `DeviceMismatchError` if an operation reads a tensor on a
-    device other than `place`, the graph's, or creates a tensor on another device without
-    reading any.
+    device other than `place`, the graph's device, or if an operation without operands creates a
+    tensor on another device.
 
-    An operation on the graph's device may make tensors on another device, and later operations
-    may read those tensors: attention keeps its seed on the CPU.
+    An operation on the graph's device may create tensors on another device, and later
+    operations may read these tensors: for example, attention stores its seed on the CPU.
     """
 
     def __init__(self, place: torch.device) -> None:
         super().__init__()
         self._place = place
         self._allowed: dict[Any, Any] = {}
-        """The memory on other devices that operations of the task itself have made, and that
-        later operations may read. The values keep it alive, because the key of memory that is
-        freed may be used again."""
+        """The memory on other devices that operations of the task itself have created, and that
+        later operations may read. The values of the dict keep this memory alive, because the
+        key of freed memory may be used again."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Checks the devices of an operation's operands and results, around the call of the
-        operation."""
+        """Calls an operation. Checks the devices of its operands before the call, and those of
+        its results after the call."""
         operands = _tensors((args, kwargs))
         self._require(
             func, [x for x in self._elsewhere(operands) if _memory(x)[0] not in self._allowed]
         )
         result = func(*args, **kwargs or {})
         results = self._elsewhere(_tensors(result))
-        # an operation without operands makes a tensor where the task says, so the mistake is
-        # the task's
+        # an operation without operands creates a tensor on the device that the task specifies,
+        # so the mistake is in the task
         if not operands:
             self._require(func, results)
         # `_memory` returns the key and the value of an entry
@@ -198,38 +200,38 @@ class OnlyOn(Mode):
         return result
 
     def _elsewhere(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Returns those of the tensors that are not on the graph's device."""
+        """Returns the tensors that are not on the graph's device."""
         return [x for x in tensors if x.device != self._place]
 
     def _require(self, func: Any, elsewhere: list[torch.Tensor]) -> None:
-        """Raises `DeviceMismatchError` if `elsewhere`, the tensors of the operation `func` that
-        are not allowed on their device, is not empty."""
+        """Raises `DeviceMismatchError` unless `elsewhere` is empty. It contains the tensors of
+        the operation `func` that are not allowed on their device."""
         if elsewhere:
             raise DeviceMismatchError(
                 f"the task reads, makes or writes a tensor on {elsewhere[0].device} ({func}), but its graph is for "
-                f"{self._place}, so a replay would leave out this operation; keep it out of the task (for an "
+                f"{self._place}, so a replay would omit this operation; keep this operation out of the task (for an "
                 f"optimizer of torch.optim, set capturable=True), or capture the task on that device"
             )
 
 
 class Inputs(Mode):
     """A dispatch mode that collects the memory that operations read, except memory that an
-    earlier operation of the task has made. A graph keeps the collected memory alive, because a
-    replay reads it at the same address."""
+    earlier operation of the task has created. The graph keeps the collected memory alive,
+    because a replay reads it at the same address."""
 
     def __init__(self) -> None:
         super().__init__()
-        # weak, because a key may be used again once its memory is freed
+        # weak references, because a key may be used again after its memory has been freed
         self._results: WeakValueDictionary[int, Any] = WeakValueDictionary()
-        """The memory that operations of the task have made, by its key."""
+        """The memory that operations of the task have created, by its key."""
         self.memories: dict[Any, Any] = {}
-        """The collected memory: for each key an object that keeps the memory alive."""
+        """Maps the key of the collected memory to an object that keeps the memory alive."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Notes the memory that an operation reads and makes, around the call of the
-        operation."""
+        """Calls an operation. Records the memory that it reads before the call, and the memory
+        that it creates after the call."""
         for x in _tensors((args, kwargs)):
             key, memory = _memory(x)
             if self._results.get(key) is not memory:
@@ -245,24 +247,24 @@ def _tensors(x: Any) -> list[torch.Tensor]:
 
 
 def _memory(x: torch.Tensor) -> tuple[int, Any]:
-    """Returns a key that identifies the memory of a tensor, and an object that keeps the memory
-    alive."""
+    """Returns a key that identifies the memory of a tensor, and an object that keeps this
+    memory alive."""
     # a sparse tensor has no storage
     if x.layout is not torch.strided:
         return id(x), x
     storage = x.untyped_storage()
-    # PyTorch keeps one object for a storage as long as the storage lives, so all its views have
-    # the same key
+    # PyTorch always uses the same Python object for a storage as long as the storage exists, so
+    # all views have the same key
     return id(storage), storage
 
 
 class TorchGraphs(Graphs):
-    """Graphs on CUDA."""
+    """The hooks for graphs on CUDA."""
 
     _gpu: str
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
-    # the error for a device without graphs recommends it
+    # the error for a device without graphs recommends this function
     compiler = "torch.compile"
 
     def new_graph(self, device: Device) -> Any:
@@ -280,13 +282,13 @@ class TorchGraphs(Graphs):
         return OnlyOn(self.to_native(device))
 
     def capture(self, graph: Any, stream: Any, task: Callable[[], Any]) -> Any:
-        """Records the work that `task` gives to `stream` in `graph`, and returns the task's
-        result."""
+        """Calls `task`, records the work that it queues on `stream` in `graph`, and returns the
+        task's result."""
         return graph.capture(stream, task)
 
     def replay(self, graph: Any) -> None:
-        """Does the recorded work of a graph again."""
+        """Repeats the recorded work of a graph."""
         graph.replay()
-        # the dispatch mode of `blocking` does not see the operations of a replay
+        # the dispatch mode of `blocking` is not called for the operations of a replay
         if is_blocking():
             self.synchronize(None)

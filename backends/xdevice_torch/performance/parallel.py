@@ -1,4 +1,4 @@
-"""Carries the state that PyTorch keeps for each thread, such as `no_grad` and autocast, into
+"""Transfers the state that PyTorch stores for each thread, such as `no_grad` and autocast, to
 the threads of tasks."""
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 
 class TorchParallel(Parallel):
-    """Tasks in threads, with the state of the thread that starts them."""
+    """The hook for tasks in threads, which run with the state of the thread that starts
+    them."""
 
     _gpu: str
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Reads this thread's gradient mode, autocast, default device and current GPU. Returns
-        a function that makes a context manager, in whose block another thread has the same
+        """Reads this thread's gradient mode, autocast settings, default device and current GPU.
+        Returns a function that returns a context manager in which another thread has the same
         state."""
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         casts = [
@@ -33,8 +34,8 @@ class TorchParallel(Parallel):
         ]
         place = torch.get_default_device()
         module: Any = getattr(torch, self._gpu, None)
-        # CUDA has a current device per thread, and asking for it starts CUDA; Apple's MPS has
-        # one device only
+        # CUDA has a current device in each thread, and reading it would start CUDA; Apple's MPS
+        # has only one device
         is_started = (
             hasattr(module, "device") and getattr(module, "is_initialized", lambda: True)()
         )
@@ -42,17 +43,18 @@ class TorchParallel(Parallel):
 
         @contextmanager
         def state() -> Iterator[None]:
-            """A block in which a thread has the state that was read."""
+            """A block in which a thread has the state that was read above."""
             with ExitStack() as stack:
                 if index is not None:
                     stack.enter_context(module.device(index))
-                # before the gradient mode, which inference mode changes too
+                # entered before the gradient mode is set, because inference mode changes the
+                # gradient mode too
                 if inference:
                     stack.enter_context(torch.inference_mode())
                 stack.enter_context(torch.set_grad_enabled(grad))
                 for kind, dtype, cache in casts:
                     stack.enter_context(torch.autocast(kind, dtype, cache_enabled=cache))
-                # the CPU is the default anyway, and a scope costs some microseconds at every
+                # the CPU is the default anyway, and a scope costs a few microseconds at every
                 # call
                 if place.type != "cpu":
                     stack.enter_context(place)

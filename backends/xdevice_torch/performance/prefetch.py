@@ -1,5 +1,6 @@
 """Copies tensors and arrays to a device for `xdevice.prefetch` and `xdevice.load`. When a
-function of this module returns, it has read its source, which the owner may then overwrite."""
+function of this module returns, it has read its source, so the owner may overwrite the
+source."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def _copied(x: torch.Tensor, native: torch.device) -> torch.Tensor:
-    """Returns a copy of a tensor on a device. A copy to a GPU may still be in progress; a
-    tensor on the host has been read when this returns."""
-    # only dense tensors without gradients that go to CUDA are copied in the background
+    """Returns a copy of a tensor on a device. A copy to a GPU may still be in progress when
+    this function returns, but a tensor on the host has been read."""
+    # only dense tensors without gradients are copied in the background, and only to CUDA
     if native.type != "cuda" or x.layout is not torch.strided or x.requires_grad:
         return x.to(native, copy=True)
     if x.device.type != "cpu":
-        # if its owner drops the tensor, PyTorch must not reuse its memory before this stream
+        # if the owner deletes the tensor, PyTorch must not reuse its memory before this stream
         # has copied it
         if x.is_cuda:
             x.record_stream(torch.cuda.current_stream(x.device))
@@ -33,12 +34,12 @@ def _copied(x: torch.Tensor, native: torch.device) -> torch.Tensor:
     if staged is not None:
         return staged
     if not x.is_pinned():
-        # PyTorch's allocator of pinned memory does not reuse the temporary copy before the GPU
-        # has read it
+        # PyTorch's allocator of pinned memory does not reuse the memory of this temporary copy
+        # before the GPU has read it
         return x.pin_memory().to(native, non_blocking=True)
     on_gpu = x.to(native, non_blocking=True)
-    # the pinned memory belongs to the owner, who may write into it next, so it must be read
-    # before this returns; with `blocking`, the thread sleeps meanwhile
+    # the pinned memory belongs to the owner, who may overwrite it next, so it must be read
+    # before this function returns; with `blocking`, the thread sleeps in the meantime
     done = torch.cuda.Event(blocking=True)
     done.record(torch.cuda.current_stream(native))
     done.synchronize()
@@ -51,11 +52,11 @@ def _pinned_array(values: np.ndarray[Any, Any], native: torch.device) -> torch.T
     import numpy
 
     dtype = getattr(torch, values.dtype.name)
-    # PyTorch's tensors give NumPy no bfloat16 or 8-bit floats, so their bits are copied as
-    # integers
+    # PyTorch cannot convert tensors of bfloat16 or 8-bit floats to NumPy, so their bits are
+    # copied as integers
     plain = values.view(BITS_AS[values.dtype.name]) if values.dtype.name in BITS_AS else values
-    # the device is named, because inside `with gpu:` it would be the GPU, where nothing can be
-    # pinned
+    # the device is specified, because inside `with gpu:` it would be the GPU, whose memory
+    # cannot be pinned
     pinned = torch.empty(
         plain.shape, dtype=getattr(torch, plain.dtype.name), device="cpu", pin_memory=True
     )
@@ -64,7 +65,7 @@ def _pinned_array(values: np.ndarray[Any, Any], native: torch.device) -> torch.T
 
 
 class TorchPrefetch(Prefetch):
-    """Batches that are copied to a device while it computes."""
+    """The hook that copies batches to a device while the device computes."""
 
     if TYPE_CHECKING:  # a method of `TorchBackend`, into which this class is mixed
 
@@ -72,13 +73,13 @@ class TorchPrefetch(Prefetch):
 
     def stage(self, x: Any, device: Device) -> torch.Tensor:
         """Starts to copy a tensor or a NumPy array to a device, and returns the new tensor. `x`
-        has been read when this returns."""
+        has been read when this method returns."""
         native = self.to_native(device)
         if isinstance(x, torch.Tensor):
             return self._owned(x, _copied(x, native))
         if native.type != "cuda":
             tensor: torch.Tensor = self.from_numpy(x, device)
             return tensor
-        # large arrays go through the ring, and others through pinned memory of PyTorch
+        # large arrays are copied through the ring, and others through PyTorch's pinned memory
         staged = staging.array(x, native)
         return _pinned_array(x, native) if staged is None else staged

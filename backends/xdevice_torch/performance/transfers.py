@@ -1,13 +1,13 @@
-"""Notices PyTorch's transfers: tensors read by the host, and copies between devices.
+"""Reports PyTorch's transfers: reads of tensors by the host, and copies between devices.
 
 The host reads through methods of `torch.Tensor`, most of which are inherited from a C class
 that cannot be changed. So the replacements that report a read are set on `torch.Tensor`. A
-dispatch mode, which each thread has for itself, sees the reads that C++ makes by itself (in
-`clip_grad_norm_`, Adam's steps, masks), and copies between devices.
+dispatch mode, which each thread enters separately, reports the reads that C++ code makes (in
+`clip_grad_norm_`, in Adam's steps, for masks), and copies between devices.
 
-A TorchFunctionMode would see most reads too. But it works in one thread only, even if other
-threads run with a copy of the context, it makes torch.compile compile functions again, and the
-dispatch mode would still be needed.
+A TorchFunctionMode would also receive most reads. But it works only in one thread, even if
+other threads run with a copy of the context; it makes torch.compile compile functions again;
+and the dispatch mode would still be needed.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _aten = torch.ops.aten
 _READ_ONE = private["torch.ops.aten._local_scalar_dense"].default
 """The operation that reads one element, as `x.item()` and `if x:` do."""
 _ONE_VALUE = {_READ_ONE, _aten.equal.default}
-"""Operations that give the host one value."""
+"""Operations that return one value to the host."""
 _A_SIZE = {_aten.nonzero.default, _aten.masked_select.default}
 """Operations whose result has a shape that depends on the values of the input, so that the host
-has to read a count."""
+must read a count."""
 _COUNT_BYTES = 8
 """The size of the count that the host reads: an int64."""
 _COPIES = {private["torch.ops.aten._to_copy"].default, _aten.copy_.default}
@@ -51,8 +51,8 @@ _COPIES = {private["torch.ops.aten._to_copy"].default, _aten.copy_.default}
 
 
 _watched = Shared(per_thread=True)
-"""The mode that reports transfers. A thread has only one, however many blocks are open in the
-thread, because each further mode would report every transfer again."""
+"""The mode that reports transfers. A thread has only one such mode, however many blocks are
+open in the thread, because each additional mode would report every transfer again."""
 
 
 class _Watch(Mode):
@@ -67,18 +67,18 @@ class _Watch(Mode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Reports an operation if it is a transfer, and calls it."""
+        """Reports an operation if it is a transfer, then calls it."""
         kwargs = kwargs or {}
         if func in _ONE_VALUE or func in _A_SIZE or func in _COPIES:
             self._hooks.report(self._transfer(func, args, kwargs))
         return func(*args, **kwargs)
 
     def _transfer(self, func: Any, args: Any, kwargs: Any) -> Transfer | None:
-        """Returns the record of an operation from one of the sets above; None if the operation
-        transfers nothing."""
+        """Returns the record of an operation from one of the sets above, or None if the
+        operation transfers nothing."""
         x = args[0]
         how = str(func).removesuffix(".default")
-        # `a.copy_(b)` moves b, its second argument, to where a is
+        # `a.copy_(b)` copies `b`, its second argument, to the device of `a`
         if func is _aten.copy_.default:
             return self._hooks.move(how, args[1], _named(self._backend, x.device))
         if func in _COPIES:
@@ -96,8 +96,9 @@ class _Watch(Mode):
 
 
 def _named(backend: Primitives, native: Any) -> Device | None:
-    """Returns the `Device` that a record of a transfer names for a `torch.device`, even for one
-    of a type that xdevice does not support; None if `native` is no device."""
+    """Returns the `Device` that stands for a `torch.device` in the record of a transfer, even
+    if xdevice does not support this type of device. Returns None if `native` is not a
+    device."""
     try:
         return backend.from_native(native)
     except UnsupportedError:
@@ -105,21 +106,22 @@ def _named(backend: Primitives, native: Any) -> Device | None:
 
 
 def _size(x: torch.Tensor) -> int:
-    """Returns the bytes of a tensor's elements."""
-    return x.numel() * x.element_size()  # not `nbytes`, which sparse tensors refuse
+    """Returns the size of a tensor's elements in bytes."""
+    # not `nbytes`, which raises an error for sparse tensors
+    return x.numel() * x.element_size()
 
 
 _OPTIMIZERS = os.path.dirname(torch.optim.__file__) + os.sep
 """The folder of PyTorch's own optimizers."""
 _BELOW = ("torch", "xdevice", "xdevice_torch")
-"""The packages whose functions are called between an optimizer and a read."""
+"""The packages whose functions may be on the call stack between an optimizer and a read."""
 
 
 def _is_read_by_its_optimizer(x: torch.Tensor) -> bool:
-    """Whether `x` is a number in the state of one of PyTorch's optimizers, and that optimizer
-    reads it: the step counter of a parameter, which is on the host whatever device the
-    parameter is on. Its read is no transfer."""
-    # up the call stack as long as the code belongs to PyTorch or xdevice
+    """Whether `x` is a number in the state of one of PyTorch's optimizers, and this optimizer
+    is reading it. Such a number is the step counter of a parameter, which is on the host
+    wherever the parameter is, so reading it is not a transfer."""
+    # walks up the call stack as long as the code belongs to PyTorch or xdevice
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BELOW:
         if frame.f_code.co_filename.startswith(_OPTIMIZERS):
@@ -133,7 +135,7 @@ def _is_read_by_its_optimizer(x: torch.Tensor) -> bool:
 
 
 class TorchTransfers(Transfers):
-    """Reports reads by the host, and copies between devices."""
+    """The hook that reports reads by the host, and copies between devices."""
 
     _gpu: str
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
@@ -143,19 +145,19 @@ class TorchTransfers(Transfers):
         """A block in which `report` is called for each transfer of this thread."""
         private.require("transfers")
 
-        # None from one of these functions means that there is no transfer to report
+        # if one of these functions returns None, there is no transfer to report
         def source_of(x: torch.Tensor) -> Device | None:
-            """Returns the device from which the host reads `x`; None if the read is not to be
+            """Returns the device from which the host reads `x`, or None if the read must not be
             reported."""
-            # a tensor on meta has no values that could be read
+            # a tensor on meta has no values to read
             if x.is_meta or (x.is_cpu and not x.ndim and _is_read_by_its_optimizer(x)):
                 return None
             return _named(self, x.device)
 
         def target_of_to(x: torch.Tensor, *args: Any, **kwargs: Any) -> Device | None:
             """Returns the device to which `x.to(...)` moves `x`."""
-            # `to` takes a device, a dtype or another tensor; a dtype names no device, so
-            # `_named` returns None
+            # the argument of `to` is a device, a dtype or another tensor; for a dtype `_named`
+            # returns None
             argument: Any = args[0] if args else kwargs.get("device", kwargs.get("other"))
             if isinstance(argument, torch.Tensor):
                 return _named(self, argument.device)
@@ -178,8 +180,8 @@ class TorchTransfers(Transfers):
                 torch.Tensor, "copy_", lambda x, *args, **kwargs: _named(self, x.device), at=1
             )
             hooks.moves(torch.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
-            # every build has `cuda` and `xpu`, which raise without such a device; an
-            # accelerator of another vendor has a method of its own
+            # every build has `cuda` and `xpu`, which raise an error if there is no such device;
+            # an accelerator of another vendor has its own method
             for name in dict.fromkeys(("cuda", "xpu", self._gpu)):
                 if hasattr(torch.Tensor, name):
                     hooks.moves(torch.Tensor, name, target_of_cuda)

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class TorchSampling(Sampling):
-    """Gives the conformance suite the samples of PyTorch."""
+    """The hook that returns PyTorch's samples for the conformance suite."""
 
     def samples(self) -> TorchSamples:
-        """Returns the samples, for the adapter that is tested."""
+        """Returns the samples for the adapter that is tested."""
         from .samples import TorchSamples
 
         return TorchSamples(self)

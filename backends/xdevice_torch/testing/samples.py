@@ -1,5 +1,5 @@
-"""Networks, gradients and other samples, written with PyTorch alone, for the conformance suite:
-the tests in `xdevice.testing` that every adapter must pass."""
+"""Networks, gradients and other samples for the conformance suite (the tests in
+`xdevice.testing` that every adapter must pass), written only with PyTorch."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _sleep = private["torch.cuda._sleep"]
 
 
 class TorchSamples(Samples):
-    """PyTorch's samples. `Samples` says what the suite expects of each method."""
+    """PyTorch's samples. `Samples` describes what the suite expects of each method."""
 
-    # a tensor has its memory before it is computed
+    # the memory of a tensor is allocated before the tensor is computed
     makes_memory_first = True
 
     def other_device(self) -> Device:
         """Returns a second device for the tests."""
-        # meta is there without any hardware
+        # meta exists without any hardware
         return devices.of("gpu") if self.backend.virtual else devices.of("meta")
 
     def native_ones(self, *shape: int) -> torch.Tensor:
-        """Returns a tensor of ones with this shape, made by PyTorch's own function."""
+        """Returns a tensor of ones with this shape, created by PyTorch's own function."""
         return torch.ones(*shape)
 
     def address(self, x: torch.Tensor) -> int:
@@ -49,7 +49,7 @@ class TorchSamples(Samples):
         return leaf.grad
 
     def requires_grad(self, x: torch.Tensor) -> bool:
-        """Whether a tensor is marked to get a gradient."""
+        """Whether a tensor is marked as requiring a gradient."""
         return x.requires_grad
 
     def marked(self, x: torch.Tensor) -> torch.Tensor:
@@ -57,13 +57,13 @@ class TorchSamples(Samples):
         return x.detach().requires_grad_()
 
     def modes(self) -> Modes:
-        """Returns, for each mode that PyTorch keeps separately for each thread, a context
-        manager that enters the mode, and a function that tells whether the mode is on in this
-        thread."""
+        """Returns a dict of the modes that PyTorch has separately in each thread. For each mode
+        it contains a function that returns a context manager for the mode, and a function that
+        tells whether the mode is active in this thread."""
         return {"no_grad": (torch.no_grad, lambda: not torch.is_grad_enabled())}
 
     def draw(self) -> list[float]:
-        """Returns a few random numbers of PyTorch's default generator."""
+        """Returns a few random numbers from PyTorch's default generator."""
         numbers: list[float] = torch.rand(5).tolist()
         return numbers
 
@@ -87,8 +87,8 @@ class TorchSamples(Samples):
         return nn.Sequential(nn.Linear(3, 4), nn.LeakyReLU(0.25), block)
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
-        """Returns a dict from the name of each kind of model to a function that makes a model
-        of that kind."""
+        """Returns a dict that maps the name of each kind of model to a function that creates a
+        model of that kind."""
         return {
             "linear": lambda: nn.Linear(4, 1),
             "buffers": lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)),
@@ -113,8 +113,8 @@ class TorchSamples(Samples):
         models still share it."""
         norm = nn.BatchNorm1d(3)
         other = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
-        # a buffer, because `Module.to` makes a new tensor of it, while a parameter stays the
-        # same object
+        # a buffer, because `Module.to` replaces a buffer by a new tensor, while a parameter
+        # remains the same object
         norm.running_mean = other[1].running_mean = torch.arange(3.0, device="cpu") / 3
         return norm, other, lambda: norm.running_mean is other[1].running_mean
 
@@ -127,14 +127,14 @@ class TorchSamples(Samples):
         """Returns a model, its optimizer, and a function that trains the model by one step on
         `x, y` and returns the loss."""
         net = nn.Linear(4, 1)
-        # two calls must make equal models
+        # two calls must create equal models
         nn.init.constant_(net.weight, 0.5)
         nn.init.constant_(net.bias, 0.0)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 
         def step(x: torch.Tensor, y: torch.Tensor) -> float:
-            # after the suite has moved the model, the optimizer moves too, as it does for users
-            # in their own loops
+            # after the suite has moved the model, moves the optimizer too, as users do in their
+            # own loops
             device = self.backend.from_native(net.weight.device)
             if device is not None and not self.backend.is_all_on(optimizer, device):
                 self.backend.move_model(optimizer, device)
@@ -148,12 +148,12 @@ class TorchSamples(Samples):
 
     def long_work(self, device: Device) -> Work | None:
         """Starts long-running work on a GPU. Returns the result of the work, and a function
-        that tells whether the work is done; None for other devices."""
+        that tells whether the work is done. Returns None for other devices."""
         if device.kind != "gpu" or not torch.cuda.is_available():
             return None
         x = torch.ones(8, device=torch.device("cuda", device.index))
-        # CUDA loads a kernel at its first use, and waits for the GPU then: so that happens
-        # before the work begins
+        # CUDA loads a kernel at its first use, and then waits for the GPU, so the kernel is
+        # used once before the work begins
         _ = x + 1
         stream = torch.cuda.current_stream(device.index)
         # nothing else may be in progress, because `is_done` tells whether the whole stream is

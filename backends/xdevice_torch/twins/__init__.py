@@ -1,4 +1,5 @@
-"""PyTorch's layers and optimizers: their kinds, computations and calls."""
+"""The hooks that read PyTorch's layers and optimizers, record the calls of layers, and read
+PyTorch's files of weights."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """Records the calls of PyTorch's modules while a model runs.
 
 Two facts about PyTorch that the code depends on:
-- In evaluation mode a `TransformerEncoderLayer` computes without calling the modules inside it, unless one of them has
-  a hook (https://github.com/pytorch/pytorch/issues/128413). So each gets a hook that does nothing.
+- In evaluation mode a `TransformerEncoderLayer` computes its result without calling the modules inside it, unless it
+  has a hook (https://github.com/pytorch/pytorch/issues/128413). So a hook that does nothing is added to each such
+  layer.
 - While a model is watched, its modules call functions of xdevice, which torch.compile cannot compile. So calls are not
-  recorded while torch.compile compiles.
+  recorded while torch.compile is compiling.
 """
 
 from __future__ import annotations
@@ -31,17 +32,19 @@ _NOT_COMPUTED = frozenset(
     ("__get__", "__set__", "size", "dim", "stride", "numel", "item", "tolist", "backward", "register_hook",
      "requires_grad_", "detach", "numpy", "__repr__", "__format__", "is_floating_point", "is_complex")
 )  # fmt: skip
-"""Functions on tensors that compute nothing: they return no tensor, or the same one. They are not recorded."""
+"""Functions of tensors that compute nothing: they return no tensor, or the same tensor. Calls of these functions are
+not recorded."""
 _compiled_call = private.field("torch.nn.Module._compiled_call_impl")
 
 
 def _refuse_hidden(path: str, module: Module, backend: Calls) -> None:
-    """Raises `UnsupportedError` for a module whose layers are called where Python does not see the calls, or called as
-    copies on several devices."""
+    """Raises `UnsupportedError` for a module whose layers' calls Python code cannot observe, or whose layers are copied
+    to several devices and called there."""
     name = f"{path or 'the model'} (of type {type(module).__name__})"
     if isinstance(module, torch.jit.ScriptModule):
         raise backend.unsupported(f"tracing the layers of {name}", "trace the original module")
-    # the class that torch.compile wraps a module in is recognized by its name, because importing it takes 3 to 7 s
+    # the class in which torch.compile wraps a module is recognized by its name, because importing the class takes 3 to
+    # 7 s
     if type(module).__name__ == "OptimizedModule" or _compiled_call(module) is not None:
         raise backend.unsupported(
             f"tracing the layers of {name}, which torch.compile has compiled",
@@ -60,24 +63,24 @@ def _requires_gradient(x: Any) -> bool:
 
 
 class _Operations(TorchFunctionMode):
-    """While the mode is active, makes each call of a PyTorch function with a tensor through `run`, and passes the
-    gradients of parameters and inputs to `leaf`. A function mode is above autograd, so it gets the calls of the
-    program, with tensors whose gradients can be followed."""
+    """A function mode that makes each call of a PyTorch function with a tensor through `run`, and passes the gradients
+    of parameters and inputs to `leaf`. PyTorch calls a function mode above autograd, so the mode receives the calls
+    that the program makes, with tensors whose gradients can be followed."""
 
     def __init__(self, run: common.Run, leaf: common.Leaf, hooks: common.GradientHooks) -> None:
-        """`run` and `leaf` are the arguments of `operation_calls`; `hooks` sets the hooks that report gradients."""
+        """`run` and `leaf` are the arguments of `operation_calls`. `hooks` adds the hooks that report gradients."""
         super().__init__()
         self._run, self._leaf, self._hooks = run, leaf, hooks
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Makes the call `func(*args, **kwargs)`, through `run` unless the function computes nothing."""
+        """Calls `func(*args, **kwargs)`, through `run` unless the function computes nothing."""
         named = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in _NOT_COMPUTED:
             return func(*args, **named)
-        # reports the gradients of the arguments that are parameters or inputs
+        # reports the gradients of those arguments that are parameters or inputs
         self._hooks.follow_leaves((args, named), self._leaf)
         return self._run(name, (args, named), lambda: func(*args, **named), self._hooks.follow)
 
@@ -87,10 +90,12 @@ class TorchCalls(Calls):
 
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
-        """Records the calls of a model's modules, and the gradients of their outputs. Raises `UnsupportedError` for a
-        TorchScript module, a module that torch.compile has compiled, or a DataParallel on several devices."""
+        """A block that records the calls of a model's modules, and the gradients of their outputs. Yields the list of
+        these calls. Raises `UnsupportedError` for a TorchScript module, a module that torch.compile has compiled, or a
+        DataParallel on several devices."""
         private.require("layers' calls")
-        # a module that contains others is recorded only if `layers` lists it as one layer, such as an attention
+        # a module that contains other modules is recorded only if `layers` lists it as one layer, such as an attention
+        # layer
         layer_paths = {layer.path for layer in self.layers(model)}
         for path, module in model.named_modules():
             _refuse_hidden(path, module, self)
@@ -104,7 +109,8 @@ class TorchCalls(Calls):
                 if isinstance(
                     module, torch.nn.TransformerEncoder | torch.nn.TransformerEncoderLayer
                 ):
-                    # the hook keeps PyTorch from its fused path (see the top of this file)
+                    # the hook prevents PyTorch from using its fused path (see the top of this
+                    # file)
                     stack.callback(module.register_forward_pre_hook(lambda *_: None).remove)
             watch = common.Watch(
                 self, paths, follow=common.GradientHooks(self, stack, _requires_gradient).follow
@@ -116,10 +122,10 @@ class TorchCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
-        """While the block is open, makes each call of one of PyTorch's functions through `run`, and passes the
-        gradients of parameters and inputs to `leaf`. Compiled functions run eagerly."""
+        """A block in which each call of one of PyTorch's functions is made through `run`, and the gradients of
+        parameters and inputs are passed to `leaf`. Compiled functions run eagerly in the block."""
         with ExitStack() as stack:
-            # a compiled function runs kernels directly, so the mode would not see its calls
+            # a compiled function runs kernels directly, so the mode would not receive its calls
             if hasattr(torch.compiler, "set_stance"):  # since 2.6
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(
@@ -128,33 +134,35 @@ class TorchCalls(Calls):
             yield
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        """Passes each call of a module that no other module makes to `around`, which returns the result for the
-        program. Calls made while torch.compile compiles are not passed."""
+        """Returns a context manager in which each call of a module, except calls that another module makes, is passed
+        to `around`, which returns the result for the program. Calls that are made while torch.compile is compiling are
+        not passed."""
         return common.outermost(Module, around, torch.compiler.is_compiling)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Returns the result of a module in evaluation mode, without recording for
+        """Returns the result of a module in evaluation mode, without recording anything for
         gradients."""
         with self.evaluating(model), torch.no_grad():
             return model(*inputs, **named)
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
-        """Sets a model to evaluation mode while the block is open, and restores the mode of each of its modules."""
+        """A block in which a model is in evaluation mode. At the end of the block, restores the mode of each module."""
         training = [module for module in model.modules() if module.training]
         model.eval()
         try:
             yield
         finally:
-            # not `train()`, which would also set the modules inside that were in evaluation mode before
+            # does not call `train()`, which would also change inner modules that were in evaluation mode before
             for module in training:
                 module.training = True
 
     def is_training(self, model: Any) -> bool | None:
-        """Whether the module itself is in training mode; modules inside it may differ."""
+        """Whether the module itself is in training mode. Modules inside it may be in another
+        mode."""
         return bool(model.training)
 
     def has_channels_last(self, model: Any) -> bool | None:
-        """Returns False: every PyTorch model has its channels first."""
+        """Returns False, because in every PyTorch model the channels come first."""
         # PyTorch's channels_last is a memory format, which does not change the order of the axes
         return False

@@ -1,14 +1,14 @@
 """Reads the layers of PyTorch models: the layers with parameters, and the computations of all layers. The other
-adapters express the settings of their layers in PyTorch's terms, and `contract.layouts` expresses all weights in its
-layouts.
+adapters express the settings of their layers in PyTorch's terms, and `contract.layouts` describes all weights relative
+to PyTorch's layouts.
 
 Facts about PyTorch that the code depends on:
-- In a batch norm `momentum` is the weight of the new value, unlike in all other frameworks; None gives all batches the
-  same weight.
-- The `out_proj` of a MultiheadAttention does not count as a layer by itself: its `forward` is never called.
-- The Conv1D of the library transformers is a Linear with its weight transposed, not a convolution.
-- A pool whose stride is None steps by the size of its kernel, and a softmax without a `dim` chooses the axis by the
-  number of axes of its input.
+- In a batch norm, `momentum` is the weight of the new value, unlike in all other frameworks. None means that all
+  batches have the same weight.
+- The `out_proj` of a MultiheadAttention is not treated as a separate layer, because its `forward` is never called.
+- The Conv1D of the library transformers is not a convolution, but a Linear whose weight is transposed.
+- If the stride of a pool is None, the pool uses the size of its kernel as the stride. A softmax without a `dim` chooses
+  the axis according to the number of axes of its input.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TRANSPOSED: Final = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 _WeightNorm = private["torch.nn.utils.parametrizations._WeightNorm"]
 _SpectralNorm = private["torch.nn.utils.parametrizations._SpectralNorm"]
 _pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
-# by its name, so that transformers need not be imported
+# identified by its name, so that transformers need not be imported
 _CONV1D: Final = "transformers.pytorch_utils.Conv1D"
 _CONV1D_PARTS: Final = (
     Part("weight", ("weight",), layouts.TRANSPOSED),
@@ -50,9 +50,10 @@ _CONV1D_PARTS: Final = (
 def _layers(
     model: Any, variables: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]
 ) -> Iterator[Layer]:
-    """Yields the layers of a model, without parts if they are the usual ones. `variables` has the model's tensors by
-    name. Also fills `blocks`: for the path of each Transformer layer, the names of the layers inside it in the order in
-    which they are called, which is not the order of their definition."""
+    """Yields the layers of a model. A layer has no parts if its parts are the usual ones. `variables` contains the
+    model's tensors by name. Also fills `blocks`, which maps the path of each Transformer layer to the names of the
+    layers inside it. These names are in the order in which the layers are called, which differs from the order of their
+    definition."""
     # the `id`s of layers that are listed as parts of another layer
     owned: set[int] = set()
     settings_by_id: dict[int, Settings] = {}
@@ -64,7 +65,8 @@ def _layers(
         if id(module) in owned:
             continue
         if layer.kind == layouts.ATTENTION:
-            # the attention reads the weight of this Linear itself, and never calls it
+            # the attention layer reads the weight of this Linear itself, and never calls the
+            # Linear
             owned.add(id(module.out_proj))
         # empty parts mean the usual ones
         parts, settings = layer.parts, {**layer.settings, **settings_by_id.get(id(module), {})}
@@ -72,21 +74,21 @@ def _layers(
         if norm_names or spectral:
             parts = parts or layouts.parts(layer.kind, settings)
         if norm_names is not None:
-            # g has one number along each axis that |v| sums over, and is a scalar if that is every axis
+            # g has length 1 along each axis over which |v| is computed, and is a scalar if these are all axes
             g, v = (variables[layouts.join(layer.path, name)] for name in norm_names)
             parts = layouts.normed(parts, norm_names, g.shape or (1,) * v.ndim, g.shape)
         if spectral is not None:
             names, axis = spectral
-            # the weight of a Conv1D is transposed, and so are its axes
+            # the weight of a Conv1D is transposed, so its two axes are swapped
             settings[layouts.SPECTRAL_AXIS] = 1 - axis if parts is _CONV1D_PARTS else axis
             parts = layouts.spectral(parts, names)
         yield Layer(layer.path, layer.kind, parts, settings)
 
 
 def _weight_norm_names(module: Any) -> tuple[str, str] | None:
-    """Returns the names of the parameters g (magnitude) and v (direction) of a module with a weight norm, either the
-    one that PyTorch has since 2.0 or the older one; None for a module without a weight norm."""
-    # `NORM_NAMES` has the older names first, and then the newer ones
+    """Returns the names of the parameters g (magnitude) and v (direction) of a module with a weight norm, either
+    PyTorch's newer one (since 2.0) or the older one. Returns None for a module without a weight norm."""
+    # `NORM_NAMES` contains the older names first, and then the newer names
     if _only_parametrization(module, _WeightNorm) is not None:
         return layouts.NORM_NAMES[1]
     # the older torch.nn.utils.weight_norm
@@ -94,40 +96,41 @@ def _weight_norm_names(module: Any) -> tuple[str, str] | None:
 
 
 def _spectral_norm_of(module: Any) -> tuple[Sequence[str], int] | None:
-    """Returns the names of the three parameters of a module whose weight has a spectral norm, and the axis of its rows;
-    None for a module without a spectral norm. The norm is either the one that PyTorch has since 1.9 or the older
-    one."""
+    """Returns the names of the three tensors of a module whose weight has a spectral norm, and the axis of the weight's
+    rows. The norm is either PyTorch's newer one (since 1.9) or the older one. Returns None for a module without a
+    spectral norm."""
     norm = _only_parametrization(module, _SpectralNorm)
     if norm is not None and norm.dim is not None:
         return layouts.SPECTRAL_NAMES[1], norm.dim
     # the older torch.nn.utils.spectral_norm registers this buffer with its hook
     if not hasattr(module, "weight_u"):
         return None
-    # only the hook has the axis
+    # only the hook stores the axis
     hooks = [hook for hook in _pre_hooks(module).values() if isinstance(hook, SpectralNorm)]
     dims = [hook.dim for hook in hooks if hook.name == "weight"]
     return (layouts.SPECTRAL_NAMES[0], dims[0]) if dims else None
 
 
 def _only_parametrization(module: Any, cls: type) -> Any:
-    """Returns the object that parametrizes the weight of a module, if there is only one, and it is of this class; None
-    otherwise."""
-    # with a second parametrization, the weight is not only normed
+    """Returns the object that parametrizes the weight of a module, if there is only one such object and its class is
+    `cls`. Otherwise returns None."""
+    # if there is a second parametrization, the norm alone does not determine the weight
     objects: Any = getattr(getattr(module, "parametrizations", None), "weight", ())
     return objects[0] if len(objects) == 1 and isinstance(objects[0], cls) else None
 
 
 def _rms_eps(module: Any) -> float:
-    """Returns the eps of an RMSNorm. If its argument was None, that is the machine epsilon of the weight's dtype, or,
-    without a weight, that of PyTorch's default dtype."""
+    """Returns the eps of an RMSNorm. If its argument `eps` was None, this is the machine epsilon of the weight's dtype,
+    or, without a weight, of PyTorch's default dtype."""
     dtype = torch.get_default_dtype() if module.weight is None else module.weight.dtype
     return float(torch.finfo(dtype).eps if module.eps is None else module.eps)
 
 
 def _padded_row(module: Any) -> dict[str, object]:
-    """Returns the setting that says whether the row of an embedding at `padding_idx` has only zeros, as PyTorch
-    creates it, or has been overwritten; an empty dict for an embedding without `padding_idx` or without values."""
-    # on meta there are no values that could be zeros
+    """Returns a dict with the setting that tells whether the row of an embedding at `padding_idx` still contains only
+    zeros, as PyTorch creates it, or has been overwritten. Returns an empty dict for an embedding without `padding_idx`
+    or without values."""
+    # a weight on meta has no values
     if module.padding_idx is None or module.weight.is_meta:
         return {}
     return {
@@ -138,35 +141,37 @@ def _padded_row(module: Any) -> dict[str, object]:
 
 
 def _embedding(path: str, module: Any) -> Layer:
-    """Returns the description of the layer at `path`, an embedding. Its parts are left empty, which means PyTorch's
-    usual ones."""
+    """Returns the description of the layer at `path`, an embedding. Its `parts` are empty, which means PyTorch's usual
+    parts."""
     settings = {"padding_idx": module.padding_idx, "max_norm": module.max_norm}
     return Layer(path, "embedding", (), {**settings, **_padded_row(module)})
 
 
 def _attention(path: str, module: Any) -> Layer:
-    """Returns the description of the layer at `path`, a MultiheadAttention. Its parts are left empty, which means
-    PyTorch's usual ones."""
+    """Returns the description of the layer at `path`, a MultiheadAttention. Its `parts` are empty, which means
+    PyTorch's usual parts."""
     settings: dict[str, object] = {
         "num_heads": module.num_heads,
         "packed": module.in_proj_weight is not None,
         "dropout": float(module.dropout),
         "batch_first": module.batch_first,
     }
-    # only PyTorch has this setting: if every attention stated it, it would be listed as a difference each time
+    # only PyTorch has this setting, so if every attention layer stated it, it would always be listed as a difference
     if module.add_zero_attn:
         settings["add_zero_attn"] = True
     return Layer(path, layouts.ATTENTION, (), settings)
 
 
 def _call_order(module: Any) -> tuple[str, ...]:
-    """The names of the layers inside a Transformer layer, in the order in which it calls them."""
+    """Returns the names of the layers inside a Transformer layer, in the order in which the Transformer layer calls
+    them."""
     between = ("multihead_attn",) if isinstance(module, nn.TransformerDecoderLayer) else ()
     return layouts.order_of_block(module.norm_first, "self_attn", *between)
 
 
 def _block_settings(module: Any) -> dict[int, Settings]:
-    """Returns the settings of a whole Transformer layer, by the `id` of the layer inside it that states them."""
+    """Returns the settings of a whole Transformer layer. The dict maps the `id` of each inner layer that states
+    settings to these settings."""
     return {
         id(module.norm1): {
             "norm_first": module.norm_first,
@@ -177,9 +182,10 @@ def _block_settings(module: Any) -> dict[int, Settings]:
 
 
 def _activation(activation: Any) -> str:
-    """The name of an activation that a Transformer layer has: a module or a function."""
-    # a GELU computes one of two functions, as its `approximate` says; other frameworks have a
-    # name for each
+    """Returns the name of an activation of a Transformer layer, which is a module or a
+    function."""
+    # a GELU computes one of two functions, depending on its `approximate`; other frameworks
+    # have a name for each function
     if isinstance(activation, nn.GELU) and activation.approximate == "tanh":
         return "gelu_tanh"
     return (
@@ -190,8 +196,8 @@ def _activation(activation: Any) -> str:
 
 
 def _conv(path: str, module: Any) -> Layer:
-    """Returns the description of the layer at `path`, a convolution or a transposed convolution. Its parts are left
-    empty, which means PyTorch's usual ones."""
+    """Returns the description of the layer at `path`, a convolution or a transposed convolution. Its `parts` are empty,
+    which means PyTorch's usual parts."""
     padding = module.padding
     if padding == "same":
         padding = layouts.same_padding(module.kernel_size, module.stride, module.dilation)
@@ -237,20 +243,20 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
     nn.LSTMCell: ops.cell("lstm"),
     nn.GRUCell: ops.cell("gru"),
 }  # fmt: skip
-"""How the layers with parameters are read."""
+"""Maps each class of layers with parameters to the function that describes such a layer."""
 
 
-# what layers compute
+# the computations of layers
 
 
 def _max_pool(axes: int, path: str, pool: Any) -> Layer:
-    """Returns the description of the layer at `path`, a MaxPool over this number of axes."""
+    """Returns the description of the layer at `path`, a MaxPool over `axes` axes."""
     window = (pool.kernel_size, pool.stride, pool.padding)
     return ops.max_pool(path, axes, *window, pool.ceil_mode, pool.dilation)
 
 
 def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
-    """Returns the description of the layer at `path`, an AvgPool over this number of axes."""
+    """Returns the description of the layer at `path`, an AvgPool over `axes` axes."""
     window = (pool.kernel_size, pool.stride, pool.padding)
     # AvgPool1d has no divisor_override
     divisor = getattr(pool, "divisor_override", None)
@@ -265,15 +271,15 @@ def _upsample(path: str, layer: Any) -> Layer:
 
 
 def _pad(mode: str, axes: int, path: str, layer: Any) -> Layer:
-    """Returns the description of the layer at `path`, a padding layer with this mode over this number of axes."""
-    # PyTorch lists the padding of the last axis first, and only ConstantPad has a value
+    """Returns the description of the layer at `path`, a padding layer with this mode over `axes` axes."""
+    # PyTorch lists the padding of the last axis first; only ConstantPad has a value
     return ops.pad(
         path, ops.last_axis_first(layer.padding), mode, getattr(layer, "value", None)
     )
 
 
 def _dropout(axes: str, path: str, layer: Any) -> Layer:
-    """Returns the description of the layer at `path`, a dropout. `axes` says which numbers are dropped together, as in
+    """Returns the description of the layer at `path`, a dropout. `axes` tells which numbers are dropped together, as in
     `ops.dropout`."""
     return ops.dropout(path, layer.p, axes=axes)
 
@@ -289,9 +295,9 @@ def _rms_norm(path: str, norm: Any) -> Layer:
 
 
 def _children(module: Any) -> list[Any]:
-    """The modules directly inside a module, with repetitions, which `named_children` leaves out."""
+    """Returns the modules that are directly inside a module, including repetitions, which `named_children` omits."""
     inside = module.named_modules(remove_duplicate=False)
-    # without the module itself, which comes first with an empty name, and without deeper modules
+    # excludes the module itself, which comes first with an empty name, and modules that are deeper inside
     return [child for name, child in inside if name and "." not in name]
 
 
@@ -299,7 +305,7 @@ _hooks = private.field("torch.nn.Module._forward_hooks")
 _TABLE: Final = ops.Table(
     "torch",
     {
-        # None: nothing to report
+        # None: the layer computes nothing that must be described
         **dict.fromkeys((nn.Identity, nn.Sequential, nn.ModuleList, nn.ModuleDict)),
         **ops.activations({
             nn.ReLU: {}, nn.ReLU6: {}, nn.Sigmoid: {}, nn.Tanh: {}, nn.SiLU: {}, nn.Mish: {}, nn.SELU: {},
@@ -310,7 +316,7 @@ _TABLE: Final = ops.Table(
             nn.Hardshrink: {"threshold": "lambd"}, nn.Softshrink: {"threshold": "lambd"},
             nn.Softmax: {"axis": "dim"}, nn.LogSoftmax: {"axis": "dim"}, nn.GLU: {"axis": "dim"},
         }),
-        # over the channels of an image, with or without a batch
+        # computed over the channels of an image, with or without a batch axis
         nn.Softmax2d: lambda path, _: ops.activation(path, "softmax", axis=-3),
         **ops.over_axes(nn, "MaxPool{}d", _max_pool),
         **ops.over_axes(nn, "AvgPool{}d", _avg_pool),
@@ -336,20 +342,21 @@ _TABLE: Final = ops.Table(
         nn.Flatten: lambda path, x: ops.flatten(path, x.start_dim, x.end_dim),
         nn.Unflatten: lambda path, x: ops.plain(path, "unflatten", axis=x.dim, size=tuple(x.unflattened_size)),
     },
-    # the method with which a module computes, and a text with the settings of a module without a row
+    # the names of the methods with which modules compute, and a function that returns a string with the settings of a
+    # module that has no row in the table
     ("forward",),
     lambda module: module.extra_repr(),
     foreign=(_CONV1D,),
     lines=(nn.Sequential,),
     blocks=(nn.TransformerEncoderLayer, nn.TransformerDecoderLayer),
-    observers=("torch", "xdevice_torch", "transformers"),  # hooks of transformers only keep the output of a layer
+    observers=("torch", "xdevice_torch", "transformers"),  # hooks of transformers only store the output of a layer
 )  # fmt: skip
 
 
 def _module(path: str, module: Any) -> ops.Module:
-    """Returns the description of a module from which `ops.read` decides whether it is known what the module
-    computes."""
-    # its own parameters, not those of the modules inside it
+    """Returns the description of a module from which `ops.read` determines whether the computation of the module is
+    known."""
+    # only its own parameters, and not those of inner modules
     has_parameters = next(module.parameters(recurse=False), None) is not None
     hooks = *_pre_hooks(module).values(), *_hooks(module).values()
     owned = *module.named_buffers(recurse=False), *vars(module).items()
@@ -361,7 +368,7 @@ class TorchLayers(Operations):
     """The hooks that list the layers of PyTorch. `Layers` and `Operations` describe each hook."""
 
     def layers(self, model: Any) -> Iterable[Layer]:
-        """Returns the layers with parameters. Raises `UnsupportedError` for anything other than an `nn.Module`."""
+        """Returns the layers with parameters. Raises `UnsupportedError` if `model` is not an `nn.Module`."""
         if not isinstance(model, nn.Module):
             raise self.unsupported(
                 f"listing layers of {type(model).__qualname__} objects", "pass the model itself"
@@ -372,7 +379,8 @@ class TorchLayers(Operations):
         return layouts.present_layers(layers, variables, blocks)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
-        """Returns all layers, with the settings of those without parameters."""
+        """Returns all layers, including the settings of the layers without parameters."""
         modules = [_module(path, module) for path, module in model.named_modules()]
-        # the variables, because every other tensor of a module gets an entry: it is in no state
+        # passes the variables, because every other tensor of a module gets an entry of its own:
+        # such a tensor is not part of the state
         return ops.read(modules, layers, _TABLE, [x for _, x in self.variables(model)])

@@ -1,13 +1,13 @@
-"""Reads the formulas of PyTorch's optimizers, and their state. Each tensor of the state is named as in `state_dict()`:
-by the number of its parameter and its key, such as "0.exp_avg".
+"""Reads the formulas of PyTorch's optimizers, and their state. The name of each tensor of the state consists of the
+number that `state_dict()` uses for the parameter, and the tensor's key, as in "0.exp_avg".
 
 Facts about PyTorch that the code depends on:
 - An optimizer creates its state in its first step, and before that nothing shows what the state will be. So a copy of
-  the optimizer takes that step, with parameters on meta, where they need no memory. The copy has no hooks and no `step`
-  of a scheduler, because `Optimizer.__getstate__` leaves both out.
-- The step counter is on the host unless the optimizer is fused or capturable. Neither works on meta.
-- The formula of an optimizer is known only if its class is exactly one of `_KINDS`: AdamW derives from Adam, and a
-  user's class may derive from any.
+  the optimizer makes this step, with parameters on meta, where they need no memory. The copy has neither hooks nor a
+  scheduler's replacement of `step`, because `Optimizer.__getstate__` omits both.
+- The step counter is on the host unless the optimizer is fused or capturable. Neither kind of optimizer works on meta.
+- The formula of an optimizer is known only if its class is exactly one of those in `_KINDS`: AdamW derives from Adam,
+  and a user's class may derive from any class.
 - An optimizer does not refer to its scheduler, but a scheduler writes `initial_lr` into the parameter groups.
 """
 
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 def state_to_come(
     optimizer: torch.optim.Optimizer, names: Sequence[str], backend: Optimizers
 ) -> dict[str, torch.Tensor]:
-    """Returns zeros, by name, for the state that the first step would make for the parameters in `names`, each on the
-    device on which the step would make it. Parameters that already have a state are left out."""
+    """Returns a dict of zero tensors, by name, for the state that the first step would create for the parameters in
+    `names`. Each tensor is on the device on which the step would create it. Parameters that already have a state are
+    omitted."""
     # a name such as "0.exp_avg" begins with the number of its parameter
     numbers = {name.partition(".")[0] for name in names}
     parameters = {
@@ -52,8 +53,8 @@ def state_to_come(
     for number, p in parameters.items():
         for key, x in states[number].items():
             if isinstance(x, torch.Tensor):
-                # moments are on meta here, and the step counter is on the host; a fused or
-                # capturable optimizer has it on the device
+                # here the moments are on meta and the step counter is on the host, but in a
+                # fused or capturable optimizer the counter is on the device
                 device = p.device if x.is_meta or (key == "step" and on_device) else x.device
                 state[f"{number}.{key}"] = torch.zeros(x.shape, dtype=x.dtype, device=device)
     return state
@@ -65,18 +66,18 @@ def _state_on_meta(
     backend: Optimizers,
 ) -> dict[int, dict[str, Any]]:
     """Returns the state that the optimizer would create for these parameters in a step, by the number of the parameter.
-    To find it, a copy of the optimizer takes a step with copies of the parameters on meta. Raises `UnsupportedError` if
-    that step fails before it has made the state of each of these parameters."""
+    To determine it, a copy of the optimizer makes a step with copies of the parameters on meta. Raises
+    `UnsupportedError` if this step fails before it has created the state of all these parameters."""
     on_meta = {number: _on_meta(p) for number, p in enumerate(_parameters(optimizer))}
     for number in parameters:
-        # an optimizer makes no state for a parameter without a gradient
+        # an optimizer creates no state for a parameter without a gradient
         on_meta[number].grad = torch.empty_like(on_meta[number])
-    # deepcopy takes these in place of copies of the parameters
+    # `deepcopy` uses these tensors instead of copying the parameters
     memo: dict[int, Any] = {
         id(p): on_meta[number] for number, p in enumerate(_parameters(optimizer))
     }
-    # and this in place of a copy of the existing state, which may be twice as large as the
-    # model
+    # and it uses this empty dict instead of copying the existing state, which may be twice as
+    # large as the model
     memo[id(optimizer.state)] = defaultdict(dict)
     stateless = copy.deepcopy(optimizer, memo)
     for group in stateless.param_groups:
@@ -85,7 +86,7 @@ def _state_on_meta(
     try:
         stateless.step()
     except Exception as error:
-        # a step that failed on meta after it had made the state is good enough; here it failed before
+        # it does not matter if the step fails on meta after it has created the state; here it has failed before
         if not all(stateless.state[on_meta[number]] for number in parameters):
             raise backend.unsupported(
                 f"loading into the optimizer {type(optimizer).__name__} before its first step",
@@ -95,12 +96,13 @@ def _state_on_meta(
 
 
 def _on_meta(p: torch.Tensor) -> torch.Tensor:
-    """A copy of a parameter on meta, without values."""
+    """Returns a copy of a parameter on meta, without values."""
     return torch.empty_like(p, device="meta").requires_grad_(p.requires_grad)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The parameters of all groups, in the order in which `state_dict()` numbers them."""
+    """Returns the parameters of all groups, in the order in which `state_dict()` numbers
+    them."""
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
@@ -110,12 +112,12 @@ _KINDS: Final = {
     torch.optim.SGD: "sgd", torch.optim.Adam: "adam", torch.optim.AdamW: "adam", torch.optim.RMSprop: "rmsprop",
     torch.optim.Adagrad: "adagrad",
 }  # fmt: skip
-# the settings that PyTorch's groups have under the names of `terms`
+# the settings that have the same names in PyTorch's groups and in `terms`
 _SAME: Final = (
     "lr", "momentum", "dampening", "nesterov", "eps", "amsgrad", "alpha", "centered", "lr_decay",
     "initial_accumulator_value", "weight_decay", "maximize",
 )  # fmt: skip
-# PyTorch's argument for each setting, or a sentence if no argument makes it
+# PyTorch's argument for each setting, or an instruction if there is no such argument
 _ARGUMENTS: Final = {name: name for name in _SAME} | {
     "beta1": "betas[0]",
     "beta2": "betas[1]",
@@ -134,7 +136,7 @@ def _settings(optimizer: Any, kind: str, group: Mapping[str, Any]) -> dict[str, 
     stated: dict[str, object] = {name: group[name] for name in _SAME if name in group}
     if kind == "adam":
         stated["beta1"], stated["beta2"] = group["betas"]
-        # in PyTorch 2.6 the groups of AdamW lack this entry
+        # in PyTorch 2.6, the groups of AdamW lack this entry
         decoupled = group.get("decoupled_weight_decay", type(optimizer) is torch.optim.AdamW)
         stated["decay"] = terms.DECOUPLED if decoupled else terms.COUPLED
     hooks = {**_pre_hooks(optimizer), **_post_hooks(optimizer)}
@@ -142,7 +144,7 @@ def _settings(optimizer: Any, kind: str, group: Mapping[str, Any]) -> dict[str, 
         stated["hooks"] = (
             f"{len(hooks)} from register_step_pre_hook and register_step_post_hook"
         )
-    # written by a scheduler, the only trace of it in the optimizer
+    # a scheduler writes this entry, which is the only trace of the scheduler in the optimizer
     if "initial_lr" in group:
         stated["schedule"] = "a scheduler of torch.optim.lr_scheduler"
     return terms.settings(kind, **stated)
@@ -152,8 +154,8 @@ class TorchOptimizers(Optimizers):
     """The hooks that read PyTorch's optimizers and load their state. `Optimizers` describes each hook."""
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
-        """Returns zeros, by name, for the state that the first step would make for the parameters in `names`; {} for a
-        module. Parameters that already have a state are left out."""
+        """Returns a dict of zero tensors, by name, for the state that the first step would create for the parameters in
+        `names`. Parameters that already have a state are omitted. Returns {} for a module."""
         return (
             state_to_come(optimizer, names, self)
             if isinstance(optimizer, torch.optim.Optimizer)
@@ -161,20 +163,20 @@ class TorchOptimizers(Optimizers):
         )
 
     def take_state(self, optimizer: Any, state: Mapping[str, torch.Tensor]) -> None:
-        """Gives an optimizer the tensors of `state` that it does not have yet. For a module, calls `set_extra_state` of
-        the modules in it that have an entry in `state`."""
+        """Adds to an optimizer those tensors of `state` that it does not have yet. For a module, calls
+        `set_extra_state` of each inner module that has an entry in `state`."""
         if not isinstance(optimizer, torch.optim.Optimizer):
             extra_state.take(optimizer, state)
             return
         parameters = _parameters(optimizer)
         for name, x in state.items():
             number, _, key = name.partition(".")
-            # `load` has already written into the state that existed, so only new state is added here
+            # `load` has already written to the existing state, so only new state is added here
             optimizer.state[parameters[int(number)]].setdefault(key, x)
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """Reads the formula and the settings of an optimizer. Each tensor of its state is named as in `state_dict()`,
-        see the top of this file. Raises `UnsupportedError` for a class that is not in `_KINDS`."""
+        """Returns the formula and the settings of an optimizer, and the names of the tensors of its state, which the
+        top of this file explains. Raises `UnsupportedError` for a class that is not in `_KINDS`."""
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         parameters: list[terms.Parameter] = []
         for group in optimizer.param_groups:

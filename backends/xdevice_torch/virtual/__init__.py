@@ -1,4 +1,4 @@
-"""Virtual GPUs for PyTorch: a device written in Python."""
+"""Virtual GPUs for PyTorch: a device that is implemented in Python."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The name "cuda" for a virtual GPU of PyTorch, for test suites that choose their device by
-that name."""
+"""Makes the name "cuda" mean a virtual GPU of PyTorch, for test suites that choose their device
+by this name."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 _OWN = ("device_count", "device", "set_device", "synchronize", "get_rng_state", "set_rng_state")
-"""The functions of `torch.cuda` that are replaced by those of the same name in `torch.vgpu`:
-code that finds CUDA available calls them."""
+"""The functions of `torch.cuda` that are replaced by those of the same name in `torch.vgpu`,
+because code that finds CUDA available calls them."""
 _COUNTS = ("memory_allocated", "max_memory_allocated")
 """The functions of `torch.cuda` that are replaced by those of the same name in
 `torch.accelerator`."""
@@ -29,19 +29,19 @@ _COUNTS = ("memory_allocated", "max_memory_allocated")
 def take_for_cuda(
     device: torch.device, has_default: Callable[[FrameType], bool] | None
 ) -> None:
-    """Makes "cuda" mean `device`, a virtual GPU, and "cuda:1" the virtual GPU 1, in this
-    thread, wherever a function of PyTorch takes a device, until the process ends.
+    """In this thread, makes "cuda" mean `device`, a virtual GPU, and "cuda:1" the virtual GPU
+    1, wherever a function of PyTorch accepts a device. This lasts until the process ends.
     `torch.cuda.is_available()` then returns True.
 
-    `has_default`, if it is not None, gets the frame of a caller: the device that a program sets
-    by `torch.set_default_device` applies only to callers for which `has_default` returns
-    True."""
+    If `has_default` is not None, it is called with the frame of a caller. The device that a
+    program sets with `torch.set_default_device` then applies only to callers for which
+    `has_default` returns True."""
     private.require("--xd-cuda")
     mode = _Cuda(device, has_default)
     set_default = torch.set_default_device
     # typed as Any, so that type checkers allow assignments to the attributes of PyTorch
     changed: Any = torch
-    # without `has_default` PyTorch's own default device is set
+    # without `has_default`, PyTorch's own default device is set
     if has_default is None:
         changed.set_default_device = lambda wanted: set_default(mode.resolved(wanted))
     else:
@@ -53,12 +53,13 @@ def take_for_cuda(
     for name in _COUNTS:
         setattr(changed.cuda, name, getattr(torch.accelerator, name))
     changed.cuda.current_device = lambda: device.index
-    # never exited: suites choose "cuda" when they are imported, long before a test
+    # the mode is never exited, because suites choose "cuda" when they are imported, long before
+    # a test runs
     mode.__enter__()  # type: ignore[no-untyped-call]
 
 
 class _Cuda(TorchFunctionMode):
-    """The function mode that replaces "cuda" by a virtual GPU in the arguments of PyTorch's
+    """The function mode that replaces "cuda" with a virtual GPU in the arguments of PyTorch's
     functions."""
 
     def __init__(
@@ -70,24 +71,24 @@ class _Cuda(TorchFunctionMode):
         self._default: torch.device | None = None
 
     def resolved(self, value: Any) -> Any:
-        """Returns the virtual GPU that a value names as "cuda" or "cuda:1"; any other value as
-        it is."""
+        """Returns the virtual GPU if `value` names one as "cuda" or, for example, "cuda:1".
+        Returns any other value unchanged."""
         kind, _, index = value.partition(":") if type(value) is str else ("", "", "")
         if kind != "cuda":
             return value
         return torch.device(self._device.type, int(index)) if index else self._device
 
     def set_default(self, device: Any) -> None:
-        """Replaces `torch.set_default_device` if `has_default` was given; None means that there
-        is no default."""
+        """Replaces `torch.set_default_device` if `has_default` is not None. If `device` is
+        None, there is no default device."""
         self._default = None if device is None else torch.device(device)
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Calls a function of PyTorch with the virtual GPU in the place of "cuda", and returns
-        its result. `x.cuda(...)` becomes `x.to(device, ...)`."""
-        # `x.cuda()` may have no argument in which "cuda" could be replaced: it becomes
+        """Calls a function of PyTorch with the virtual GPU instead of "cuda", and returns its
+        result. `x.cuda(...)` becomes `x.to(device, ...)`."""
+        # `x.cuda()` may have no argument in which "cuda" could be replaced, so it becomes
         # `x.to(virtual GPU)`
         if function is torch.Tensor.cuda:
             named = {
@@ -99,14 +100,14 @@ class _Cuda(TorchFunctionMode):
                 named["device"] = self._device
             function, args, kwargs = torch.Tensor.to, args[:1], named
         named = {name: self.resolved(value) for name, value in (kwargs or {}).items()}
-        # frame 1 is that of the code that calls PyTorch: a test, which may have a default
-        # device, or the library under test, which may not
+        # frame 1 belongs to the code that calls PyTorch: a test, to which the default device
+        # may apply, or the library under test, to which it does not
         with self._default_for(sys._getframe(1)):
             return function(*[self.resolved(value) for value in args], **named)
 
     def _default_for(self, caller: FrameType) -> AbstractContextManager[Any]:
-        """Returns the default device as a block, if one is set and applies to the caller;
-        otherwise an empty block."""
+        """Returns the default device as a context manager, if a default device is set and
+        applies to the caller. Otherwise returns a context manager that does nothing."""
         if self._default is None or self._has_default is None or not self._has_default(caller):
             return nullcontext()
         return self._default

@@ -1,8 +1,8 @@
 """`torch.Generator("vgpu")`: a generator of the host whose `device` is a virtual GPU.
 
-PyTorch makes the generators of a foreign device in C++ only, by `getNewGenerator` of
-PrivateUse1HooksInterface. A virtual GPU draws the same numbers as the host from the same seed,
-since the host computes for it.
+PyTorch creates the generators of a foreign device only in C++, with `getNewGenerator` of
+PrivateUse1HooksInterface. With the same seed, a virtual GPU draws the same numbers as the host,
+because the host computes for it.
 """
 
 from __future__ import annotations
@@ -17,47 +17,48 @@ from xdevice_torch.private import private
 
 _address = private.field("torch.Generator._cdata")
 _addresses: set[int] = set()
-"""The addresses, in C++, of the living generators of virtual GPUs."""
+"""The C++ addresses of all existing generators of virtual GPUs."""
 
 
 def belongs_to_gpu(generator: torch.Generator) -> bool:
-    """Whether a generator was made for a virtual GPU. PyTorch passes an operation a new Python
-    object for the same generator, so the generator is recognized by its address in C++."""
+    """Whether a generator was created for a virtual GPU. PyTorch passes a new Python object for
+    the same generator to an operation, so the generator is recognized by its C++ address."""
     return _address(generator) in _addresses
 
 
 def class_for(own: Any, name: str) -> Any:
-    """Returns the class that replaces PyTorch's `torch.Generator`, which is `own`. It makes the
-    generators of virtual GPUs (devices of the type `name`), and for other devices generators of
-    `own`."""
+    """Returns the class that replaces `own`, PyTorch's `torch.Generator`. The class creates the
+    generators of virtual GPUs (devices of the type `name`), and for other devices it creates
+    generators of the class `own`."""
 
     class Kind(type(own)):  # type: ignore[misc]
-        """The metaclass, which decides what a call of the class returns and what counts as its
-        instance."""
+        """The metaclass, which determines what a call of the class returns, and which objects
+        are its instances."""
 
         def __call__(cls, device: Any = "cpu") -> Any:
-            """Makes a generator of a virtual GPU, or PyTorch's own for another device."""
+            """Creates a generator of a virtual GPU, or, for another device, a generator of
+            PyTorch's own class."""
             place = torch.device(device)
-            # a program's subclass makes objects of itself, whatever the device
+            # a program's subclass creates its own instances, whatever the device
             if place.type == name or cls is not Generator:
                 return super().__call__(place)
             return own(device)
 
         def __instancecheck__(cls, value: object) -> bool:
             """Whether `isinstance(value, cls)` is True."""
-            # programs check `isinstance(x, torch.Generator)` also for generators that PyTorch
-            # has made
+            # programs also check `isinstance(x, torch.Generator)` for generators that PyTorch
+            # has created
             if cls is Generator:
                 return isinstance(value, own)
             return bool(super().__instancecheck__(value))
 
     class Generator(own, metaclass=Kind):  # type: ignore[misc]
-        """A generator of a virtual GPU. It draws by the algorithm of the host's generator."""
+        """A generator of a virtual GPU. It uses the algorithm of the host's generator."""
 
         def __new__(cls, place: torch.device) -> Any:
-            """Makes a generator of the host, and notes its address as that of a virtual GPU's
-            generator."""
-            # only a program's subclass comes here with another device
+            """Creates a generator of the host, and records its address as that of a virtual
+            GPU's generator."""
+            # the device can be another one only if the class is a program's subclass
             if place.type != name:
                 raise UnsupportedError(
                     f"a subclass of torch.Generator on {place} is not supported with virtual GPUs; "
@@ -66,7 +67,8 @@ def class_for(own: Any, name: str) -> Any:
             generator: Any = own.__new__(cls)
             address = _address(generator)
             _addresses.add(address)
-            # a later generator of the host may have the same address
+            # removed at the end, because a later generator of the host may have the same
+            # address
             weakref.finalize(generator, _addresses.discard, address)
             return generator
 
@@ -76,7 +78,7 @@ def class_for(own: Any, name: str) -> Any:
             )
             self._place = torch.device(name, index)
 
-        # instead of the CPU, which PyTorch's own property would return
+        # PyTorch's own property would return the CPU
         @property
         def device(self) -> torch.device:
             return self._place

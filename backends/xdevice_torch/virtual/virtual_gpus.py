@@ -1,28 +1,29 @@
 """Virtual GPUs for PyTorch, in pure Python: `torch.device("vgpu", 1)`, whose memory is the host's.
 
-PyTorch reserves the device type PrivateUse1 for other people's devices, and since 2.13 it can be implemented in Python
-(https://github.com/pytorch/pytorch/pull/157859). The operations of virtual GPUs are in virtual_operations.py; this
-module has everything else that PyTorch requires of a device:
+PyTorch reserves the device type PrivateUse1 for devices that other packages define. Since 2.13 such a device can be
+implemented in Python (https://github.com/pytorch/pytorch/pull/157859). The operations of virtual GPUs are in
+virtual_operations.py; this module contains everything else that PyTorch requires of a device:
 
 | replaced in PyTorch | by | because |
 |---|---|---|
-| `torch.vgpu` | `_Module` | it does for virtual GPUs what `torch.cuda` does for CUDA |
-| `_accelerator_getDeviceIndex` and eleven more in `torch._C` | `_accelerator` | they ask the device guard or an \
-allocator, and fail or crash |
-| `_engine_run_backward` | `_without_threads` | the guard of a device in Python knows index 0 only \
+| `torch.vgpu` | `_Module` | it has the same functions for virtual GPUs as `torch.cuda` has for CUDA |
+| `_accelerator_getDeviceIndex` and eleven more in `torch._C` | `_accelerator` | they need the device guard or \
+an allocator, and would fail or crash |
+| `_engine_run_backward` | `_without_threads` | the guard of a device in Python supports only index 0 \
 (https://github.com/pytorch/pytorch/issues/156052), so autograd's engine has no queue for index 1; without threads it \
-needs none |
-| `Tensor.to`, `tensor`, `as_tensor`, `asarray` | `_Indexed` | C++ takes a device without an index for index 0, so the \
-index of the current device is added; replaced only once another index than 0 is current |
-| `Tensor.new`, `Tensor.new_tensor` | `_New`, `_NewTensor` | likewise: C++ makes the new tensor on index 0 |
-| `Tensor.data`, `_has_compatible_shallow_copy_type` | `_set_data`, `_can_have_contents` | `p.data = x`, as \
-`Module.to` does, fails if one of the two is on a virtual GPU (https://github.com/pytorch/pytorch/issues/196975); the \
-contents of the two tensors are swapped, so that parameters stay the objects that optimizers rely on |
+needs no queue |
+| `Tensor.to`, `tensor`, `as_tensor`, `asarray` | `_Indexed` | C++ treats a device without an index as index 0, so the \
+index of the current device is added; replaced only when an index other than 0 first becomes current |
+| `Tensor.new`, `Tensor.new_tensor` | `_New`, `_NewTensor` | C++ creates the new tensor on index 0 |
+| `Tensor.data`, `_has_compatible_shallow_copy_type` | `_set_data`, `_can_have_contents` | `p.data = x`, which \
+`Module.to` uses, fails if only one of the two tensors is on a virtual GPU \
+(https://github.com/pytorch/pytorch/issues/196975); their contents are swapped instead, so that parameters remain the \
+objects to which optimizers refer |
 | `UntypedStorage.__new__` | `_making_storages` | the device has no allocator, and PyTorch would crash |
-| `accelerator.empty_cache` | nothing is done | likewise |
-| `Generator` | `virtual_generators.class_for` | PyTorch makes a foreign device's generators in C++ only |
+| `accelerator.empty_cache` | a function that does nothing | the device has no allocator, and PyTorch would crash |
+| `Generator` | `virtual_generators.class_for` | PyTorch creates the generators of a foreign device only in C++ |
 | `nn.parallel.comm.scatter`, `gather`, `broadcast_coalesced` | `_no_communication` | they are written for CUDA; the \
-error names what to use |
+error says what to use instead |
 | `_TorchCompileInductorWrapper.__call__` | `_not_compiling` | Inductor has no code generator for this device, and \
 raises a KeyError (https://github.com/pytorch/pytorch/issues/189138) |
 
@@ -59,23 +60,23 @@ if TYPE_CHECKING:
 
 NAME = operations.NAME
 _FREE = "privateuseone"
-"""PyTorch's name for the device type that it reserves for other people's devices, until
-somebody renames that type."""
+"""PyTorch's name for the device type that it reserves for other packages, as long as no package
+has renamed that type."""
 
 _setup = private["torch.utils.backend_registration._setup_privateuseone_for_python_backend"]
 _swap_contents = private["torch._C._swap_tensor_impl"]
 _hooks = private.field("torch.Tensor._backward_hooks")
 _hooks_after = private.field("torch.Tensor._post_accumulate_grad_hooks")
 _libraries: list[torch.library.Library] = []
-"""The registered kernels of virtual GPUs; empty before `install`. PyTorch removes the kernels
-of a library that nothing refers to."""
+"""The libraries that contain the registered kernels of virtual GPUs; empty before `install`.
+PyTorch removes the kernels of a library to which nothing refers."""
 
 
 def why_not() -> str | None:
-    """Returns why this process cannot have virtual GPUs; None if it can."""
+    """Returns why this process cannot have virtual GPUs, or None if it can."""
     if lacking := private.absent("virtual GPUs"):
         return str(private.error("virtual GPUs", lacking))
-    # if a package has renamed the reserved type, PyTorch gives its new name
+    # if a package has renamed the reserved type, PyTorch returns the new name
     taken = torch.device(_FREE).type
     if taken not in (_FREE, NAME):
         return (
@@ -87,21 +88,21 @@ def why_not() -> str | None:
 
 def install(count: int) -> None:
     """Makes `vgpu:0` to `vgpu:{count-1}` devices of PyTorch, until the process ends. Does
-    nothing if there are virtual GPUs already: their number is fixed."""
+    nothing if virtual GPUs already exist, because their number cannot be changed."""
     if _libraries:
         return
-    # this may raise, so it comes before anything is changed
+    # this may raise an error, so it comes before anything is changed
     private.require("virtual GPUs")
     module = _Module(count)
     _setup(NAME, module)
     _libraries.extend(operations.register())
     forks.in_child(operations.after_fork)
-    # 0 is the first priority. PyTorch's own function for devices of PrivateUse1 has 23, and
-    # would ask the device for an allocator, which it does not have. This one is only for
-    # loading; for saving it returns None, and the next one acts
+    # 0 is the highest priority. PyTorch's own functions for PrivateUse1 have the priority 23,
+    # and would ask the device for an allocator, which it does not have. Only loading is
+    # replaced here: for saving, the function returns None, so that PyTorch calls the next one
     torch.serialization.register_package(0, lambda storage: None, _restored)
     for kind in (torch.Tensor, torch.nn.Parameter):
-        # PyTorch's own function would send a handle to the device's memory, which this device
+        # PyTorch's own function would send a handle of the device's memory, which this device
         # does not have
         ForkingPickler.register(kind, _sent)
     native, _ = private.place("torch._C._accelerator_getDeviceIndex")
@@ -112,8 +113,8 @@ def install(count: int) -> None:
 
 
 def _without_threads(run_backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the function that runs a backward pass: the pass runs in the calling thread,
-    because autograd has no thread for a virtual GPU other than `vgpu:0`."""
+    """Wraps the function that runs a backward pass, so that the pass runs in the calling
+    thread. Autograd has no thread for a virtual GPU other than `vgpu:0`."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         """Replaces PyTorch's function, and returns its result."""
@@ -124,13 +125,14 @@ def _without_threads(run_backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _not_compiling(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the function with which PyTorch compiles a graph: a graph with tensors on a virtual
-    GPU is returned uncompiled, with a warning. PyTorch's compiler would raise a KeyError for a
-    device written in Python."""
+    """Wraps the function with which PyTorch compiles a graph. A graph with tensors on a virtual
+    GPU is returned uncompiled, with a warning, because PyTorch's compiler would raise a
+    KeyError for a device that is implemented in Python."""
 
     def run(compiler: Any, graph: torch.fx.GraphModule, inputs: Any) -> Any:
-        """Returns a function that does the work of `graph`: compiled, or `graph` itself."""
-        # a graph without tensors as inputs may still make some on a virtual GPU
+        """Returns a function that does the work of `graph`: a compiled function, or `graph`
+        itself."""
+        # even a graph without tensors among its inputs may create tensors on a virtual GPU
         values = [*inputs, *(node.meta.get("example_value") for node in graph.graph.nodes)]
         if all(x.device.type != NAME for x in values if isinstance(x, torch.Tensor)):
             return compile_graph(compiler, graph, inputs)
@@ -147,12 +149,13 @@ def _not_compiling(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Module:
-    """The object that serves as `torch.vgpu` in PyTorch. It does for virtual GPUs what
-    `torch.cuda` does for CUDA."""
+    """The class of `torch.vgpu`, which has the same functions for virtual GPUs as `torch.cuda`
+    has for CUDA."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._thread = threading.local()  # its `index` is the current device of a thread
+        # its `index` is the index of a thread's current device
+        self._thread = threading.local()
 
     def is_initialized(self) -> bool:
         return True
@@ -168,18 +171,18 @@ class _Module:
         return int(getattr(self._thread, "index", 0))
 
     def set_device(self, device: Any) -> None:
-        """Makes a device the current one of this thread. Raises RuntimeError if it does not
-        exist."""
+        """Makes a device this thread's current device. Raises RuntimeError if the device does
+        not exist."""
         index = self._index(device)
-        # index 0 is right without help, so programs with one GPU do not pay for the replaced
-        # functions
+        # for index 0 PyTorch's functions are right, so programs with one GPU are not slowed
+        # down by the replacements
         if index:
             _add_indices()
         self._thread.index = index
 
     @contextmanager
     def device(self, device: Any) -> Iterator[None]:
-        """A block in which a device is the current one of this thread."""
+        """A block in which a device is this thread's current device."""
         before = self.current_device()
         self.set_device(device)
         try:
@@ -189,19 +192,20 @@ class _Module:
 
     def synchronize(self, device: Any = None) -> None:
         """Only checks the device, because the host computes synchronously. Raises RuntimeError
-        if it does not exist."""
+        if the device does not exist."""
         self._index(device)
 
     def manual_seed_all(self, seed: int) -> None:
         """Does nothing: the host's generator draws the numbers of virtual GPUs, and
-        `torch.manual_seed`, which calls this, seeds that generator itself."""
+        `torch.manual_seed`, which calls this method, seeds that generator itself."""
 
     manual_seed = manual_seed_all
 
     def is_bf16_supported(self) -> bool:
         return True
 
-    # the host's generator draws for all virtual GPUs, so its state is theirs
+    # the host's generator draws for all virtual GPUs, so its state is also the state of each
+    # virtual GPU
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
         return torch.get_rng_state()
 
@@ -210,18 +214,18 @@ class _Module:
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         """Returns the dtypes in which autocast may compute on a virtual GPU."""
-        # `torch.autocast("vgpu")` asks for this
+        # `torch.autocast("vgpu")` calls this method
         return [torch.float16, torch.bfloat16]
 
     def _is_in_bad_fork(self) -> bool:
         """Whether virtual GPUs are unusable, because the process was forked."""
-        # `torch.manual_seed` asks for this before it calls `manual_seed_all`
+        # `torch.manual_seed` calls this method before it calls `manual_seed_all`
         return operations.is_in_bad_fork()
 
     def _index(self, device: Any) -> int:
-        """Returns the index of `device`, which is an index, a `torch.device` or its name. For
-        None or a device without an index, returns the index of this thread's current device.
-        Raises RuntimeError if no virtual GPU has the index."""
+        """Returns the index of `device`, which is an index, a `torch.device` or its name. If
+        `device` is None or has no index, returns the index of this thread's current device.
+        Raises RuntimeError if no virtual GPU has this index."""
         index = (
             device if device is None or isinstance(device, int) else torch.device(device).index
         )
@@ -235,15 +239,15 @@ class _Module:
 
 
 def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
-    """Returns replacements for the private functions that `torch.accelerator` calls, for which `module` does the work.
-    The keys are the functions' names without the prefix "_accelerator_". PyTorch's own functions would ask the device
-    guard or an allocator of the device, and fail or crash."""
+    """Returns replacements for the private functions that `torch.accelerator` calls. The replacements use `module`. The
+    keys of the dict are the functions' names without the prefix "_accelerator_". PyTorch's own functions need the
+    device guard or an allocator of the device, and would fail or crash."""
 
     def exchange(index: int) -> int:
-        """Makes a device the current one of this thread, and returns the index of the one
-        before."""
+        """Makes a device this thread's current device, and returns the index of the previous
+        one."""
         before = module.current_device()
-        # -1 means no device, and changes nothing
+        # -1 means no device, so nothing is changed
         if index >= 0:
             module.set_device(index)
         return before
@@ -254,11 +258,12 @@ def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
         "exchangeDevice": exchange,
         "maybeExchangeDevice": exchange,
         "synchronizeDevice": module.synchronize,
-        # PyTorch's functions that report memory call this first
+        # PyTorch's functions that report memory call this function first
         "isAllocatorInitialized": lambda: True,
         "getDeviceStats": _statistics,
         "resetPeakStats": lambda index: operations.limits.ledger.reset_peak(index),
-        "resetAccumulatedStats": lambda index: None,  # the ledger has no accumulated numbers
+        # the ledger contains no accumulated numbers
+        "resetAccumulatedStats": lambda index: None,
         "getMemoryInfo": _memory_info,
         "emptyHostCache": lambda: None,
         "setStream": _no_stream,
@@ -266,7 +271,7 @@ def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
 
 
 def _statistics(index: int) -> dict[str, Any]:
-    """Returns those statistics of a virtual GPU's memory that are counted, in the form of
+    """Returns the statistics of a virtual GPU's memory that are available, in the form of
     `torch.accelerator.memory_stats`."""
     usage = operations.limits.ledger.memory(index)
     # there is no caching allocator, so the reserved and the allocated bytes are the same
@@ -275,8 +280,8 @@ def _statistics(index: int) -> dict[str, Any]:
 
 
 def _memory_info(index: int) -> tuple[int, int]:
-    """Returns the free and the total bytes of a virtual GPU. Raises `UnsupportedError` if its
-    memory has no limit."""
+    """Returns the sizes of a virtual GPU's free and total memory, in bytes. Raises
+    `UnsupportedError` if the memory has no limit."""
     usage = operations.limits.ledger.memory(index)
     if usage.total is None:
         raise UnsupportedError(
@@ -287,14 +292,15 @@ def _memory_info(index: int) -> tuple[int, int]:
 
 
 def _no_stream(*args: Any) -> Any:
-    """Refuses a stream, for PyTorch's function that sets one."""
+    """Replaces PyTorch's function that sets a stream, and always raises `UnsupportedError`."""
     raise UnsupportedError(
-        "torch's virtual GPUs do not have streams, because they work synchronously; leave out the stream"
+        "torch's virtual GPUs do not have streams, because they work synchronously; omit the stream"
     )
 
 
 def _no_communication(*args: Any) -> Any:
-    """Refuses a collective of `torch.nn.parallel`, which is written for CUDA."""
+    """Replaces a collective of `torch.nn.parallel`, which is written for CUDA, and always
+    raises `UnsupportedError`."""
     raise UnsupportedError(
         "torch.nn.DataParallel and torch.nn.parallel do not support virtual GPUs; "
         "use xdevice.parallel.replicate, xdevice.split_batch, xdevice.parallel.run and xdevice.parallel.all_reduce"
@@ -302,27 +308,28 @@ def _no_communication(*args: Any) -> Any:
 
 
 class _Indexed:
-    """Replaces a function of PyTorch, and calls it with the index of the current virtual GPU
-    added to a device that is given as "vgpu". It is equal to the function that it replaces."""
+    """Replaces a function of PyTorch. Calls this function, with the index of the current
+    virtual GPU added to a device that is given as "vgpu". The object compares equal to the
+    function that it replaces."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
         self.__name__, self.__doc__ = function.__name__, function.__doc__
 
-    # as an attribute of `Tensor` it becomes a method of each tensor, as a function would
+    # as an attribute of `Tensor`, the object becomes a method of each tensor, like a function
     def __get__(self, x: Any, owner: Any = None) -> Any:
         return self if x is None else MethodType(self, x)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the replaced function with the current index in its arguments."""
-        # `to` takes the device as any of its arguments
+        # any of the arguments of `to` may be the device
         args = tuple([_with_index(value) for value in args])
         if "device" in kwargs:
             kwargs["device"] = _with_index(kwargs["device"])
         return self._function(*args, **kwargs)
 
-    # tensor subclasses look up PyTorch's functions in dicts, where this has to count as the one
-    # it replaces
+    # tensor subclasses look up PyTorch's functions in dicts, where this object must be equal to
+    # the function that it replaces
     def __eq__(self, other: object) -> bool:
         return other is self or other == self._function
 
@@ -331,10 +338,10 @@ class _Indexed:
 
 
 def _with_index(device: Any) -> Any:
-    """Returns the current virtual GPU for "vgpu" and `torch.device("vgpu")`, and any other
-    value as it is."""
-    # the types are compared first, because the arguments of `_Indexed` may be tensors, whose
-    # `==` is no bool
+    """Returns the current virtual GPU for "vgpu" and `torch.device("vgpu")`. Returns any other
+    value unchanged."""
+    # compares the types first, because the arguments of `_Indexed` may be tensors, whose `==`
+    # does not return a bool
     if (type(device) is str and device == NAME) or (
         type(device) is torch.device and device == torch.device(NAME)
     ):
@@ -343,8 +350,8 @@ def _with_index(device: Any) -> Any:
 
 
 class _NewTensor(_Indexed):
-    """Replaces `x.new_tensor`: makes the tensor on the device of `x` unless another one is
-    given. PyTorch would take the index from the device guard, which is always 0."""
+    """Replaces `x.new_tensor`: creates the tensor on the device of `x` unless another device is
+    given. PyTorch would use the index from the device guard, which is always 0."""
 
     def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("device") is None:
@@ -353,25 +360,26 @@ class _NewTensor(_Indexed):
 
 
 class _New(_Indexed):
-    """Replaces `x.new`: makes the tensor on the device of `x` unless another one is given.
-    PyTorch would take the index from the device guard, which is always 0."""
+    """Replaces `x.new`: creates the tensor on the device of `x` unless another device is given.
+    PyTorch would use the index from the device guard, which is always 0."""
 
     def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Calls the replaced function, or makes the tensor by way of the host if it is to be on
-        a virtual GPU."""
-        # `x.new(tensor)` makes an alias of the tensor, on its device
+        """Calls the replaced function. A tensor for a virtual GPU is created on the host first,
+        and then moved."""
+        # `x.new(tensor)` returns an alias of the tensor, on the device of that tensor
         takes_device = not any(isinstance(value, torch.Tensor) for value in args)
         device = _with_index(kwargs.get("device") or x.device)
         if torch.device(device).type != NAME or not takes_device:
             return self._function(x, *args, **kwargs)
-        # made on the host by an empty tensor of the same dtype, and then moved
+        # calls `new` of an empty tensor on the host with the same dtype, and then moves the
+        # result
         return self._function(torch.empty(0, dtype=x.dtype, device="cpu"), *args).to(device)
 
 
 def _add_indices() -> None:
-    """Replaces the functions of PyTorch that would take a device without an index for index 0:
-    `_Indexed` adds the current index. Called for each `set_device` of another index than 0;
-    only the first call changes anything."""
+    """Replaces the functions of PyTorch that would treat a device without an index as index 0:
+    `_Indexed` adds the current index. Called by each `set_device` with an index other than 0,
+    but only the first call changes anything."""
     for owner, name in (
         (torch.Tensor, "to"),
         *((torch, name) for name in ("tensor", "as_tensor", "asarray")),
@@ -381,22 +389,22 @@ def _add_indices() -> None:
             setattr(owner, name, _Indexed(function))
 
 
-# the contents of tensors: C++ keeps a tensor's memory, shape, dtype and device apart from the
-# Python object
+# the contents of tensors: in C++, a tensor's memory, shape, dtype and device are separate from
+# the Python object
 
 
 _get_data = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 
 def _set_data(x: torch.Tensor, new: torch.Tensor) -> None:
-    """Sets `x.data = new`. If only one of the two is on a virtual GPU, PyTorch refuses that. So
-    `x` swaps its contents with a new tensor that has those of `new`, and remains the same
-    object."""
+    """Sets `x.data = new`. If only one of the two tensors is on a virtual GPU, PyTorch would
+    refuse this. In this case `x` swaps its contents with a new tensor that has the contents of
+    `new`, and remains the same object."""
     if (x.device.type == NAME) == (new.device.type == NAME):
         operations.set_data(x, new)
         return
-    # the swap would take the hooks and the flag `requires_grad` away from `x`, so the new
-    # contents get them too
+    # the swap would remove the hooks and the flag `requires_grad` from `x`, so they are also
+    # set on the new contents
     contents = new.detach()
     contents.requires_grad = x.requires_grad
     _hooks.set(contents, _hooks(x))
@@ -404,7 +412,7 @@ def _set_data(x: torch.Tensor, new: torch.Tensor) -> None:
         _hooks_after.set(contents, _hooks_after(x))
     grad, x.grad = x.grad, None
     _swap_contents(x, contents)
-    # the gradient moves too, because PyTorch refuses one on another device
+    # the gradient moves too, because PyTorch refuses a gradient on another device
     if grad is not None:
         x.grad = grad.to(x.device, x.dtype)
 
@@ -412,18 +420,18 @@ def _set_data(x: torch.Tensor, new: torch.Tensor) -> None:
 _is_compatible = private["torch._has_compatible_shallow_copy_type"]
 
 
-# with *tensors instead of two arguments, because torch.compile checks the signature
+# *tensors instead of two parameters, because torch.compile checks the signature
 def _can_have_contents(*tensors: torch.Tensor) -> bool:
-    """Whether `a.data = b` works for two tensors, which `Module.to` asks before it moves a
-    parameter that way."""
+    """Whether `a.data = b` works for two tensors `a` and `b`. `Module.to` calls this function
+    before it moves a parameter with such an assignment."""
     return _is_compatible(*tensors) or NAME in {x.device.type for x in tensors}
 
 
 def _sent(x: torch.Tensor) -> Any:
-    """Returns a function and its arguments, with which pickle rebuilds the tensor `x` in
+    """Returns a function and its arguments. With these, pickle rebuilds the tensor `x` in
     another process. A tensor on a virtual GPU is sent as a copy in the host's shared memory."""
-    # PyTorch's own function is right for the host, and refuses tensors that other processes
-    # cannot have
+    # PyTorch's own function is right for tensors on the host, and raises an error for tensors
+    # that cannot be sent
     if (
         x.device.type != NAME
         or x.layout is not torch.strided
@@ -442,8 +450,8 @@ def _sent(x: torch.Tensor) -> Any:
 def _received(
     values: torch.Tensor, device: str, requires_grad: bool, is_parameter: bool
 ) -> torch.Tensor:
-    """Returns the tensor that `_sent` has sent, on its device in this process. The arguments are its values on the
-    host, its device, its flag `requires_grad`, and whether it is a parameter."""
+    """Returns the tensor that `_sent` has sent, on its device in this process. The arguments are the tensor's values on
+    the host, its device, its flag `requires_grad`, and whether it is a parameter."""
     moved = values.to(device)
     return (
         torch.nn.Parameter(moved, requires_grad)
@@ -456,11 +464,11 @@ def _received(
 
 
 def _making_storages(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `make`, the `__new__` of `UntypedStorage`: a storage on a virtual GPU is made from one on the host,
-    because PyTorch would ask the device for an allocator and crash."""
+    """Wraps `make`, the `__new__` of `UntypedStorage`: a storage on a virtual GPU is created from a storage on the
+    host, because PyTorch would ask the device for an allocator and crash."""
 
     def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-        """Makes a storage of the class `cls`, on the device `device` if that is given."""
+        """Creates a storage of the class `cls`, on the device `device` if it is not None."""
         if device is None or torch.device(device).type != NAME:
             return make(cls, *args, device=device, **kwargs)
         index = getattr(torch, NAME)._index(device)
@@ -472,8 +480,8 @@ def _making_storages(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _restored(storage: Any, location: str) -> Any:
-    """Returns a storage that `torch.load` has read, on the virtual GPU that `location` names;
-    None if `location` names another device."""
+    """Returns a storage that `torch.load` has read, moved to the virtual GPU that `location`
+    names. Returns None if `location` names another device."""
     if not location.startswith(NAME):
         return None
     index = getattr(torch, NAME)._index(location)
@@ -499,14 +507,16 @@ _REPLACEMENTS: dict[tuple[Any, str], Callable[[Any], Any]] = {
     private.place("torch._TorchCompileInductorWrapper.__call__"): _not_compiling,
     private.place("torch.autograd._engine_run_backward"): _without_threads,
 }
-"""Maps each replaced place in PyTorch, an owner and the name of its attribute, to a function
-that takes PyTorch's own value and returns the replacement."""
+"""The attributes of PyTorch that are replaced. The keys are pairs of an owner and the name of
+its attribute. Each value is a function that is called with PyTorch's own value and returns the
+replacement."""
 
 
 class TorchVirtualGpus(LimitedGpus, VirtualGpus):
-    """Virtual GPUs of PyTorch, with limits to their memory and dtypes if the user sets some."""
+    """The hooks for virtual GPUs of PyTorch. Their memory and dtypes are limited if the user
+    sets limits."""
 
-    # attributes of `TorchBackend` that change with the GPUs
+    # attributes of `TorchBackend` that change when virtual GPUs replace the real GPUs
     _gpu: str
     _gpus: int
     _places: dict[torch.device, Device]
@@ -514,26 +524,27 @@ class TorchVirtualGpus(LimitedGpus, VirtualGpus):
     _synchronize: Callable[[int], None] | None
 
     def why_no_virtual_gpus(self) -> str | None:
-        """Returns why this process cannot have virtual GPUs; None if it can."""
+        """Returns why this process cannot have virtual GPUs, or None if it can."""
         return why_not()
 
     def make_virtual_gpus(self, n: int) -> None:
-        """Makes `n` virtual GPUs, which are `gpu:0` to `gpu:{n-1}` from then on."""
+        """Creates `n` virtual GPUs, which are `gpu:0` to `gpu:{n-1}` from then on."""
         install(n)
         self._gpu, self._gpus = NAME, n
         self._synchronize = accelerators.waiter(NAME)
-        # these caches still have the real GPUs as `gpu:i`
+        # these caches still contain the real GPUs as `gpu:i`
         self._places.clear()
         self._natives.clear()
-        # "vgpu" and "vgpu:1" become spellings of a device, as "cuda" is
+        # "vgpu" and "vgpu:1" become spellings of devices, like "cuda"
         devices.spell(NAME, devices.of("gpu"))
         for index in range(n):
             devices.spell(f"{NAME}:{index}", devices.of("gpu", index))
 
     def limit(self) -> None:
-        """Makes the virtual GPUs refuse the dtypes that they lack, and count their memory."""
-        # always counted, because `torch.accelerator` reports the memory of GPUs without a
-        # limit, too
+        """Makes the virtual GPUs refuse the dtypes that they lack, and count the memory that is
+        used."""
+        # the memory is always counted, because `torch.accelerator` also reports the memory of
+        # GPUs without a limit
         self.count_memory()
         operations.limits = self
 
@@ -545,9 +556,9 @@ class TorchVirtualGpus(LimitedGpus, VirtualGpus):
         self, device: Device, has_default: Callable[[FrameType], bool] | None = None
     ) -> bool:
         """Makes "cuda" mean the virtual GPU `device`, for the option `--xd-cuda`. `has_default`
-        takes the frame of a caller, and returns whether the default device that a program sets
-        applies to this caller; if it is None, the default device applies to all callers.
-        Returns True, because PyTorch can do that."""
+        is called with the frame of a caller, and returns whether the default device that a
+        program sets applies to this caller. If `has_default` is None, the default device
+        applies to all callers. Returns True, because PyTorch supports this."""
         from . import virtual_cuda
 
         virtual_cuda.take_for_cuda(torch.device(NAME, device.index), has_default)

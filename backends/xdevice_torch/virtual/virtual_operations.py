@@ -1,33 +1,33 @@
-"""The operations of PyTorch's virtual GPUs. The function `run` carries out nearly all of them on the host.
+"""The operations of PyTorch's virtual GPUs. The function `run` carries out nearly all operations on the host.
 
 A tensor on a virtual GPU is a plain `torch.Tensor`. Its storage is labelled with the device, points to the host's
 memory, and has an attribute `host`: a tensor on the host in that memory. Sizes, strides and offset belong to the tensor
-on the virtual GPU itself. So views share their storage, and tensors that C++ makes by itself (in `detach`, in autograd,
-in `as_subclass`) have their values too.
+on the virtual GPU itself. So views share their storage, and tensors that C++ code creates (in `detach`, in autograd, in
+`as_subclass`) also have values.
 
-PyTorch has no kernels for a device written in Python (https://github.com/pytorch/pytorch/pull/157859), so `register`
-gives it these:
+PyTorch has no kernels for a device that is implemented in Python (https://github.com/pytorch/pytorch/pull/157859), so
+`register` registers these:
 
 | operations | what is done | why |
 |---|---|---|
 | all others (the fallback) | `run`: computed by the host's kernel | one kernel for all of them |
-| those that PyTorch would compose of others | `run` as well, registered by name | each part would cost as much as \
-the whole, and its devices would be checked separately |
-| `as_strided`, `view`, `set_` | the host's kernel on the tensor itself | they change sizes and strides, and no \
-values; PyTorch makes all other views by `as_strided` |
-| `_efficientzerotensor` | `zeros` | the zero of forward-mode derivatives has no memory, which kernels of the host \
+| operations that PyTorch would compute with other operations | `run` as well, registered by name | each of the other \
+operations would cost as much as the whole, and its devices would be checked separately |
+| `as_strided`, `view`, `set_` | the host's kernel on the tensor itself | they change only sizes and \
+strides, and no values; PyTorch creates all other views with `as_strided` |
+| `_efficientzerotensor` | `zeros` | the zero of forward-mode derivatives has no memory, which the host's kernels \
 need |
 | `_pin_memory`, `is_pinned`, on the CPU too | a copy, or an error for a virtual GPU; False | PyTorch asks the \
-accelerator for an allocator (https://github.com/pytorch/pytorch/pull/126376), and a device in Python has none |
-| `_pack_padded_sequence` | computed on the host, the lengths stay there | as on CUDA |
+accelerator for an allocator (https://github.com/pytorch/pytorch/pull/126376), which a device in Python does not have |
+| `_pack_padded_sequence` | computed on the host, where the lengths remain | as on CUDA |
 | `lstm`, `gru`, `lstm_cell`, `gru_cell` | moved to the host and back, with gradients | PyTorch would choose the \
 fused kernels of a GPU |
-| `ctc_loss` with tensors of lengths | called with ints, as CUDA's does | PyTorch would divide by tensors on the host |
-| sparse CSR, nested, quantized | refused by name | a tensor here is a storage with strides |
+| `ctc_loss` with tensors of lengths | called with ints, as on CUDA | PyTorch would divide by tensors on the host |
+| sparse CSR, nested, quantized | refused by name | a tensor on a virtual GPU is always a storage with strides |
 
-`run` refuses what CUDA refuses: operands on two devices, and a generator of the host. Each tensor is made from a
-template, an empty tensor on its device, which comes from DLPack: nothing else in Python can make a tensor on an index
-other than 0. For rows without a link, no upstream issue is known.
+Like CUDA, `run` raises an error for operands on two devices and for a generator of the host. Each tensor is created
+from a template: an empty tensor on the same device, which is created with DLPack, because nothing else in Python can
+create a tensor on a device with an index other than 0. For rows without a link, no upstream issue is known.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ NAME = "vgpu"
 _aten = torch.ops.aten
 _HOST = torch.device("cpu")
 _CPU: Any = None
-"""The key under which PyTorch has the kernels of the host; `register` sets it."""
+"""The key under which the kernels of the host are registered in PyTorch; set by `register`."""
 _keys, _key = private["torch._C.DispatchKeySet"], private["torch._C.DispatchKey"]
 _set_conj, _set_neg = private["torch._C._set_conj"], private["torch._C._set_neg"]
 _schema = private.field("torch._ops.OpOverload._schema")
 
-# operations are listed by name, because a version of PyTorch may lack some of them
+# operations are listed by name, because a version of PyTorch may lack some operations
 _BETWEEN_DEVICES = (
     "_to_copy",
     "copy_",
@@ -65,47 +65,48 @@ _BETWEEN_DEVICES = (
     "_copy_from",
     "_copy_from_and_resize",
 )
-"""The operations that may have tensors on two devices."""
+"""The operations whose tensors may be on two devices."""
 _INDEX_PUTS = ("index_put", "index_put_", "_index_put_impl_")
 _FROM_HOST = {
     **dict.fromkeys(("index", *_INDEX_PUTS), ("indices",)),
     "ctc_loss": ("input_lengths", "target_lengths"),
     **dict.fromkeys(("lstm", "gru"), ("batch_sizes",)),
 }
-"""The names of the arguments that an operation on a GPU may take from the host."""
+"""Maps the name of an operation on a GPU to the names of those arguments that may be on the
+host."""
 
 _NOTHING: dict[int, Any] = {}
-"""The default of dict arguments, which nobody changes."""
+"""The default of dict arguments, which is never changed."""
 _templates: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
-"""An empty tensor for each device and dtype, from which new tensors are made."""
+"""An empty tensor for each device and dtype, from which new tensors are created."""
 _is_forked = False
-"""Whether this process was forked from one that had used virtual GPUs."""
+"""Whether this process was forked from a process that had used virtual GPUs."""
 limits: Any = None
-"""The backend, which knows the dtypes that its virtual GPUs lack, and has the ledger that
-counts their memory. Set when the virtual GPUs are made."""
+"""The backend, which stores the dtypes that its virtual GPUs lack, and the ledger that counts
+their memory. Set when the virtual GPUs are created."""
 
 
 def is_used() -> bool:
-    """Whether this process has made a tensor on a virtual GPU."""
+    """Whether this process has created a tensor on a virtual GPU."""
     return bool(_templates)
 
 
 def is_in_bad_fork() -> bool:
-    """Whether virtual GPUs are unusable, because this process was forked from one that had used
-    them."""
+    """Whether virtual GPUs are unusable, because this process was forked from a process that
+    had used them."""
     return _is_forked
 
 
 def after_fork() -> None:
-    """Called in a forked child. Makes virtual GPUs unusable in the child if the parent has used them, as CUDA's GPUs
-    are."""
+    """Called in a forked child. If the parent has used virtual GPUs, makes them unusable in the child, as CUDA GPUs
+    would be."""
     global _is_forked
     _is_forked = is_used()
 
 
 def _in_fork() -> Exception:
-    """Returns the error to raise when a virtual GPU is used in a forked child. Its text is that
-    of CUDA's error."""
+    """Returns the error that is raised when a virtual GPU is used in a forked child. Its text
+    follows that of CUDA's error."""
     return RuntimeError(
         f"Cannot re-initialize {NAME} in forked subprocess. To use virtual GPUs with multiprocessing, you must use the "
         f"'spawn' start method"
@@ -116,21 +117,21 @@ def _in_fork() -> Exception:
 
 
 def placed(host: torch.Tensor, device: torch.device, storage: Any = None) -> torch.Tensor:
-    """Returns a tensor on a virtual GPU with the values of `host`, in the same memory. Its
-    storage is `storage`, a virtual GPU's storage in that memory, or a new one if that is
-    None."""
+    """Returns a tensor on a virtual GPU with the values of `host`, in the same memory. The
+    tensor's storage is `storage`, a virtual GPU's storage in that memory, or a new storage if
+    `storage` is None."""
     if host.layout is not _STRIDED:
         return _placed_sparse(host, device)
     if storage is None:
         memory = host.untyped_storage()
         storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
-        # keeps the memory alive, and saves `on_host` from making a tensor
+        # keeps the memory alive, and `on_host` can use this tensor
         storage.host = host
         # counts the memory as used until the storage is deleted
         storage.share = _Share(device.index, memory.nbytes())
-    # an empty tensor of this device and dtype: PyTorch has no quick way to make one from a
-    # storage. `detach` makes a new tensor object, which then gets the storage and the shape; with
-    # the host's kernel, because the memory is the host's
+    # an empty tensor on this device with this dtype, because PyTorch has no quick way to create a tensor from a
+    # storage. `detach` creates a new tensor object, whose storage and shape are then set with the host's kernel,
+    # because the memory is the host's
     template = _templates.get((device, host.dtype))
     new = (_template(device, host.dtype) if template is None else template).detach()
     return _set_storage(_CPU, new, storage, host.storage_offset(), host.size(), host.stride())  # type: ignore[no-any-return]
@@ -138,8 +139,8 @@ def placed(host: torch.Tensor, device: torch.device, storage: Any = None) -> tor
 
 _STRIDED = torch.strided
 _storage_at = private["torch._C._construct_storage_from_data_pointer"]
-"""Returns a storage of a device in existing memory, given the address of the memory, the
-device and the number of bytes. The storage does not keep the memory alive."""
+"""Returns a storage of a device in existing memory. The arguments are the address of the
+memory, the device and the number of bytes. The storage does not keep the memory alive."""
 
 
 def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
@@ -149,20 +150,22 @@ def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
     if _is_forked:
         raise _in_fork()
     storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
-    # keeps the memory alive, and gives `on_host` a tensor in it
+    # keeps the memory alive, and `on_host` uses this tensor in the memory
     storage.host = torch.empty(0, dtype=torch.uint8, device=_HOST).set_(memory)
     storage.share = _Share(device.index, memory.nbytes())
     return storage
 
 
 class _Share:
-    """Counts the bytes of a storage in the memory of its virtual GPU. It is an attribute of the
-    storage, so it is deleted with the storage, and then the bytes count as free."""
+    """Counts the bytes of a storage as used memory of its virtual GPU. This object is an
+    attribute of the storage, so it is deleted together with the storage, and then the bytes are
+    free again."""
 
     __slots__ = ("_index", "_nbytes")
 
     def __init__(self, index: int, nbytes: int) -> None:
-        # if `take` raises for lack of memory, `__del__` runs too, and must give back nothing
+        # if `take` raises an error because memory is lacking, `__del__` runs too, and must not
+        # free any bytes
         self._nbytes = 0
         self._index = index
         limits.ledger.take(index, nbytes)
@@ -173,19 +176,19 @@ class _Share:
 
 
 _set_storage = _aten.set_.source_Storage_storage_offset.redispatch
-"""Sets the storage, offset, sizes and strides of a tensor, without calling the kernel that
-virtual GPUs have for this operation."""
+"""Sets the storage, offset, sizes and strides of a tensor, without calling the kernel of
+virtual GPUs for this operation."""
 
 
 def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
     """Returns a tensor on the host that shares the memory of `x`, a tensor on a virtual GPU. If
-    `is_own`, it is a new tensor object, whose shape an operation may change; otherwise it may
-    be the one that the storage of `x` keeps."""
+    `is_own`, the result is a new tensor object, whose shape an operation may change. Otherwise
+    it may be the attribute `host` of the storage of `x`."""
     if x.layout is not _STRIDED:
         return _sparse_on_host(x)
     storage = x.untyped_storage()
     host: torch.Tensor | None = getattr(storage, "host", None)
-    # C++ has made the storage
+    # the storage was created by C++ code
     if host is None:
         host = _at_memory(storage)
     # `x` is a view of another dtype
@@ -202,8 +205,8 @@ def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
 
 
 def _marked_as(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """Returns `new`, a new tensor, marked as a conjugate or negative if `x` is: the memory of
-    both holds the plain values."""
+    """Returns `new`, a new tensor, marked as a conjugate or negative if `x` is marked so. The
+    memory of both tensors contains the values before conjugation or negation."""
     if x.is_conj():
         _set_conj(new, True)
     if x.is_neg():
@@ -213,35 +216,36 @@ def _marked_as(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 
 def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
     """Returns a uint8 tensor on the host with the bytes of `storage`, a storage on a virtual
-    GPU that has no attribute `host` because C++ has made it, as in `torch.load`. The tensor
-    shares the memory of `storage`, but does not keep it alive. Raises `UnsupportedError` if
-    `storage` should have bytes, but has no memory."""
+    GPU that has no attribute `host`, because C++ code has created it, as in `torch.load`. The
+    tensor shares the memory of `storage`, but does not keep this memory alive. Raises
+    `UnsupportedError` if `storage` has a size but no memory."""
     if storage.nbytes() and not storage.data_ptr():
         raise UnsupportedError(
-            f"a storage on {storage.device} that was made in C++ does not have memory; make the tensor on the CPU, "
-            f"and move it"
+            f"a storage on {storage.device} that was created in C++ has no memory; create the tensor on the CPU, "
+            f"and then move it"
         )
     memory = _storage_at(storage.data_ptr(), _HOST, storage.nbytes())
     return torch.empty(0, dtype=torch.uint8, device=_HOST).set_(memory)
 
 
 def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Returns a new empty tensor of this dtype on this device, and adds it to `_templates`.
-    Raises `UnsupportedError` for a quantized dtype, and an error if the device lacks the
-    dtype."""
+    """Returns a new empty tensor of this dtype on this device, and adds the tensor to
+    `_templates`. Raises `UnsupportedError` for a quantized dtype, and another error if the
+    device lacks the dtype."""
     if str(dtype) in _QUANTIZED:
         raise _unsupported("quantized")
     limits.refuse_lacking(device.index, [str(dtype).removeprefix("torch.")])
-    # a template made in inference mode could not be used outside it
+    # a template that is created in inference mode could not be used outside this mode
     with torch.inference_mode(False):
         to_capsule: Any = torch.utils.dlpack.to_dlpack  # type: ignore[attr-defined]
         capsule = to_capsule(torch.empty(0, dtype=torch.uint8, device=_HOST))
-        # the capsule of an empty tensor on the host is changed to say that it is on the virtual
-        # GPU
+        # the capsule of an empty tensor on the host is changed, so that its device is the
+        # virtual GPU
         header = _DLDevice.from_address(_pointer(capsule, b"dltensor"))
         header.kind, header.index = _EXTENSION, device.index
         new = torch.utils.dlpack.from_dlpack(capsule)
-        # DLPack does not have all dtypes, so the template is made of bytes and viewed
+        # DLPack does not support all dtypes, so the template is created as bytes and viewed as
+        # the dtype
         if dtype is not torch.uint8:
             new = _aten.view.dtype.redispatch(_CPU, new, dtype)
     _templates[device, dtype] = new
@@ -252,15 +256,16 @@ _QUANTIZED = ("torch.quint8", "torch.qint8", "torch.qint32", "torch.quint4x2", "
 
 
 class _DLDevice(ctypes.Structure):
-    """The first fields of DLPack's struct `DLManagedTensor`: the address, and the kind and
-    index of the device."""
+    """The first fields of DLPack's struct `DLManagedTensor`: the address of the memory, and the
+    kind and index of the device."""
 
     _fields_ = (("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("index", ctypes.c_int32))
 
 
-_EXTENSION = 12  # kDLExtDev, DLPack's kind of device that PyTorch reads as PrivateUse1
-# its own prototype, because types set on `ctypes.pythonapi.PyCapsule_GetPointer` itself would
-# apply to all its users, and break MXNet's capsules
+# kDLExtDev, the kind of device in DLPack that PyTorch interprets as PrivateUse1
+_EXTENSION = 12
+# a separate prototype, because types that are set on `ctypes.pythonapi.PyCapsule_GetPointer`
+# itself would apply to all its users, and would break MXNet's capsules
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
@@ -270,30 +275,31 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 
 class _Facts:
-    """The facts that `run` needs about an operation at each call, read from the operation's
-    schema once."""
+    """The facts about an operation that `run` needs at each call. They are read from the
+    operation's schema only once."""
 
     def __init__(self, op: Any) -> None:
         """Reads the facts about the operation `op` from its schema."""
         name, schema = op.overloadpacket.__name__, _schema(op)
         arguments = schema.arguments
         self.names = tuple(argument.name for argument in arguments)
-        # the names of the arguments into which the operation writes
+        # the names of the arguments to which the operation writes
         self.written = frozenset(
             a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write
         )
-        self.writes = schema.is_mutable  # whether it writes into an argument
-        # whether a result shares the memory of an argument, and is not the argument itself
+        self.writes = schema.is_mutable  # whether it writes to an argument
+        # whether a result is a view of an argument: it shares the argument's memory, but is not
+        # the argument itself
         self.is_view = any(
             r.alias_info is not None and not r.alias_info.is_write for r in schema.returns
         )
         # `is_put`: whether it is an assignment to an index, `x[i] = value`
         self.is_copy, self.is_put = name == "copy_", name in _INDEX_PUTS
-        # whether all of its operands must be on one device
+        # whether all of its operands must be on the same device
         self.needs_one_device = name not in _BETWEEN_DEVICES
         # the names of the arguments that may be on the host
         self.from_host = _FROM_HOST.get(name, ())
-        # whether a keyword may be a random generator
+        # whether a keyword argument may be a random generator
         self.takes_generator = any("Generator" in str(argument.type) for argument in arguments)
 
 
@@ -302,11 +308,11 @@ _facts: dict[Any, _Facts] = {}
 
 
 def run(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Carries out the operation `op` on virtual GPUs: computes it on the host, and returns the
-    result as tensors on the virtual GPU."""
+    """Carries out the operation `op` on virtual GPUs: computes the operation on the host, and
+    returns the result as tensors on the virtual GPU."""
     if _is_forked:
         raise _in_fork()
-    if torch.is_autocast_enabled("cpu"):  # the CPU's autocast does not concern a GPU
+    if torch.is_autocast_enabled("cpu"):  # autocast for the CPU does not apply to a GPU
         with torch.autocast("cpu", enabled=False):
             return run(op, *args, **kwargs)
     with _NoOverrides():
@@ -318,19 +324,20 @@ _NoOverrides = private["torch._C.DisableTorchFunctionSubclass"]
 
 
 def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Computes an operation on the host, in the memory of its tensors, and returns its results
-    on their virtual GPU. Raises PyTorch's errors for tensors on two devices and for a generator
-    of the host."""
+    """Computes an operation on the host, in the memory of its tensors, and returns the results
+    as tensors on the virtual GPU. Raises PyTorch's errors for tensors on two devices and for a
+    generator of the host."""
     facts = _facts.get(op)
     if facts is None:
         facts = _facts[op] = _Facts(op)
-    # x[i] = value: as with CUDA, a value without dimensions may be on any device
+    # in x[i] = value, the value may be on any device if it is a 0-d tensor, as with CUDA
     if facts.is_put and not args[2].dim():
         args = *args[:2], args[2].to(args[0].device), *args[3:]
-    # for each tensor on a virtual GPU, by its id: the tensor on the host with the same memory
+    # maps the `id` of each tensor on a virtual GPU to the tensor on the host with the same
+    # memory
     hosts: dict[int, torch.Tensor] = {}
     tensors = [*_tensors(args), *_tensors(kwargs.values())] if kwargs else [*_tensors(args)]
-    # the virtual GPU of the operands, and then that of the result
+    # first the virtual GPU of the operands, and later that of the result
     gpu = None
     # whether the tensors are on more than one device
     is_mixed = False
@@ -346,7 +353,7 @@ def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         hosts[id(x)] = on_host(x, facts.writes)
     if is_mixed and gpu is not None and facts.needs_one_device:
         _check_devices(op, facts, tensors, args, kwargs)
-    # most calls have no keywords, and need none of these steps
+    # most calls have no keyword arguments, and need none of these steps
     if kwargs:
         gpu = _result_gpu(kwargs, gpu)
         if facts.takes_generator:
@@ -363,19 +370,20 @@ def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return args[0]
     if gpu is None:
         return result
-    # nothing in the result is an operand, or shares the memory of one
+    # no tensor in the result is an operand or shares memory with an operand
     if not facts.writes and not facts.is_view:
         return _wrapped(result, gpu)
     on_gpu = [x for x in tensors if id(x) in hosts]
     operands = {id(hosts[id(x)]): x for x in on_gpu}
     dense = [x for x in on_gpu if x.layout is _STRIDED]
-    # by `id`, because PyTorch keeps one object for a storage as long as the storage lives
+    # the keys are `id`s, because PyTorch always uses the same Python object for a storage as
+    # long as the storage exists
     storages = {id(hosts[id(x)].untyped_storage()): x.untyped_storage() for x in dense}
     return _wrapped(result, gpu, operands, storages)
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors among the arguments of an operation, also those in lists and
+    """Yields the tensors among the arguments of an operation, including those in lists and
     tuples."""
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -399,21 +407,22 @@ def _check_devices(
 
 
 def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """Yields those tensors on the host among the arguments that an operation on a GPU, with these `facts`, refuses."""
+    """Yields those tensors among the arguments that are on the host although the operation, which runs on a GPU, does
+    not allow this. `facts` are those of the operation."""
     # `args` may be shorter than `names`, because trailing arguments have defaults
     for name, value in (*zip(facts.names, args, strict=False), *kwargs.items()):
         if name in facts.from_host:
             continue
         for x in _tensors([value]):
-            # as with CUDA, a tensor without dimensions may be on the host if it is only read
+            # as with CUDA, a 0-d tensor may be on the host if it is only read
             if x.device.type != NAME and (x.dim() or name in facts.written):
                 yield x
 
 
 def _check_generator(kwargs: dict[str, Any], gpu: torch.device | None) -> None:
-    """Raises the error that CUDA raises for a generator of the host, if the operation computes
-    on the virtual GPU `gpu`; None means that it does not."""
-    # PyTorch's operations take generators as keywords only
+    """Raises the error that CUDA raises for a generator of the host. `gpu` is the virtual GPU
+    on which the operation computes; if it is None, raises nothing."""
+    # PyTorch's operations accept generators only as keyword arguments
     for value in kwargs.values():
         if gpu is not None and isinstance(value, torch.Generator) and not belongs_to_gpu(value):
             raise RuntimeError(
@@ -423,9 +432,9 @@ def _check_generator(kwargs: dict[str, Any], gpu: torch.device | None) -> None:
 
 
 def _result_gpu(kwargs: dict[str, Any], gpu: torch.device | None) -> torch.device | None:
-    """Returns the virtual GPU of the result: the one that the keyword `device` names, or `gpu`,
-    that of the operands, if there is no such keyword. None means that the result is not on a
-    virtual GPU."""
+    """Returns the virtual GPU of the result: the one in the keyword argument `device`, or, if
+    there is no such argument, `gpu`, the virtual GPU of the operands. Returns None if the
+    result is not on a virtual GPU."""
     wanted = kwargs.get("device")
     if wanted is None:
         return gpu
@@ -436,8 +445,8 @@ def _result_gpu(kwargs: dict[str, Any], gpu: torch.device | None) -> torch.devic
 
 
 def _replaced(value: Any, hosts: dict[int, torch.Tensor]) -> Any:
-    """Returns an argument with each tensor in it replaced by its tensor on the host, which
-    `hosts` has by its `id`."""
+    """Returns an argument in which each tensor on a virtual GPU is replaced by the
+    corresponding tensor on the host. `hosts` maps the `id` of the former to the latter."""
     if isinstance(value, torch.Tensor):
         return hosts.get(id(value), value)
     if type(value) in (list, tuple):
@@ -446,8 +455,8 @@ def _replaced(value: Any, hosts: dict[int, torch.Tensor]) -> Any:
 
 
 def _host_keywords(kwargs: dict[str, Any], hosts: dict[int, torch.Tensor]) -> dict[str, Any]:
-    """Returns the keywords with which an operation is called on the host. Raises RuntimeError
-    if they ask for pinned memory on a virtual GPU."""
+    """Returns the keyword arguments with which an operation is called on the host. Raises
+    RuntimeError if they request pinned memory on a virtual GPU."""
     keywords = {name: _replaced(value, hosts) for name, value in kwargs.items()}
     wanted = keywords.get("device")
     if wanted is not None and torch.device(wanted).type == NAME:
@@ -458,8 +467,8 @@ def _host_keywords(kwargs: dict[str, Any], hosts: dict[int, torch.Tensor]) -> di
 
 
 def _not_pinned() -> Exception:
-    """Returns the error to raise for pinned memory on a virtual GPU. Its text follows
-    CUDA's."""
+    """Returns the error for pinned memory on a virtual GPU. Its text follows that of CUDA's
+    error."""
     return RuntimeError(f"cannot pin a tensor of {NAME}: only dense CPU tensors can be pinned")
 
 
@@ -469,10 +478,11 @@ def _wrapped(
     operands: dict[int, torch.Tensor] = _NOTHING,
     storages: dict[int, Any] = _NOTHING,
 ) -> Any:
-    """Returns the result of an operation on the host as tensors on the virtual GPU `gpu`. An
-    operand that was written in place, or given as `out=`, is returned itself: `operands` has it
-    by the `id` of its tensor on the host. A view of an operand gets the operand's storage:
-    `storages` has it by the `id` of its storage on the host."""
+    """Returns the result of an operation on the host as tensors on the virtual GPU `gpu`. If an
+    operand was written in place, or passed as `out=`, the operand itself is returned;
+    `operands` maps the `id` of its tensor on the host to the operand. A view of an operand has
+    the operand's storage; `storages` maps the `id` of the storage on the host to this
+    storage."""
     if isinstance(result, torch.Tensor):
         if id(result) in operands:
             return operands[id(result)]
@@ -489,9 +499,9 @@ def _wrapped(
 
 
 def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
-    """Gives `x` the shape and the memory that `host`, its tensor on the host, has after an
-    operation: `unsqueeze_`, `resize_`, `set_` and `out=` may have changed them."""
-    # the indices and values of a sparse tensor may be new ones
+    """Sets the shape and the memory of `x` to those that `host`, its tensor on the host, has
+    after an operation: `unsqueeze_`, `resize_`, `set_` and `out=` may have changed them."""
+    # the indices and values of a sparse tensor may be new tensors
     if host.layout is not _STRIDED:
         set_data(x, placed(host, x.device))
         return
@@ -503,9 +513,9 @@ def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
         return
     storage, memory = x.untyped_storage(), host.untyped_storage()
     memory_before = storage.host.untyped_storage()  # type: ignore[attr-defined]
-    # an operation may also allocate other memory for the same storage object
+    # an operation may also allocate new memory for the same storage object
     is_same = memory_before is memory and storage.data_ptr() == memory.data_ptr()
-    # `x` keeps its storage, unless the operation has allocated other or more memory
+    # the storage of `x` remains the same unless the operation has allocated new or more memory
     set_data(
         x,
         placed(
@@ -521,7 +531,7 @@ set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Returns a sparse COO tensor on a virtual GPU whose indices and values share the memory of
+    """Returns a sparse COO tensor on a virtual GPU. Its indices and values share memory with
     those of `host`. Raises `UnsupportedError` for other sparse layouts."""
     if host.layout is not torch.sparse_coo:
         raise _unsupported(str(host.layout).removeprefix("torch."))
@@ -532,7 +542,8 @@ def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
         "device": device,
         "is_coalesced": host.is_coalesced(),
     }
-    with getattr(torch, NAME).device(device):  # PyTorch makes it on the current device
+    # PyTorch creates the tensor on the current device
+    with getattr(torch, NAME).device(device):
         new: torch.Tensor = _make_sparse.default.redispatch(
             _sparse_keys(),
             host.sparse_dim(),
@@ -545,11 +556,11 @@ def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _sparse_on_host(x: torch.Tensor) -> torch.Tensor:
-    """Returns a sparse COO tensor on the host whose indices and values share the memory of
-    those of `x`."""
+    """Returns a sparse COO tensor on the host. Its indices and values share memory with those
+    of `x`."""
     keys = _sparse_keys()
-    # with the host's keys: otherwise PyTorch would send these operations to `run`, which calls
-    # this function
+    # uses the host's keys, because otherwise PyTorch would pass these operations to `run`,
+    # which calls this function
     indices, values = (
         on_host(part.default.redispatch(keys, x)) for part in (_indices, _values)
     )
@@ -560,8 +571,8 @@ def _sparse_on_host(x: torch.Tensor) -> torch.Tensor:
 
 
 def _refuse_compressed(*parts: Any, layout: Any = None, **kwargs: Any) -> Any:
-    """The kernel that makes a sparse tensor of a compressed layout, such as CSR: refuses the
-    layout by name."""
+    """The kernel that would create a sparse tensor with a compressed layout, such as CSR:
+    always raises `UnsupportedError` with the name of the layout."""
     raise _unsupported(
         "sparse compressed" if layout is None else str(layout).removeprefix("torch.")
     )
@@ -569,7 +580,8 @@ def _refuse_compressed(*parts: Any, layout: Any = None, **kwargs: Any) -> Any:
 
 @cache
 def _sparse_keys() -> Any:
-    """Returns the key under which PyTorch has the host's kernels for sparse tensors."""
+    """Returns the key under which the host's kernels for sparse tensors are registered in
+    PyTorch."""
     return _keys(_key.SparseCPU)
 
 
@@ -587,7 +599,7 @@ _indices, _values = private["torch.ops.aten._indices"], private["torch.ops.aten.
 
 
 def _unsupported(kind: str) -> Exception:
-    """Returns the error for tensors of a kind that virtual GPUs do not have, such as
+    """Returns the error for tensors of a kind that virtual GPUs do not support, such as
     "quantized"."""
     return UnsupportedError(
         f"torch's virtual GPUs do not support {kind} tensors; keep them on the CPU, or make them dense"
@@ -609,20 +621,21 @@ def _refusing(kind: str) -> Callable[..., Any]:
 
 
 def register() -> list[torch.library.Library]:
-    """Registers the kernels of virtual GPUs with PyTorch, and returns the libraries that have
-    them. PyTorch removes the kernels once nothing refers to the libraries."""
+    """Registers the kernels of virtual GPUs with PyTorch, and returns the libraries that
+    contain these kernels. PyTorch removes the kernels when nothing refers to the libraries any
+    more."""
     global _CPU
     _CPU = _keys(_key.CPU)
-    # "_" means the operations of all libraries
+    # "_" stands for the operations of all libraries
     everything, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     for key in ("PrivateUse1", "SparsePrivateUse1"):
         everything.fallback(run, key)
     everything.fallback(_refusing("sparse compressed"), "SparseCsrPrivateUse1")
     everything.fallback(_refusing("strided nested"), "NestedTensorPrivateUse1")
     everything.fallback(_refusing("quantized"), "QuantizedPrivateUse1")
-    # autocast has no rules of its own for virtual GPUs: an operation goes on to its kernel
+    # autocast has no rules for virtual GPUs, so an operation continues to its kernel
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    # these are not registered for sparse tensors, which have no storage
+    # these kernels are not registered for sparse tensors, which have no storage
     of_storages = {
         "as_strided": _as_strided,
         "view": _view,
@@ -650,58 +663,60 @@ def register() -> list[torch.library.Library]:
         aten.impl(name, kernel, "PrivateUse1")
         if name not in of_storages:
             aten.impl(name, kernel, "SparsePrivateUse1")
-    # these return views, so `_composed` leaves them out; PyTorch's default kernels for them
-    # only raise an error
+    # these operations return views, so `_composed` omits them, but PyTorch's default kernels
+    # for them only raise an error
     for name in ("indices", "values"):
         aten.impl(name, _kernel_by_name(name), "SparsePrivateUse1")
-    # moving a compressed tensor from the host calls this with its parts, and not the fallback
+    # moving a compressed tensor from the host calls this operation with the tensor's parts, and
+    # not the fallback
     aten.impl(_make_compressed.__name__, _refuse_compressed, "SparseCsrPrivateUse1")
-    # the host's memory is the device's, so there is nothing to pin; PyTorch would ask the
+    # the device uses the host's memory, so nothing needs to be pinned; PyTorch would ask the
     # device for an allocator
     aten.impl(_pin.__name__, lambda x, device=None: x.clone(), "CPU")
     aten.impl("is_pinned", lambda x, device=None: False, "CPU")
-    # these kernels call other operations, which record gradients, so they take the place of
-    # autograd's own kernels
+    # these kernels replace autograd's own kernels, because they call other operations, which
+    # record gradients
     by_parts = {"ctc_loss.Tensor": _ctc_loss}
     for op in (_aten.lstm.input, _aten.lstm.data, _aten.gru.input, _aten.gru.data, _aten.lstm_cell.default,
                _aten.gru_cell.default):  # fmt: skip
         by_parts[op.name().removeprefix("aten::")] = _recurrent(op)
     for name, kernel in by_parts.items():
         aten.impl(name, kernel, "AutogradPrivateUse1")
-        aten.impl(name, kernel, "PrivateUse1")  # inference mode leaves autograd out
+        aten.impl(name, kernel, "PrivateUse1")  # inference mode bypasses autograd
     return [everything, aten]
 
 
 _COMPOSED = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
-"""The keys of kernels that compute an operation by others, on every device that has no kernel
-for it."""
+"""The keys of kernels that compute an operation with other operations, on every device that has
+no kernel for it."""
 
 
 def _composed() -> Iterator[str]:
-    """Yields the names, such as "add.Tensor", of the operations that PyTorch would build from
-    other operations, except those that return views."""
+    """Yields the names, such as "add.Tensor", of the operations that PyTorch would compute with
+    other operations, except operations that return views."""
     for full in _operation_names():
-        # an operation that has a kernel for this device needs no other one
+        # an operation that has a kernel for this device needs no other kernel
         if not full.startswith("aten::") or _has_kernel(full, "PrivateUse1"):
             continue
         if any(_has_kernel(full, key) for key in _COMPOSED):
             name, _, overload = full.partition(".")
             returns = _schema_of(name, overload).returns
-            # a result that shares memory with an argument, and is not written, is a view
+            # a result that shares memory with an argument but is not written is a view
             if not any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
                 yield full.removeprefix("aten::")
 
 
 def _kernel_by_name(name: str) -> Callable[..., Any]:
-    """Returns a kernel that carries out the operation of this name, such as "add.Tensor", by
-    `run`."""
+    """Returns a kernel that carries out the operation with this name, such as "add.Tensor", by
+    calling `run`."""
     packet, _, overload = name.partition(".")
     op = None
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        """Carries out the operation, whose object is looked up at the first call."""
+        """Carries out the operation."""
         nonlocal op
-        # looked up at the first call, because looking up all operations takes half a second
+        # the operation is looked up only at the first call, because looking up all operations
+        # takes half a second
         if op is None:
             op = getattr(getattr(_aten, packet), overload or "default")
         return run(op, *args, **kwargs)
@@ -710,32 +725,32 @@ def _kernel_by_name(name: str) -> Callable[..., Any]:
 
 
 def _as_strided(x: torch.Tensor, size: Any, stride: Any, storage_offset: Any = None) -> Any:
-    """Returns a view of `x`: the kernel of `as_strided`."""
+    """The kernel of `as_strided`: returns a view of `x`."""
     if _is_forked:
         raise _in_fork()
     return _set_view(_CPU, x, size, stride, storage_offset)
 
 
 _set_view = _aten.as_strided.default.redispatch
-"""Calls the kernel of `as_strided` that is registered under a given key: here the host's
-kernel, instead of that of virtual GPUs."""
+"""Calls the kernel of `as_strided` that is registered under a given key. It is used to call the
+host's kernel instead of the kernel of virtual GPUs."""
 
 
 def _set(x: torch.Tensor, storage: Any, offset: int, size: Any, stride: Any = ()) -> Any:
-    """Gives `x` another storage, offset and shape, and returns it: the kernel of `set_`."""
+    """The kernel of `set_`: sets the storage, offset and shape of `x`, and returns `x`."""
     return _set_storage(_CPU, x, storage, offset, size, stride)
 
 
 def _view(x: torch.Tensor, size: Any) -> Any:
-    """Returns a view of `x` with another shape: the kernel of `view`."""
+    """The kernel of `view`: returns a view of `x` with another shape."""
     if _is_forked:
         raise _in_fork()
     return _set_shape(_CPU, x, size)
 
 
 _set_shape = _aten.view.default.redispatch
-"""Calls the kernel of `view` that is registered under a given key: here the host's kernel,
-instead of that of virtual GPUs."""
+"""Calls the kernel of `view` that is registered under a given key. It is used to call the
+host's kernel instead of the kernel of virtual GPUs."""
 
 
 def _refuse_pinning(x: torch.Tensor, device: Any = None) -> torch.Tensor:
@@ -744,8 +759,8 @@ def _refuse_pinning(x: torch.Tensor, device: Any = None) -> torch.Tensor:
 
 
 def _pack(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
-    """Returns the packed values on the virtual GPU, and the batch sizes on the host: the kernel
-    of `_pack_padded_sequence`. Raises RuntimeError, as CUDA does, if the lengths are not on the
+    """The kernel of `_pack_padded_sequence`: returns the packed values on the virtual GPU, and
+    the batch sizes on the host. Like CUDA, raises RuntimeError if the lengths are not on the
     host."""
     if lengths.device.type != "cpu":
         raise RuntimeError(
@@ -756,18 +771,18 @@ def _pack(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
 
 
 def _recurrent(op: Any) -> Callable[..., Any]:
-    """Returns a kernel for `op`, an operation of a recurrent layer, that moves its tensors to
-    the host and the results back, and records both moves for gradients. PyTorch's own kernel
-    would choose the fused kernels of a GPU."""
+    """Returns a kernel for `op`, an operation of a recurrent layer. The kernel moves the
+    tensors to the host and the results back to the GPU, and both moves are recorded for
+    gradients. PyTorch's own kernel would choose the fused kernels of a GPU."""
     facts = _Facts(op)
 
     def kernel(*args: Any) -> Any:
         """Computes `op` on the host, and returns the results on the virtual GPU of the first
-        tensor that is on one."""
+        tensor that is on a virtual GPU."""
         tensors = [*_tensors(args)]
         gpu = next(x.device for x in tensors if x.device.type == NAME)
         _check_devices(op, facts, tensors, args, {})
-        # autocast for the CPU does not concern a GPU
+        # autocast for the CPU does not apply to a GPU
         with torch.autocast("cpu", enabled=False):
             results = op(*trees.replaced(torch.Tensor, lambda x: x.to(_HOST), args))
         return trees.replaced(torch.Tensor, lambda x: x.to(gpu), results)
@@ -783,7 +798,7 @@ def _ctc_loss(
     *settings: Any,
 ) -> Any:
     """Returns the CTC loss, computed with the lengths as ints, as PyTorch does on CUDA.
-    Otherwise PyTorch would divide by tensors of lengths, which are on the host."""
+    Otherwise PyTorch would divide by the tensors of lengths, which are on the host."""
 
     return _aten.ctc_loss.IntList(
         scores, targets, lengths.tolist(), target_lengths.tolist(), *settings
