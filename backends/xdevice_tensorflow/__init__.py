@@ -100,7 +100,7 @@ class TensorflowBackend(
         # its `Device`
         self._places: dict[str, Device] = {}
         self._natives: dict[Device, str] = {}
-        # the number of devices of a kind, once it can no longer change
+        # maps each kind to the number of its devices, once this number can no longer change
         self._counts: dict[str, int] = {}
         # whether GPUs were listed before TensorFlow started; `after_fork` reads this
         self._saw_gpus = False
@@ -197,7 +197,7 @@ class TensorflowBackend(
         return devices.parse(native.name) if isinstance(native, _CONFIG) else None
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
-        """Returns a context manager; in its block, TensorFlow creates new tensors on the
+        """Returns a context manager. In its block, TensorFlow creates new tensors on the
         device."""
         return tf.device(self.to_native(device))
 

@@ -26,7 +26,7 @@ def is_blocking() -> bool:
 
 
 def blocking(waits: bool) -> AbstractContextManager[None]:
-    """Returns a context manager; in its block, the operations of this thread run synchronously.
+    """Returns a context manager. In its block, the operations of this thread run synchronously.
     If `waits` is True, the host also waits for the GPUs after each operation."""
     return _blocked.on(partial(_block, waits))
 
@@ -71,10 +71,10 @@ def _block(waits: bool) -> Callable[[], None]:
 
 
 class TensorflowBlocking(Blocking):
-    """The capability of blocking mode for TensorFlow."""
+    """The capability `Blocking` on TensorFlow."""
 
     def blocking(self) -> AbstractContextManager[None]:
-        """Returns a context manager; in its block, each operation of this thread returns only
+        """Returns a context manager. In its block, each operation of this thread returns only
         when its result has been computed. Raises `UnsupportedError` if there are GPUs of a
         plugin, because TensorFlow cannot wait for these."""
         # virtual GPUs are CPUs, on which synchronous execution is enough

@@ -36,7 +36,7 @@ TAKES = Takes(alignment=ALIGNMENT, strides="compact")
 
 
 class TensorflowConversion(Conversion):
-    """The capability of sharing memory for TensorFlow."""
+    """The capability `Conversion` on TensorFlow: shares memory with other frameworks."""
 
     def shares(self, device: Device) -> bool:
         """Whether other frameworks can use the memory of a device. They can on the CPU, and on

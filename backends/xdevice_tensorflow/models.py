@@ -89,7 +89,7 @@ def _is_loaded(cls: type) -> bool:
 def move(model: Any, device: Device, backend: Models) -> None:
     """Moves a model to `device` in place: every variable, and every other tensor that the model
     contains. Raises `UnsupportedError` if a strategy, a graph or a tf.data pipeline uses one of
-    the variables; nothing has been moved then."""
+    the variables; in this case, nothing is moved."""
     private.require("models")
     native = backend.to_native(device)
     moving = [
@@ -443,7 +443,7 @@ def _rewrapped_tuple(old: Any, children: list[Any]) -> Any:
 
 
 class TensorflowModels(Models):
-    """The capability of handling TensorFlow's and Keras's models."""
+    """The capability `Models` on TensorFlow: handles TensorFlow's and Keras's models."""
 
     if TYPE_CHECKING:
         # methods of the backend, of which this class is a base

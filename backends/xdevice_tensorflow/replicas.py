@@ -71,7 +71,7 @@ def _reduction(natives: tuple[str, ...], dtype: Any, mean: bool) -> Callable[...
 
 
 class TensorflowReplicas(Replicas):
-    """The capability of using several devices in one process, for TensorFlow."""
+    """The capability `Replicas` on TensorFlow: several devices in one process."""
 
     if TYPE_CHECKING:
         # a method of the backend, of which this class is a base

@@ -18,7 +18,7 @@ _initialized = private.field("tensorflow.python.eager.context.Context._initializ
 
 def is_started() -> bool:
     """Whether TensorFlow's runtime has started. After the start, its devices can no longer
-    change. Also True if this TensorFlow lacks the private names that tell."""
+    change. Also True if this TensorFlow lacks the private names that are needed to find out."""
     return not _KNOWS or bool(_initialized(_context()))
 
 

@@ -1,7 +1,7 @@
 """The cells, in which modules and functions pass values to each other, and the queue of the
 modules and functions that have to be interpreted again.
 
-Each cell contains a value, which can only grow. The key says to whom the value belongs:
+Each cell contains a value, which can only grow. The key says what the value belongs to:
 
 - `(module, name)`, `(module, "*")`: a global name; the modules from which this module imports
   everything
@@ -103,8 +103,8 @@ class Cells:
         self._waiting.setdefault(task)
 
     def run_queue(self, interpret: Callable[[Task], None], progress: Progress) -> None:
-        """Calls `interpret` for each scheduled task until the queue is empty, and begins with the task that has waited
-        longest. A task may schedule other tasks, and itself."""
+        """Calls `interpret` for each scheduled task until the queue is empty. The task that has waited longest comes
+        first. A task may schedule other tasks, and itself."""
         done = 0
         while self._waiting:
             done += 1

@@ -173,8 +173,8 @@ def _with_project(command: Command) -> Command:
     help="How to group the rows of the table.",
 )
 def scan(examined: Examined, by: str) -> None:
-    """Counts device code, such as x.cuda(), in scripts, notebooks and the texts of d2l.ai,
-    grouped by what port would do with it.
+    """Counts device code, such as x.cuda(), in scripts, notebooks and the pages of d2l.ai. The
+    counts are grouped by what port would do with the code.
 
     All PATHS are one project. If a PATH is -, a script is read from the standard input. The
     exit status is 0, or 2 if a file cannot be read.
@@ -215,10 +215,10 @@ def port(examined: Examined, mode: str, quiet: bool) -> None:
 
     All PATHS are one project. If a PATH is -, a script is read from the standard input, and
     rewritten to the standard output. Code that could not be rewritten is listed on standard
-    error, with the reason, followed by the files that still need one vendor's devices. The
-    exit status is 0, or 2 if a file cannot be read. With --check nothing is rewritten; the
-    standard input is named <stdin>. The exit status is then 1 if a file would change, and 3 if
-    no file would change but a file still needs one vendor's devices.
+    error, with the reason, followed by the files that still need one vendor's devices. The exit
+    status is 0, or 2 if a file cannot be read. With --check, nothing is rewritten; the standard
+    input is listed as <stdin>. The exit status is then 1 if a file would change, and 3 if no
+    file would change but a file still needs one vendor's devices.
     """
     from .sources import write
 
@@ -293,16 +293,16 @@ def lint(
     fix: bool,
     goal: Goal,
 ) -> None:
-    """Reports device code in scripts that is wrong, or bound to one vendor.
+    """Reports device code in scripts that is wrong or vendor-specific.
 
     Reads .py files, .ipynb files and the .md files of d2l.ai, without importing them. A PATH
     may be a folder, or - for the standard input. If code runs only after a test such as `if
     torch.cuda.is_available():`, the finding names the test. The comment `# xdevice:
-    ignore[XD202]` makes lint ignore this finding in its line; `# xdevice: off` and `# xdevice:
-    on` make it ignore the lines between them. You can set select, ignore and per-file-ignores
-    in [tool.xdevice] of pyproject.toml. The exit status is 0 if there are no findings, or if
-    none are left after --fix. It is 1 if there are findings, and 2 if a file cannot be read or
-    an option is wrong.
+    ignore[XD202]` makes lint ignore findings with this code on its line; between the comments
+    `# xdevice: off` and `# xdevice: on`, lint ignores findings. You can set select, ignore
+    and per-file-ignores in [tool.xdevice] of pyproject.toml. The exit status is 0 if there are
+    no findings, or if none are left after --fix. It is 1 if there are findings, and 2 if a file
+    cannot be read or an option is invalid.
     """
     # the module is imported under another name, because this function is called `lint`
     from . import lint as lint_module

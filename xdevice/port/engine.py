@@ -237,7 +237,7 @@ def _name_of_task(task: Task) -> str:
 def _merged(first: Site, second: Site) -> Site:
     """Merges two sites of the same use, which two tabs share, and which was judged in both tabs. If the verdicts and
     edits agree, returns the site with the weaker grade. If neither site has edits, returns the open site. Otherwise,
-    returns an open site. All results are copies with the tabs of both sites."""
+    the tabs disagree, and the result is an open site. All results are copies, with the tabs of both sites."""
     tabs = (*first.tabs, *second.tabs)
     if set(first.edits) == set(second.edits) and first.verdict == second.verdict:
         # `GRADES` begins with the strongest grade; a site without a grade is treated as

@@ -14,12 +14,12 @@ from .values import ANYTHING, AVAILABLE, NOTHING, Atom, Value, inferred, union, 
 Env = dict[str, Value]
 """An environment: the possible values of each name at one place of a program."""
 Parents = dict[ast.AST, ast.AST]
-"""The parent of each node."""
+"""Maps each node of a syntax tree to its parent."""
 GPU: Final = "(a GPU)"
-"""The key under which an environment stores whether there is known to be a GPU. The value is
-the empty set if a test has shown that there is a GPU, else `NONE`. Where branches meet, their
-values are joined like those of a variable, so the result is empty only if each branch has shown
-that there is a GPU."""
+"""The key under which an environment stores whether a test has shown that there is a GPU. If
+so, the value is the empty set; otherwise, it is `NONE`. Where branches meet, their values are
+joined like those of a variable, so the result is empty only if each branch has shown that there
+is a GPU."""
 
 _OTHER_VENDORS: Final = re.compile(
     r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|rocm|hip\b", re.IGNORECASE
@@ -42,9 +42,10 @@ _KINDS: Final[dict[str, set[str]]] = {
 
 
 def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
-    """Returns a copy of an environment without the values that names cannot have if `test` is true or, if `is_true` is
-    False, if `test` is false. Understands comparisons with None, `isinstance`, a plain name, tests for a GPU, `not`,
-    `and` and `or`."""
+    """Returns a copy of an environment without the values that a test excludes. If `is_true`, these are the values that
+    a name cannot have when the test is true; otherwise, the values that it cannot have when the test is false. The test
+    may consist of comparisons with None, `isinstance`, plain names, tests for a GPU, `not`, `and` and `or`; any other
+    test excludes nothing."""
     new = dict(env)
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -68,9 +69,10 @@ def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
 
 
 def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable[[Atom], bool]]:
-    """Returns the expression that a test examines, and a predicate for atoms. The predicate returns whether the
-    expression cannot be this atom if the test is true or, if `is_true` is False, if the test is false. If the test is
-    not understood, returns None and a predicate that excludes nothing."""
+    """Returns the expression that a test examines, and a predicate for atoms. The predicate returns whether the test
+    excludes an atom: if `is_true`, whether the expression cannot be this atom when the test is true; otherwise, whether
+    it cannot be this atom when the test is false. If the test is not understood, returns None and a predicate that
+    excludes nothing."""
     match test:
         case ast.Compare(left=name, ops=[op], comparators=[ast.Constant(value=None)]):
             # `x is None` is true, or `x is not None` is false: x is None. A value that may be

@@ -208,8 +208,8 @@ METHODS: Final[dict[str, Idiom]] = {
     **_methods("XD107", "read", "xdevice.item", "item asscalar"),
     **_methods("XD152", "neutral", "", "pin_memory", "xdevice manages pinned memory itself"),
 }
-"""Maps the names of methods of tensors and models to their idioms. They are ignored in modules
-that import no framework."""
+"""Maps the names of methods of tensors and models to their idioms. These methods are ignored in
+modules that import no framework."""
 
 ONLY_MXNET: Final = {
     "as_in_ctx",

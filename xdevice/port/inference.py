@@ -148,15 +148,15 @@ class Inference(Cells):
         return ""
 
     def imported(self, name: str, importer: PythonModule) -> Value:
-        """Returns the value to which `import name` in the module `importer` binds the name:
-        that of a module of the project, or of a name outside the project."""
+        """Returns the value that `import name` binds in the module `importer`: a module of the
+        project, or a name outside the project."""
         module = self._imported_module(name, importer)
         return self.foreign(name) if module is None else make_value("module", module)
 
     def imported_from(self, origin: str, name: str, importer: PythonModule) -> Value:
-        """Returns the value to which `from origin import name` in the module `importer` binds
-        the name: that of a name or module of the project, or of a name outside the project. The
-        result is empty if the name is in the project, but its value is not known yet."""
+        """Returns the value that `from origin import name` binds in the module `importer`: the
+        value of a name of the project, a module of the project, or a name outside the project.
+        The result is empty if the name is in the project, but its value is not known yet."""
         module = self._imported_module(origin, importer)
         inner = self._imported_module(f"{origin}.{name}" if origin else name, importer)
         if module is not None:

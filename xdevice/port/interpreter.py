@@ -50,8 +50,8 @@ from .values import (
 _BUILTINS: Final = frozenset(dir(builtins))
 _END_OF_PROGRAM: Final = {"sys.exit", "builtins.exit", "builtins.quit", "os._exit"}
 _MOST_ROUNDS: Final = 5
-"""The maximum number of times that the body of a loop is read. If values still change after
-that, every name may be anything."""
+"""The maximum number of times that the body of a loop is interpreted. If values still change
+after that, every name may be anything."""
 # the kinds of atoms for Python numbers. An atom of the kind "available" stands for a bool
 _NUMBERS: Final = ("int", "float", "bool", "available")
 _HOST_NUMBERS: Final = ("array", *_NUMBERS)
@@ -94,15 +94,16 @@ class Interpreter(Inference):
     """
 
     function: Function | None
-    """The function that is being read; None while the code of a module itself is read."""
+    """The function that is being interpreted; None while the code of a module itself is
+    interpreted."""
     module: PythonModule
     env: Env
-    """The environment before the statement that is being read."""
+    """The environment before the statement that is being interpreted."""
     current_class: Class | None
-    """The class whose body is being read; None outside the bodies of classes."""
+    """The class whose body is being interpreted; None outside the bodies of classes."""
     _early_ends: list[list[Env]]
-    """A list for each loop around the statement that is being read, with the environments at
-    the loop's `break`s and `continue`s. The outermost loop comes first."""
+    """A list for each loop around the statement that is being interpreted. It contains the
+    environments at the loop's `break`s and `continue`s. The outermost loop comes first."""
 
     def run(self, task: Task) -> None:
         """Interprets a module or a function once."""
@@ -154,9 +155,9 @@ class Interpreter(Inference):
     # statements
 
     def _block(self, body: Sequence[ast.stmt], env: Env | None) -> Env | None:
-        """Reads the statements of a block in order, beginning with the environment `env`. Stops after a statement that
-        always leaves the block, such as `return`. Returns the environment at the end of the block, or None if the end
-        is never reached."""
+        """Interprets the statements of a block in order, beginning with the environment `env`. Stops after a statement
+        that always leaves the block, such as `return`. Returns the environment at the end of the block, or None if the
+        end is never reached."""
         for statement in body:
             # after `return`, `raise` and the like: the remaining statements get no `means`, so
             # that the rules skip them
@@ -169,7 +170,7 @@ class Interpreter(Inference):
         return env
 
     def _other_statement(self, node: ast.stmt) -> Env | None:
-        """Reads a statement that binds no names, such as `assert`."""
+        """Interprets a statement that binds no names, such as `assert`."""
         self._evaluate_parts(node)
         return self.env
 
@@ -235,8 +236,8 @@ class Interpreter(Inference):
             self._early_ends[-1].append(dict(self.env))
 
     def _if(self, node: ast.If) -> Env | None:
-        """Reads each branch, with the names narrowed to the values that the test allows, and
-        joins the environments at the ends of the branches."""
+        """Interprets each branch, with the names narrowed to the values that the test allows,
+        and joins the environments at the ends of the branches."""
         env = self.env
         self.evaluate(node.test)
         # d2l writes the code of all frameworks into one cell: only one branch belongs to this
@@ -250,37 +251,37 @@ class Interpreter(Inference):
         return joined(then, self._block(node.orelse, narrowed(node.test, env, False)))
 
     def _for(self, node: ast.For | ast.AsyncFor) -> Env | None:
-        """Binds the variable to the items, and reads the body until the environment no longer
-        changes. Then reads `else`."""
+        """Binds the variable to the items, and interprets the body until the environment no
+        longer changes. Then interprets `else`."""
         items = self.iterate(self.evaluate(node.iter))
 
         # the items are evaluated once, before the first round, but the variable is bound in
         # each round
         def read_body() -> Env | None:
-            """Reads one round, and returns the environment at its end."""
+            """Interprets one round, and returns the environment at its end."""
             self.bind(node.target, items)
             return self._block(node.body, self.env)
 
         return self._block(node.orelse, self._loop(node, read_body))
 
     def _while(self, node: ast.While) -> Env | None:
-        """Reads the body, with the environment narrowed by the test, until the environment no
-        longer changes. Then reads `else`."""
+        """Interprets the body, with the environment narrowed by the test, until the environment
+        no longer changes. Then interprets `else`."""
 
         def read_body() -> Env | None:
-            """Reads one round, and returns the environment at its end."""
+            """Interprets one round, and returns the environment at its end."""
             self.evaluate(node.test)
             return self._block(node.body, narrowed(node.test, self.env, True))
 
         return self._block(node.orelse, self._loop(node, read_body))
 
     def _loop(self, node: ast.AST, read_body: Callable[[], Env | None]) -> Env:
-        """Returns the environment at the end of a loop. `read_body` reads one round of the
+        """Returns the environment at the end of a loop. `read_body` interprets one round of the
         loop, and is called until the environment no longer changes.
 
-        If this loop has been read before, the first round also includes the values at its end
-        at that time. So the body of an inner loop is usually read only once in each round of
-        the outer loop.
+        If the loop has been interpreted before, its first round also begins with the values
+        that it had at its end then. So the body of an inner loop is usually interpreted only
+        once in each round of the outer loop.
         """
         ends = self.loop_ends
         # values only grow, so all values from the end of an earlier reading are still possible
@@ -303,7 +304,7 @@ class Interpreter(Inference):
         return before
 
     def _with(self, node: ast.With | ast.AsyncWith) -> Env | None:
-        """Binds the names behind `as`, and reads the body."""
+        """Binds the names after `as`, and interprets the body."""
         for item in node.items:
             value = self.evaluate(item.context_expr)
             if item.optional_vars is not None:
@@ -315,8 +316,8 @@ class Interpreter(Inference):
         return self._block(node.body, self.env)
 
     def _try(self, node: ast.Try) -> Env | None:
-        """Reads the body, `else`, each handler and `finally`. The environments at the ends of
-        the body and of the handlers are joined."""
+        """Interprets the body, `else`, each handler and `finally`. The environments at the ends
+        of the body and of the handlers are joined."""
         # a copy, because the statements of the body change `env`
         env, before = self.env, dict(self.env)
         after = self._block(node.body, env)
@@ -342,8 +343,8 @@ class Interpreter(Inference):
         return self._block(node.finalbody, after)
 
     def _match(self, node: ast.Match) -> Env | None:
-        """Reads each case, and joins the environments at their ends. The names in a pattern may
-        be anything."""
+        """Interprets each case, and joins the environments at the ends of the cases. The names
+        in a pattern may be anything."""
         self.evaluate(node.subject)
         env = self.env
         # perhaps no case matches, so that the names keep their values
@@ -423,7 +424,8 @@ class Interpreter(Inference):
 
     def _function_of(self, node: Any, name: str, owner: Class | None) -> Function:
         """Returns the `Function` for a definition or lambda. It is created and scheduled when
-        the node is first read. `owner` is the class if the function is a method, else None."""
+        the node is interpreted for the first time. `owner` is the class if the function is a
+        method, else None."""
         function = self.functions.get(node)
         # always the same object for a node, because keys of cells contain it
         if function is not None:
@@ -499,7 +501,7 @@ class Interpreter(Inference):
         return UNKNOWN
 
     def _class(self, node: ast.ClassDef) -> Env:
-        """Binds the name of a class. The body is read immediately, and not as a separate task, because the next
+        """Binds the name of a class. The body is interpreted immediately, and not as a separate task, because the next
         statement may call the methods."""
         # created once, like a function, so that all its objects belong to the same class
         cls = self.classes.get(node)
@@ -585,8 +587,8 @@ class Interpreter(Inference):
             self.bind(target, part, is_inner)
 
     def _bind_name(self, name: str, value: Value) -> None:
-        """Binds a name in the environment, from which the next statements read it, and in its
-        cell, from which other functions and modules read it."""
+        """Stores the value of a name in the environment, which the next statements read, and in
+        the name's cell, which other functions and modules read."""
         # a name declared as `global` gets no entry in the environment, because a call of
         # another function may bind it at any time
         if self.function is not None and name in self.function.globals:
@@ -678,8 +680,8 @@ class Interpreter(Inference):
         return union(*[self.attribute(atom, node.attr, node) for atom in owner])
 
     def _call(self, node: ast.Call) -> Value:
-        """Returns the value of a call. The values of the arguments are added to those of the
-        parameters of all functions that may be called."""
+        """Returns the value of a call. The values of the arguments are added to the parameters
+        of all functions that may be called."""
         # the arguments first, because the `Invocation`, which finds the possible results, adds
         # them to the parameters of the functions that are called
         values = [self.evaluate(arg) for arg in node.args]

@@ -40,12 +40,12 @@ FRAMEWORKS: Final = {
     **dict.fromkeys(("mxnet", "gluoncv", "gluonnlp"), "mxnet"),
     **dict.fromkeys(("jax", "flax", "optax"), "jax"),
 }
-"""The framework that each package belongs to."""
+"""Maps each package to the framework to which it belongs."""
 _FRAMEWORKS_OF_MODULES: Final = {
     **{f"d2l.{name}": name for name in ("torch", "mxnet", "tensorflow", "paddle", "jax")},
     "gluoncv.torch": "torch",
 }
-"""The frameworks of modules that do not belong to the same framework as the rest of their
+"""Maps modules to their frameworks, if these differ from the framework of the rest of the
 package."""
 
 
@@ -158,7 +158,7 @@ BUILTINS: Final[dict[str, Value]] = {
     "print": NONE,
     **dict.fromkeys(("type", "getattr"), UNKNOWN),
 }
-"""The results of those built-in functions of Python whose results do not depend on the
+"""Maps built-in functions of Python to their results, if these do not depend on the
 arguments."""
 # the values of literals, by the type of the constant
 CONSTANTS: Final[dict[type, Value]] = {
@@ -270,7 +270,7 @@ BASES: Final = set(
     paddle.nn.Sequential torch.nn.ModuleList
     """.split()
 )
-"""The bases that make a class of the project a model."""
+"""A class of the project that inherits from one of these classes is a model."""
 # how the full names of models begin that `.to(device)` moves in place; Keras models have no
 # such method
 IN_PLACE: Final = ("torch.nn.", "paddle.nn.", "torchvision.models.", "mxnet.gluon.", "gluoncv.")
@@ -318,7 +318,7 @@ TENSOR_METHODS: Final[dict[str, Value]] = {
     **dict.fromkeys(("is_contiguous", "is_floating_point"), BOOL),
     **dict.fromkeys(("sort", "topk"), tuple_of([TENSOR, TENSOR])),
 }
-"""The results of a tensor's methods. `max`, `min` and `size` are left out, because their
+"""Maps methods of tensors to their results. `max`, `min` and `size` are left out, because their
 results depend on the arguments."""
 TENSOR_LISTS: Final = {"split": TENSOR, "chunk": TENSOR, "unbind": TENSOR, "tolist": UNKNOWN}
 """Maps each method of a tensor that returns a list to the possible values of the list's
@@ -334,7 +334,8 @@ TEXT_METHODS: Final[dict[str, Value]] = {
     "split": UNKNOWN,
     **dict.fromkeys(("startswith", "endswith", "isdigit"), BOOL),
 }
-"""The results of the methods of a string, except those that return a string."""
+"""Maps methods of strings to their results. All methods that are not listed here return a
+string."""
 DEVICE_ATTRIBUTES: Final[dict[str, Value]] = {
     "type": STR,
     "index": INT,

@@ -58,10 +58,11 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """One place that a rule has reported. `line`, `col` and `end` are positions in the file,
-    which count from 1 and in characters. `cell` is the number of the cell in a notebook; it is
-    None in other files. `text` is the first line of the place, in which each sequence of white
-    space is replaced with one space. A baseline recognizes the finding by this text."""
+    """One place that a rule has reported. `line`, `col` and `end` are positions in the file:
+    lines and columns count from 1, and columns are in characters. `cell` is the number of the
+    cell in a notebook; it is None in other files. `text` is the first line of the place, in
+    which each sequence of white space is replaced with one space. A baseline recognizes the
+    finding by this text."""
 
     path: str
     line: int
@@ -111,7 +112,7 @@ class Choice(NamedTuple):
 
     def needs_engine(self) -> bool:
         """Whether XD212 is selected. It is the only rule that needs the values of expressions
-        in the whole project. To find these values takes far longer than to run all other
+        in the whole project. Finding these values takes far longer than running all other
         rules."""
         # if `select` is empty, XD212 does not run, because it is disabled by default
         return "XD212".startswith(self.select or "-")
@@ -157,7 +158,7 @@ def codes(text: str, origin: str) -> tuple[str, ...]:
 
 
 def configure(root: Path) -> Choice:
-    """Returns the choice that select, ignore and per-file-ignores describe in the section
+    """Returns the choice from the settings select, ignore and per-file-ignores in the section
     `[tool.xdevice]` of the nearest pyproject.toml, which is in `root` or in a folder above it.
     Returns an empty choice if there is no such section.
 
@@ -339,8 +340,8 @@ def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, i
 
 
 def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Finding]:
-    """Yields the findings, each with the edits with which `port` would fix it (`fix`). In notebooks, `fix` stays empty,
-    because edits of the code have no positions in the JSON file."""
+    """Yields the findings. The attribute `fix` of each contains the edits with which `port` would fix it. In notebooks,
+    `fix` stays empty, because edits of the code have no positions in the JSON file."""
     # only notebooks have `tokens`, which are their JSON strings
     sources = {source.path: source for source in examined.sources if not source.tokens}
     for finding in findings:
@@ -456,7 +457,7 @@ def _is_in(site: Site, spans: Iterable[tuple[Place, Place]]) -> bool:
     return any(start <= (site.line, site.col) and site.end <= end for start, end in spans)
 
 
-# comments that ignore
+# comments that ignore findings
 
 
 @dataclass
@@ -566,7 +567,7 @@ def _may_be_unused(ignore: _Ignore, choice: Choice, path: str) -> bool:
     )
 
 
-# findings that a baseline or a revision had already
+# findings that a baseline or a revision already contains
 
 
 def _baseline_key(finding: Finding) -> tuple[str, str, str]:

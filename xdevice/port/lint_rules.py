@@ -21,8 +21,8 @@ from .values import TENSOR, inferred
 from .words import ROWS
 
 Found = Iterator[tuple[str, str] | tuple[str, str, ast.AST]]
-"""The results of a rule for one node. Each result is a code and a message. If `port` would
-rewrite only an inner node, this node comes third."""
+"""The results of a rule for one node. Each result is a tuple of a code and a message. If `port`
+would rewrite only an inner node, this node is the third item."""
 _Check = Callable[["_View", Any], Found]
 
 
@@ -212,8 +212,8 @@ def _guards(view: _View, all_hits: list[Hit]) -> dict[ast.AST, ast.AST]:
 
 
 class _View:
-    """The view of a module on which the rules work: its nodes and their parents, the full name of each imported name
-    (`imports`), and all names that occur in the module (`words`)."""
+    """A module, prepared for the rules: its nodes and their parents, the full name of each imported name (`imports`),
+    and all names that occur in the module (`words`)."""
 
     def __init__(self, module: PythonModule) -> None:
         self.module = module
@@ -595,7 +595,7 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
 
 def _time(view: _View, node: ast.BinOp) -> Found:
     """Yields XD201 for `clock() - start` after work on the device, if no call in between waits
-    for the device. Modules that import TensorFlow are left out."""
+    for the device. Modules that import TensorFlow, several frameworks or none are left out."""
     match node:
         case ast.BinOp(left=ast.Call(func=clock), op=ast.Sub(), right=ast.Name(id=start)):
             if view.full_name(clock) not in _CLOCKS or view.framework() in ("", "tensorflow"):

@@ -14,7 +14,7 @@ from .sources import PythonModule
 from .values import Value
 
 SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-"""The nodes that have parameters and local names."""
+"""The classes of nodes that have parameters and local names."""
 
 
 @dataclass(eq=False)

@@ -298,7 +298,7 @@ class JudgedSites(JudgedModule):
             )
         return use, _RULES[use.idiom.rule](use)
 
-    # uses that are no calls
+    # uses that are not calls
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
         """Judges a keyword argument such as `device="cuda"`. Returns None for other keyword

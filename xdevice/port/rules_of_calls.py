@@ -335,7 +335,7 @@ def _single_filling(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | No
     return "", None
 
 
-# how many
+# counting devices
 
 
 def device_list(use: Use) -> Judgement:
@@ -378,7 +378,7 @@ def device_count(use: Use) -> Judgement:
     return proven("only the number of GPUs is used", use.replace(use.idiom.text))
 
 
-# what is done on devices
+# work on devices
 
 
 def put_on_device(use: Use) -> Judgement:

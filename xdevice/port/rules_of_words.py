@@ -261,7 +261,8 @@ def _is_plain(use: Use) -> bool:
 
 
 def _insertions(use: Use, texts: dict[int, str]) -> Edits:
-    """Returns the edits that insert each text at its position."""
+    """Returns the edits that insert strings. `texts` maps each position to the string that is
+    inserted there."""
     return tuple(use.edit(at, at, text) for at, text in texts.items())
 
 

@@ -38,7 +38,7 @@ SKIPPED: Final = {"__pycache__", "node_modules", "build", "dist", "site-packages
 """The names of folders that are not searched, unless the user passes the path of such a folder.
 Folders whose names begin with a dot are not searched, either."""
 
-# the line ends that Python's tokenizer knows; `splitlines` would also split at form feeds
+# the line ends that Python's tokenizer recognizes; `splitlines` would also split at form feeds
 _NEWLINE: Final = re.compile(rb"\r\n|\r|\n")
 # the first line of a cell of d2l: `%%tab pytorch, jax` or `#@tab pytorch`
 _TAB: Final = re.compile(r"\s*(?:%%tab|#\s*@tab)\s+([\w ,]+)")
@@ -297,8 +297,8 @@ def read(path: Path, shown: str) -> Source:
 
 
 def write(path: Path, raw: bytes) -> None:
-    """Replaces the content of a file with new bytes in one step: if the program is stopped
-    before this step, the file keeps its old content.
+    """Replaces the content of a file with new bytes, atomically: if the program is stopped in
+    between, the file keeps its old content.
 
     Raises:
         OSError: if the file or its folder cannot be written to. The file is then unchanged.
@@ -390,7 +390,7 @@ def _check_depth(tree: ast.Module) -> None:
     raise SyntaxError(f"the code is nested more than {_MOST_LEVELS} levels deep")
 
 
-# texts with tabs
+# pages with tabs
 
 
 def _text_with_tabs(raw: bytes, shown: str) -> Source:

@@ -1,4 +1,4 @@
-"""The table of vendor-specific names. For each name, it has the word that `port` writes
+"""The table of vendor-specific names. For each name, it contains the word that `port` writes
 instead, and that `lint` recommends.
 
 There are two targets. "accelerator" means PyTorch's own words for the devices of any vendor:
@@ -42,9 +42,8 @@ def version(text: str) -> Version:
 
 
 class Goal(NamedTuple):
-    """Decides which words `port` writes: those of `target`, and only those that the release
-    `minimum` of PyTorch has already. If `minimum` is None, the words may need the newest
-    release."""
+    """Decides which words `port` writes: words for `target` that already exist in the release
+    `minimum` of PyTorch. If `minimum` is None, the words may need the newest release."""
 
     target: Target = "xdevice"
     minimum: Version | None = None
@@ -56,7 +55,7 @@ DEFAULT_GOAL: Final = Goal()
 
 class Row(NamedTuple):
     """One vendor-specific name, and the word that replaces it for each of the targets
-    "accelerator" and "xdevice". A target that has no such word has "".
+    "accelerator" and "xdevice". The word is "" if the target has no replacement.
 
     `since` is the oldest release of PyTorch that has the word for "accelerator"; it is "" if every supported release
     has the word. `rule` names the rule that rewrites a call of the name; it is a key of `rules_of_words.WORD_RULES`. On
@@ -86,7 +85,7 @@ class Row(NamedTuple):
     @property
     def advice(self) -> str:
         """The recommendation in the messages of lint: the words of both targets, joined by
-        "or". If neither target has a word, it says so, and why."""
+        "or". If neither target has a word, it says that there is no replacement, and why."""
         # xdevice's word comes first, because it works with every framework
         words = []
         if self.xdevice:
@@ -134,8 +133,8 @@ def _of_module(names: str, without_gpu: str | None = None) -> list[Row]:
 
 
 def _without_word(names: str, why: str) -> list[Row]:
-    """Returns rows for names that no word replaces, for the same reason (`why`). The names in
-    `names` are separated by white space."""
+    """Returns rows for names that have no replacement. The names in `names` are separated by
+    white space; `why` is the reason for all of them."""
     return [Row(name, differs=why) for name in names.split()]
 
 

@@ -272,7 +272,7 @@ def _join(group: Group, name: str, is_started: bool) -> None:
 
 
 class TensorflowProcesses(Processes):
-    """The capability of several processes for TensorFlow."""
+    """The capability `Processes` on TensorFlow: several processes that exchange tensors."""
 
     _counts: dict[str, int]
     """The backend's cache of the numbers of devices."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def _device_scope(x: Any) -> AbstractContextManager[Any]:
-    """Returns a context manager; in its block, operations run on the device of `x`. If `x` is a
+    """Returns a context manager. In its block, operations run on the device of `x`. If `x` is a
     traced tensor, which has no device, the context manager has no effect."""
     device = getattr(x, "backing_device", None)
     # the operations of a traced function run on the device of the whole function
@@ -60,9 +60,9 @@ class TensorflowGradients(Gradients):
     `xdevice.math.contract.gradients`."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
-        """Calls `call` with new inputs that have the values of `leaves`, and that returns the loss and a list. Returns
-        the loss, the gradient of the loss for each leaf, and the list. A gradient is None if the loss does not depend
-        on the leaf. `nested` is ignored, because an outer tape records the operations of the inner tape in any case."""
+        """Calls `call`, which returns a loss and a list, with new inputs that have the values of `leaves`. Returns the
+        loss, the gradient of the loss for each leaf, and the list. A gradient is None if the loss does not depend on
+        the leaf. `nested` is ignored, because an outer tape records the operations of the inner tape in any case."""
         with _device_scope(leaves[0]):
             # only the inputs are watched, so variables that the function reads are constants
             with tf.GradientTape(watch_accessed_variables=False) as tape:

@@ -30,8 +30,8 @@ class TensorflowParallel(Parallel):
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         """Reads the device of the block of `tf.device` in which this thread is. Returns a
-        function that creates a context manager with which another thread can enter a block with
-        the same device."""
+        function that creates a context manager. In its block, another thread has the same
+        device."""
         # the name is empty outside a block of `tf.device`
         place = tf.__internal__.eager_context.get_device_name()
         return (lambda: tf.device(place)) if place else nullcontext

@@ -1,4 +1,4 @@
-"""Keras's layers and optimizers: their kinds, computations and calls."""
+"""Reads Keras's layers and optimizers: their kinds, computations and calls."""
 
 from __future__ import annotations
 

@@ -819,7 +819,8 @@ class TensorflowLayers(Operations):
         return layouts.stated_once(self._layers(model), layouts.COMPUTES_IN)
 
     def _layers(self, model: Any) -> Iterator[Layer]:
-        """Yields the layers of a model that have parameters, in the order of definition."""
+        """Yields the layers of a model that have parameters, in the order in which the model
+        defines them."""
         # reversed, so that a shared variable keeps its first name
         names = {id(variable): name for name, variable in reversed(list(self.variables(model)))}
         # the `id`s of layers that the description of another layer includes
@@ -853,8 +854,8 @@ class TensorflowLayers(Operations):
         return dialects.tensorflow(kind, settings)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
-        """Yields all layers; those without parameters have their settings. In a functional model, each layer has the
-        name of the line (chain of layers) to which it belongs."""
+        """Yields the entries of all layers. For layers without parameters, an entry contains the settings. In a
+        functional model, each entry has the name of the line (chain of layers) to which the layer belongs."""
         lines = _lines(model)
         # an entry for a layer's code or activation belongs to the line of the layer
         ids = {path: id(layer) for path, layer in _names.layers(model)}

@@ -134,7 +134,7 @@ class TensorflowOptimizers(Optimizers):
     def optimizer(self, optimizer: Any) -> Optimizer:
         """Returns the description of a Keras optimizer. The name of each tensor of its state is its index in
         `optimizer.variables`. Raises `UnsupportedError` for a class that is not in `_KINDS`, and if `_state_names`
-        does."""
+        raises it."""
         private.require("optimizers")
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         settings = _settings(optimizer, kind)

@@ -12,9 +12,9 @@ How the layers next to a reshape are found:
   number of features is treated as if it were next to the reshape.
 - `Flatten(data_format="channels_first")` moves the channels to the end before it flattens.
 
-In a functional model, it is certain which number is which pixel if the reshape has only one axis of features as its
-result, and if only layers that move no axes are between the last convolutions and the reshape, and between the reshape
-and the layer in question.
+In a functional model, it is certain which number is which pixel if the result of the reshape has only one axis of
+features, and if only layers that move no axes are between the last convolutions and the reshape, and between the
+reshape and the layer in question.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ def orders(model: Any) -> dict[int, Order]:
 
 def _concerns_inputs(reshape: _Reshape) -> bool:
     """Whether a reshape concerns the inputs of layers, and not their outputs. As a sort key, this function puts
-    reshapes that concern outputs first: these make all parts of a layer refused, but other reshapes often affect only
-    some parts."""
+    reshapes that concern outputs first: for these, all parts of a layer are refused, but for other reshapes, often only
+    some parts are."""
     return not reshape.makes_image
 
 
@@ -280,9 +280,9 @@ def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
 
 
 def _doubt_before(reshape: _Reshape, graph: Graph) -> str:
-    """Returns the reason that it is not certain that the reshape turns an image, as convolutions return it, into one
-    axis; "" if it is certain. It is never certain for a reshape that makes an image. The ops before the reshape are
-    followed back to the nearest convolutions."""
+    """Returns a reason to doubt that the reshape turns an image, as convolutions return it, into one axis; "" if there
+    is none. There is always a reason if the reshape makes an image. The ops before the reshape are followed back to the
+    nearest convolutions."""
     # one message for three reasons: the reshape makes an image; the sizes of the image's axes are not known, or their
     # product is not the number of features; the reshape is called in several places, perhaps with images of different
     # sizes
@@ -332,9 +332,8 @@ def _is_one_of(op: Any, classes: tuple[type, ...]) -> bool:
 
 
 def _doubt_behind(op: Any, reshape: _Reshape, graph: Graph) -> str:
-    """Returns the reason that it is not certain that the input of an op after a reshape is exactly the result of the
-    reshape, in the same order; "" if it is certain. Each op on the way back must have one input, and must not move
-    features."""
+    """Returns a reason to doubt that the input of an op after a reshape is exactly the result of the reshape, in the
+    same order; "" if there is none. Each op on the way back must have one input, and must not move features."""
     while op is not reshape.op:
         before = list(graph.before(op))
         if len(before) != 1 or not (
@@ -410,14 +409,14 @@ def has_channels_first(op: Any) -> bool:
 
 
 def _with_channels_last(op: Any, shape: Shape) -> Shape:
-    """Returns a shape (without batch) as the op flattens it: with `data_format="channels_first"`, the channels are
-    moved to the end first."""
+    """Returns a shape (without batch) in the order in which the op flattens it: with `data_format="channels_first"`,
+    the channels are first moved to the end."""
     return (*shape[1:], shape[0]) if len(shape) > 1 and has_channels_first(op) else shape
 
 
 def _image_axes(shape: Shape, features: int) -> Shape:
-    """Returns those last axes of a shape whose sizes have this number of features as their product; all axes if there
-    are none."""
+    """Returns the last axes of a shape: as many as are needed for the product of their sizes to be this number of
+    features. Returns all axes if no number of axes has this product."""
     for start in reversed(range(len(shape))):
         if _product(shape[start:]) == features:
             return shape[start:]
