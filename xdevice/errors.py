@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 
 class XDeviceError(Exception):
-    """The base of all errors of xdevice. Each can be copied and pickled, with its attributes and notes."""
+    """The base class of all errors of xdevice. Each error can be copied and pickled together with its attributes and
+    notes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # `reduced` is (class, arguments, state, ...). Pickle would call the class, whose `__init__` may
@@ -55,8 +56,8 @@ class XDeviceError(Exception):
 
 
 def _restored(cls: type[XDeviceError], args: tuple[Any, ...]) -> XDeviceError:
-    """Returns an error of the class `cls` with the given `args`, the attribute of every Python exception. Does not call
-    the class's own `__init__`, which may need more arguments, as `PeerError`'s does."""
+    """Returns an error of the class `cls` with the arguments `args`, which every Python exception stores in its
+    attribute `args`. Does not call the class's own `__init__`, which may need more arguments, as `PeerError`'s does."""
     # `__new__` gets the arguments too, because OSError sets its attributes there; the `__init__` of the
     # built-in base class, called below, sets `args`
     error = cls.__new__(cls, *args)
@@ -74,8 +75,8 @@ def shown(x: object, limit: int | None = 100) -> str:
 
 
 def put_on(error: BaseException, name: str, value: object) -> None:
-    """Sets the attribute `name` of an exception, even if its class forbids that, as a frozen dataclass does. Does
-    nothing if the attribute cannot be set at all."""
+    """Sets the attribute `name` of an exception, even if the exception's class forbids this, as a frozen dataclass
+    does. Does nothing if the attribute cannot be set at all."""
     try:
         object.__setattr__(error, name, value)
     # the attribute may be a property without a setter, for example; an error raised here would hide the

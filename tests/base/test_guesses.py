@@ -101,7 +101,7 @@ CALLS = {
     "F.log_softmax(x, dim=1)": (lambda xp, x: xdevice.nn.log_softmax(x, dim=1), "write axis="),
     "F.cross_entropy(x, y, label_smoothing=0.1)": (
         lambda xp, x: xdevice.nn.cross_entropy(x, x, label_smoothing=0.1),
-        "compute it from log_softmax",
+        "compute the smoothed loss from log_softmax",
     ),
     "torch.tensor(x, requires_grad=True)": (
         lambda xp, x: xdevice.tensor(X, requires_grad=True),

@@ -638,7 +638,7 @@ def test_namespaces_chain_maps_and_views():
 def test_a_mapping_that_would_lose_something_is_named():
     assert xdevice.copy_to(Described({"x": SHARED}), "cpu")["x"] is not SHARED
     with pytest.raises(
-        xdevice.errors.ContainerError, match=r"Described .*its size would be lost"
+        xdevice.errors.ContainerError, match=r"Described .*its attribute size would be lost"
     ):
         xdevice.copy_to(Described({"x": SHARED}, 3), "cpu")
 

@@ -173,7 +173,7 @@ except xdevice.errors.DTypeError:
         (
             "    def move(self, x, device)",
             "    def new_graph(self, device): pass\n    def move(self, x, device)",
-            "has new_graph of Graphs, but lacks only_on(self, device: 'Device')",
+            "has the method new_graph of Graphs, but lacks only_on(self, device: 'Device')",
         ),
     ],
 )
@@ -209,7 +209,7 @@ def test_the_class_of_a_capability_is_held_to_the_contract_too(machine):
     )
     text = machine.run("import xdevice; xdevice.backend('toyframe')").splitlines()[-1]
     assert "defines new_graph(self), expected new_graph(self, device: 'Device')" in text
-    assert "has new_graph of Graphs, but lacks only_on" in text
+    assert "has the method new_graph of Graphs, but lacks only_on" in text
 
 
 def test_no_two_capabilities_have_a_method_of_one_name():

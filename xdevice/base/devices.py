@@ -229,8 +229,8 @@ def of(kind: str, index: int = 0) -> Device:
 
 
 def _intern_weakly(device: Device) -> Device:
-    """Returns the interned device that equals `device`; if there is none yet, interns `device` and returns it. The
-    device is interned only as long as something refers to it."""
+    """Returns the interned device that equals `device`. If there is no such device yet, interns and returns `device`
+    itself. The device is interned only as long as something refers to it."""
     global _interned_weakly
     with _lock:
         # imported here, because hardly any program names such a device
@@ -246,8 +246,8 @@ CPU: Final = of("cpu")
 
 
 def parse(spec: object) -> Device:
-    """Returns the device that `spec`, a spelling or a framework's own device object, names; see `xdevice.device`.
-    Raises `DeviceError` for any other object."""
+    """Returns the device that is named by `spec`, which is a spelling or a framework's own device object; see
+    `xdevice.device`. Raises `DeviceError` for any other object."""
     # the most frequent cases come first, because most calls of `to_device` call this function
     if type(spec) is Device:
         return spec
@@ -266,7 +266,7 @@ def parse(spec: object) -> Device:
         raise DeviceError(
             f"{shown(spec)} is a {type(spec).__qualname__}, but one device was expected; for several devices, "
             "use xdevice.parallel.replicate(x, devices) for a model or parameters, "
-            "xdevice.parallel.broadcast(x, devices) for a tensor, and xdevice.split_batch(x, devices) for a batch"
+            "xdevice.parallel.broadcast(x, devices) for a tensor, or xdevice.split_batch(x, devices) for a batch"
         )
     return _parse_native(spec)
 

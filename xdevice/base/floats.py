@@ -38,8 +38,8 @@ def _check(text: str) -> str:
     is_jitter = number != text and number.isascii() and number.isdigit()
     if text not in ("", FLOAT64) and not is_jitter:
         raise SettingError(
-            f"{VARIABLE} must be {FLOAT64} or {JITTER}1, not {shown(text)}. Do not set it yourself: `xdevice parity` "
-            f"sets it"
+            f"{VARIABLE} must be {FLOAT64} or {JITTER}1, not {shown(text)}; unset this variable, which only `xdevice "
+            f"parity` should set"
         )
     return text
 
@@ -59,8 +59,8 @@ def is_float64() -> bool:
 
 
 def effective(name: str = "float32") -> str:
-    """Returns the dtype to use where the default is the dtype `name`: `name` itself, or under XDEVICE_FLOATS=float64 a
-    wider float or complex dtype.
+    """Returns the dtype to use where the default dtype is `name`. This is `name` itself, unless XDEVICE_FLOATS=float64
+    replaces it by a wider dtype.
 
     Example:
         >>> from xdevice.base import floats

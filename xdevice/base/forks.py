@@ -1,7 +1,7 @@
 """Functions for work that has to be repeated in a forked child, because the parent's threads and connections do not
 exist in the child.
 
-`import xdevice` imports this module, so it imports nothing that takes time.
+`import xdevice` imports this module, so this module must not import anything that takes time.
 """
 
 from __future__ import annotations

@@ -39,14 +39,14 @@ _ADVICE: Final = {
     "name": "tensors have no names here",
     "copy": "to_device copies a tensor that is on another device; copy_to always copies",
     "memory_format": "change the memory format with the framework's own function",
-    "layout": "make sparse tensors with the framework's own functions",
+    "layout": "create sparse tensors with the framework's own functions",
     "pin_memory": "to_device copies large tensors to a GPU through page-locked memory",
     "training": "omit the call when nothing should be dropped",
     "inplace": "functions return a new tensor",
     "weight": "pass reduction='none', and multiply the losses by the weights",
-    "ignore_index": "before the call, select the rows that should count",
+    "ignore_index": "before the call, select the rows to include",
     "from_logits": "the function takes logits, never probabilities",
-    "label_smoothing": "compute it from log_softmax and one_hot",
+    "label_smoothing": "compute the smoothed loss from log_softmax and one_hot",
 }
 
 

@@ -34,7 +34,7 @@ def flatten_batch(x: Any, batch: Batch | None = None, depth: int = _DEEPEST) -> 
     result so far, to which the call adds, and `depth` is the number of further levels that are allowed.
 
     For three tensors that are already on the device, `to_device` takes 1.8 us with this function and 2.9 us with
-    `trees.flatten`. For 1,000 tensors in lists of ten, it takes 0.24 ms and 0.5 ms.
+    `trees.flatten`. For 1,000 tensors in lists of ten, the times are 0.24 ms and 0.5 ms.
     """
     tensors, backends, inner = batch = batch or ([], {}, {})
     if type(x) is dict:

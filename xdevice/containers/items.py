@@ -41,8 +41,8 @@ class Walk(NamedTuple):
     write: Callable[[Any, Names, Children], Any]
     """Rebuilds a container with other children (items and attributes). All other state comes from the old container."""
     is_plain: bool = False
-    """Whether the container is rebuilt even if its children are the same. If it were not, a rebuilt outer container
-    would share this container with the old outer container."""
+    """Whether the container is rebuilt even if its children are the same. If the container were not rebuilt, a rebuilt
+    outer container would share it with the old outer container."""
     dense: str = ""
     """For an object whose tensors cannot be split, joined or summed one by one, such as a sparse array: advice on how
     to make it dense. An error ends with this text. Empty for all other objects."""
@@ -225,7 +225,7 @@ def _constructed(x: Any, inside: Any) -> Any:
         )
     # the lost attribute was set by another argument of the constructor, or by the program
     if lost := first_lost(x, new):
-        raise ContainerError(f"its {lost} would be lost")
+        raise ContainerError(f"its attribute {lost} would be lost")
     return new
 
 
@@ -358,7 +358,7 @@ def _write_deque(x: Any, keys: Names, children: Children) -> Any:
     new = type(x)(children, x.maxlen)
     lost = first_lost(x, new)
     if lost:
-        raise ContainerError(f"its {lost} would be lost")
+        raise ContainerError(f"its attribute {lost} would be lost")
     return new
 
 

@@ -187,8 +187,8 @@ def _behind_proxy(x: Any) -> Any:
 
 def class_behind_proxy(x: Any) -> type:
     """Returns the type of an object or, for a proxy, the type of the object behind it.
-    `x.__class__` is not used, because a mock with a `spec`, for example, claims a class there whose contents it does
-    not have."""
+    `x.__class__` is not used, because it may be a class whose contents the object does not have, as in a mock with a
+    `spec`."""
     # the object behind a proxy may be a proxy too
     while is_proxy(type(x)):
         x = _behind_proxy(x)
@@ -229,7 +229,7 @@ def _search(x: Any) -> Iterator[Inner]:
 
 def _step_as_code(form: str, key: Any) -> str:
     """Returns one step of a path as code, such as `[0]` or `.x`. `form` is either complete, such as `.x`, or ends with
-    `[{}]`; then the `repr` of `key` replaces the `{}`."""
+    `[{}]`. In the second case, the `repr` of `key` replaces the `{}`."""
     return form.replace("{}", shown(key, None)) if form.endswith("[{}]") else form
 
 
@@ -258,8 +258,8 @@ def _references(cls: type) -> _References:
 def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yields `(form, key, value)` for each value directly inside an object that may hold tensors. Skips attributes that
     are numbers or strings, and containers of only numbers and strings. `form` is the code of the step to the value:
-    `[{}]`, in which the key replaces the `{}`, or `.x`, for which `key` is ''. If there is no code for the step, both
-    are ''."""
+    `[{}]`, in which the key replaces the `{}`, or `.x`, for which `key` is ''. If there is no code for the step, `form`
+    and `key` are both ''."""
     cls = type(x)
     references = _references(cls)
     if references.is_proxy:

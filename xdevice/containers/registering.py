@@ -40,10 +40,10 @@ def register_container(
 
     Experimental: it may change in a minor version.
 
-    You need this for objects that hold tensors and have no method `.to(device)`. If you pass no function, or use this
-    as a decorator, the attributes of the objects are walked, and an object is rebuilt without calling `__init__`. The
-    type then also becomes a node of the trees of JAX, PyTorch and optree, if these are imported. The call takes effect
-    at once, and does not slow the handling of other types. docs/reference/devices.md has examples.
+    You need this for objects that hold tensors and have no method `.to(device)`. If you pass no function, as in a
+    decorator, the attributes of the objects are walked, and an object is rebuilt without calling `__init__`. The type
+    then also becomes a node of the trees of JAX, PyTorch and optree, if these are imported. The call takes effect at
+    once, and does not slow the handling of other types. docs/reference/devices.md has examples.
 
     Args:
         cls: the type. If it is registered several times, the last call applies.

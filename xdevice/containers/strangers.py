@@ -132,13 +132,13 @@ class Stranger:
         if is_move and self.parts and all(part.kind == "model" for part in self.parts):
             path, model, _, _ = self.parts[0]
             return (
-                f"models move in place: put its {path} ({type(model).__qualname__}) into the container, or move it "
-                "first"
+                f"models are moved in place: put its {path} ({type(model).__qualname__}) into the container, or move "
+                "that model first"
             )
-        inside = "put its contents in a list or dict and pass that"
+        inside = "put its contents in a list or dict, and pass this list or dict instead"
         # the object is a gradient scaler of PyTorch, for example
         if registry.owner_of(cls) is not None and looks.has_method(cls, "load_state_dict"):
-            return "make a new one for that device, and load the old one's state: new.load_state_dict(old.state_dict())"
+            return "create a new object for that device, and load the state: new.load_state_dict(old.state_dict())"
         # a user cannot register built-in types, and xdevice's own type for the keys of a mapping, which are
         # never replaced; and a user should not register a type of a framework
         if (
@@ -174,8 +174,8 @@ class Stranger:
         except Exception as error:
             name = type(self.x).__qualname__
             raise ContainerError(
-                f"an object of type {name} cannot be copied ({type(error).__name__}: {error}); say how with "
-                f"xdevice.register_container({name}, "
+                f"an object of type {name} cannot be copied ({type(error).__name__}: {error}); register functions that "
+                f"read and rebuild it: xdevice.register_container({name}, "
                 "flatten=..., rebuild=...)"
             ) from error
         return self._move(twin, target)
@@ -183,8 +183,8 @@ class Stranger:
     def _move(self, x: Any, target: Device) -> Any:
         """Moves `x`, which is this object or a copy of it, with the registered function or the object's own method, and
         returns the result. Raises `ContainerError` if the move fails or leaves tensors behind. If an object that moves
-        in place leaves tensors behind, it is first moved back, provided that all its tensors were on the same
-        device."""
+        in place leaves tensors behind, it is moved back before the error is raised, provided that all its tensors were
+        on the same device."""
         homes: set[Device] = set()
         # a tensor in the object may be on several devices
         with suppress(UnsupportedError):
@@ -195,9 +195,9 @@ class Stranger:
         except Exception as error:
             name = type(x).__qualname__
             raise ContainerError(
-                f"an object of type {name} cannot move itself to {target} ({type(error).__name__}: {error}); say how "
-                f"with xdevice.register_container({name}, move=...), or call xdevice.register_container({name}) "
-                "to have its attributes searched"
+                f"an object of type {name} cannot move itself to {target} ({type(error).__name__}: {error}); register "
+                f"a function that moves it, xdevice.register_container({name}, move=...), or call "
+                f"xdevice.register_container({name}) to have its attributes searched"
             ) from error
         try:
             self._refuse_left_behind(moved, target)
@@ -227,9 +227,9 @@ class Stranger:
         arrived = find(moved, self.way if type(moved) is type(self.x) else None)
         if self.parts and (arrived is None or not arrived.parts):
             raise ContainerError(
-                f"{method} returned an object of type {type(moved).__qualname__} without tensors; say how to move "
-                f"it with xdevice.register_container({name}, move=...), or call xdevice.register_container({name}) "
-                "to have its attributes searched"
+                f"{method} returned an object of type {type(moved).__qualname__} without tensors; register a function "
+                f"that moves the object, xdevice.register_container({name}, move=...), or call "
+                f"xdevice.register_container({name}) to have its attributes searched"
             )
         places = arrived.places() if arrived is not None else []
         left = [(path, place) for path, place in places if place is not target]
@@ -334,9 +334,9 @@ def _is_variable(backend: Backend, model: Any) -> bool:
 
 
 def _mover(x: Any, parts: list[Inner]) -> Backend | None:
-    """Returns the backend whose `moves_by` method, such as `to`, `x` has, if all tensors and models in `x` (`parts`)
-    belong to that backend. Returns None if `x` has no such method, if the parts belong to several backends, or if there
-    are no parts."""
+    """Returns the backend to which all `parts`, the tensors and models in `x`, belong, if `x` has that backend's
+    `moves_by` method, such as `to`. Returns None if `x` has no such method, if the parts belong to several backends, or
+    if there are no parts."""
     first = parts[0].backend if parts else None
     if (
         first is None

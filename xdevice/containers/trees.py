@@ -106,7 +106,7 @@ def _walk(
     If `keep_movers` is True, an object that moves itself is treated as a leaf.
 
     If `once` is None, a container in several places is walked in each place. Otherwise `once` maps the `id` of each
-    container that was met before to its node. While a container is being walked, it maps to None instead, or to
+    container that was met before to its node. While a container is being walked, its `id` maps to None instead, or to
     `_REFERRED_TO` once something inside the container was found to refer back to it. Raises `RecursionError` for a
     container that contains itself and could not be rebuilt.
     """
@@ -268,9 +268,7 @@ class Tree:
                 raise ContainerError(
                     f"{self.path(i) or 'the object'} is of type {type(value).__qualname__} and holds arrays, which a "
                     "copy would share; "
-                    + holder.remedy(
-                        "or put its contents in a list or dict and pass that", False
-                    )
+                    + holder.remedy("or pass its contents in a list or dict instead", False)
                 )
 
     def refuse_sparse(self, name: str, verb: str) -> None:
@@ -286,7 +284,7 @@ class Tree:
             if way.dense:
                 raise UnsupportedError(
                     f"{verb} works on each tensor separately, but {name}{path_text(path)} is of type "
-                    f"{type(container).__qualname__}, whose tensors have a meaning only together; {way.dense}"
+                    f"{type(container).__qualname__}, whose tensors are meaningful only together; {way.dense}"
                 )
             # `keys` may be an iterator
             names = list(keys)
@@ -308,8 +306,8 @@ def searched(x: Any, keep_movers: bool = False, walk: Walked | None = None) -> T
     is the result of `flatten(x, keep_movers, once=True)` if the caller already has this result. Raises `ContainerError`
     as `flatten` and `Tree.stranger` do."""
     while True:
-        # loading a backend replaces the global dict `walks` by a new dict; the end of the loop detects this
-        # way that types were walked by outdated rules
+        # loading a backend replaces the global dict `walks` by a new dict; this is how the end of the loop
+        # detects that types were walked by outdated rules
         ways = walks
         tree = Tree(x, keep_movers, once=True, walk=walk)
         for i in tree.unknown():
@@ -512,7 +510,8 @@ def _write(node: _Node, new: list[Any]) -> Any:
         name = type(container).__qualname__
         raise ContainerError(
             f"cannot rebuild an object of type {name} with other tensors ({error}); pass a dict, list, tuple or "
-            f"dataclass, or say how with xdevice.register_container({name}, flatten=..., rebuild=...)"
+            f"dataclass, or register functions that do this: xdevice.register_container({name}, flatten=..., "
+            f"rebuild=...)"
         ) from error
 
 

@@ -33,8 +33,8 @@ attributes."""
 
 
 class MaybeMover(NamedTuple):
-    """The way of a type whose objects may move themselves. A move or a copy treats an object that does so as one leaf;
-    all other functions walk the object, if that is possible."""
+    """The way for a type whose objects may move themselves. A move or a copy treats an object that moves itself as one
+    leaf. All other functions walk the object, if that is possible."""
 
     inside: Walk | None
     """The way in which the object is walked; None if it cannot be walked."""

@@ -16,8 +16,8 @@ each product, which lists the adapter's classes for these capabilities as `MIXIN
 they are needed: when a method of a product is first used on a backend, the backend's class is extended by the product's
 capabilities (`Backend.__getattr__`).
 
-The class of a capability has defaults for its methods. Most of them raise an `UnsupportedError`
-that names the missing feature.
+The class of a capability has defaults for its methods. Most of these defaults raise an `UnsupportedError` that names
+the missing feature.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ def _incomplete(
     if not has or len(has) == len(needs):
         return []
     missing = ", ".join(_signature(name, hooks) for name in needs if name not in own)
-    return [f"has {has[0]} of {part.__name__}, but lacks {missing}"]
+    return [f"has the method {has[0]} of {part.__name__}, but lacks {missing}"]
 
 
 def _signature(name: str, hooks: dict[str, Any]) -> str:

@@ -33,8 +33,8 @@ _STRIP: Final = 16
 
 
 class Takes(NamedTuple):
-    """Describes the memory of other frameworks in which this framework can compute. With any other memory, it computes
-    wrong values or crashes. `Conversion.takes` returns a `Takes`."""
+    """Describes the memory of other frameworks in which this framework can compute. With any other memory, the
+    framework computes wrong values or crashes. `Conversion.takes` returns a `Takes`."""
 
     alignment: int = 1
     """The memory must begin at a multiple of this number of bytes."""
@@ -94,8 +94,8 @@ class Conversion(Primitives):
         return None
 
     def shares(self, device: Device) -> bool:
-        """Whether other frameworks can use the memory of this device in place. By default, they can use the memory of
-        the host and of real GPUs, but not of virtual GPUs."""
+        """Whether other frameworks can use the memory of this device in place. By default, this is the case for the
+        memory of the host and of real GPUs, but not of virtual GPUs."""
         return device is devices.CPU or (device.kind == "gpu" and not self.virtual)
 
     def detached(self, x: Any) -> Any:
@@ -114,9 +114,9 @@ class Conversion(Primitives):
         return nullcontext()
 
     def memory_layout(self, x: Any) -> tuple[int, bool, bool] | None:
-        """Returns the address of a detached tensor, whether it is in C order, and whether none
-        of its strides is negative. Returns None if the framework has no faster source for these facts than a DLPack
-        capsule, which the core then reads."""
+        """Returns the address of a detached tensor, whether the tensor is in C order, and whether none of its strides
+        is negative. Returns None if the framework has no faster source for these facts than a DLPack capsule, which the
+        core then reads."""
         return None
 
     def export(self, x: Any) -> Any:
@@ -131,7 +131,7 @@ class Conversion(Primitives):
         return self.copy(x, self.device_of(x))
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
-        """Returns a tensor of `dtype` in the memory that `lent` describes, which satisfies what
+        """Returns a tensor of `dtype` in the memory that `lent` describes. This memory meets the conditions that
         `takes` returned. The method must consume either `lent.capsule`, or `lent` itself, which the framework's
         `from_dlpack` accepts as it accepts an array."""
         raise self.unsupported(

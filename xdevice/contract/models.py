@@ -20,7 +20,8 @@ class Models(Primitives):
       of the model after the move.
     - A copy shares no storage with the model. A variable that the model has under two names is a single variable in the
       copy too.
-    - A model that has not been built yet is on no device. Its methods raise `NotBuiltError` before anything has moved.
+    - A model that has not been built yet is on no device, and these methods raise `NotBuiltError` for it before
+      anything has moved.
     """
 
     needs: ClassVar[tuple[str, ...]] = (
@@ -68,7 +69,7 @@ class Models(Primitives):
         raise self._no_models()
 
     def copy_model(self, model: Any, device: Device) -> Any:
-        """Returns a new model on `device` that shares no storage with this one."""
+        """Returns a new model on `device` that shares no storage with `model`."""
         raise self._no_models()
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
@@ -90,7 +91,7 @@ class Models(Primitives):
         return self.move(x, device)
 
     def is_parameter(self, x: Any) -> bool:
-        """Whether a tensor has the type of the framework's parameters, which models list."""
+        """Whether the type of a tensor is one that the framework uses for the parameters of models."""
         return False
 
     def model_parts(self, model: Any) -> Iterable[Any]:

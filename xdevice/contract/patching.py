@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 listening: Final[ContextVar[bool]] = ContextVar("xdevice_listening", default=False)
-"""Whether transfers of this thread or task are to be reported: the thread or task is inside a
-block that requests reports, and not inside a transfer that was already reported."""
+"""Whether transfers of this thread or task are to be reported. True while the thread or task is inside a block that
+requests reports, unless it is inside a transfer that was already reported."""
 
 
 @contextmanager

@@ -72,7 +72,7 @@ class Way(NamedTuple):
     a type that is registered with the framework. If no field is set, the attributes of the object are walked."""
 
     flatten: Callable[[Any], Any] | None = None
-    """Returns the contents of an object, as a dict or a list."""
+    """A function that returns the contents of an object, as a dict or a list."""
     rebuild: Callable[[Any, Any], Any] | None = None
     """`rebuild(old, contents)` returns an object like `old` with other contents. `contents` has the form that `flatten`
     returns."""
@@ -102,7 +102,7 @@ class Primitives(ABC):
     ones for its framework.
 
     A subclass defines the class attributes first, and then the methods in this order. An argument `x` is a tensor of
-    the framework; in `move` and `copy`, it may also be a symbol (see `Kind`).
+    the framework; in `move` and `copy`, `x` may also be a symbol (see `Kind`).
     """
 
     name: ClassVar[str]
@@ -112,7 +112,7 @@ class Primitives(ABC):
     minimum: ClassVar[tuple[int, ...]]
     """The oldest version of the framework that works."""
     dtypes: ClassVar[frozenset[str]]
-    """The dtypes that the framework supports, by NumPy's names or "bfloat16"."""
+    """The names of the dtypes that the framework supports: NumPy's names, and "bfloat16"."""
     dtype_names: ClassVar[Mapping[Any, str]] = MappingProxyType({})
     """A mapping from the framework's dtype objects to their names in `dtypes`, such as {half: "float16"}. An object is
     needed here only if neither its attribute `name` nor its `str` is that name; see
@@ -126,11 +126,11 @@ class Primitives(ABC):
     kinds: ClassVar[tuple[str, ...]] = ("cpu", "gpu")
     """The kinds of devices that the framework may have, in the order in which they are listed."""
     guests: ClassVar[tuple[str, ...]] = ()
-    """The libraries, among those that run on several frameworks, whose models the adapter can move if the library runs
-    on its framework: ("keras",)."""
+    """The libraries that run on several frameworks, and whose models the adapter can move if they run on this
+    framework: ("keras",)."""
     moves_by: ClassVar[str | None] = None
-    """The name of the method with which objects of libraries around the framework move themselves to a native device:
-    "to". None if there is no such convention."""
+    """The name of the method, such as "to", with which objects of libraries around the framework move themselves to a
+    native device. None if the libraries have no such method in common."""
     private_names: ClassVar[Names | None] = None
     """The private names of the framework that the adapter needs. `xdevice info` lists the names that are absent."""
     is_compiling: ClassVar[staticmethod[[], bool] | None] = None
@@ -147,7 +147,7 @@ class Primitives(ABC):
     `make_virtual_gpus`."""
     answered: frozenset[str] = frozenset()
     """A cache of the words for hardware for which `answers_to` returned True. These words stay valid, because the
-    accelerator that `gpu:i` means does not change, unless the GPUs become virtual, and then every word is valid."""
+    accelerator that `gpu:i` means changes only if the GPUs become virtual, and then every word is valid."""
     computes_on: ClassVar[Literal["operands", "scope"]] = "operands"
     """The device on which the framework's operations compute. "operands": the device of their operands. "scope":
     whatever the devices of the operands, the device of the innermost `scope` or, outside any scope, the framework's
@@ -278,7 +278,7 @@ class Primitives(ABC):
 
     @abstractmethod
     def wait(self, x: Any) -> None:
-        """Waits until `x` is computed, and raises the error of its computation."""
+        """Waits until `x` is computed. If the computation has failed, raises its error."""
 
     # hooks: values on the host, and compilers that trace
 
@@ -346,11 +346,11 @@ class Primitives(ABC):
         raise self.unsupported("memory()", "its adapter must override Backend.memory()")
 
     def empty_cache(self, device: Device) -> None:
-        """Releases the memory that the framework has reserved for its next tensors on a device. The device is real, and
-        not the CPU."""
+        """Releases the memory that the framework has reserved for its next tensors on a device. `device` is a real
+        device other than the CPU."""
         raise self.unsupported(
             "releasing memory before the process ends",
-            "limit its memory before the process starts",
+            "limit the framework's memory before the process starts",
         )
 
     def reset_peak(self, device: Device) -> None:

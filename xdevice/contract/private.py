@@ -67,7 +67,7 @@ class Private(NamedTuple):
     owner: str
     """The dotted name of the module or class that has the names."""
     names: tuple[str, ...]
-    """For attributes that are replaced, `("*",)` means all functions of the owner."""
+    """The names without the owner. For attributes that are replaced, `("*",)` means all functions of the owner."""
     only: Only = ""
 
 
@@ -181,7 +181,7 @@ class Names:
         verb_form = "need" if capability.endswith("s") or " and " in capability else "needs"
         return AbsentNameError(
             f"{capability} {verb_form} {', '.join(lacking)}, which {self._installed()} does not have; xdevice was "
-            f"tested up to {self.framework} {self.tested}: install that version, or a newer xdevice"
+            f"tested up to {self.framework} {self.tested}; install that version, or a newer version of xdevice"
         )
 
     def _is_promised(self, row: Private) -> bool:

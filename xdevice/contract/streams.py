@@ -44,7 +44,8 @@ class Streams(Primitives):
         raise self._no_events()
 
     def require_events(self, device: Device) -> None:
-        """Raises `UnsupportedError` if a device has no events. Override it if `new_event` initializes the device."""
+        """Raises `UnsupportedError` if a device has no events. Override this method if `new_event` initializes the
+        device."""
         self.new_event(device)
 
     def record(self, event: Any, stream: Any) -> None:
@@ -65,14 +66,14 @@ class Streams(Primitives):
         done."""
 
     def _no_streams(self) -> UnsupportedError:
-        """Returns the error that the methods for streams raise if the adapter lacks them."""
+        """Returns the error that the methods for streams raise if the adapter does not define these methods."""
         return self.unsupported(
             "streams",
             "to run tasks side by side, call xdevice.parallel.run()",
         )
 
     def _no_events(self) -> UnsupportedError:
-        """Returns the error that the methods for events raise if the adapter lacks them."""
+        """Returns the error that the methods for events raise if the adapter does not define these methods."""
         return self.unsupported(
             "events", "use xdevice.Timer, which waits for the device and reads the host's clock"
         )

@@ -1,1 +1,1 @@
-"""Which backends exist, which one is selected, and the `with` blocks that select a backend or a device."""
+"""Finds, loads and selects backends, and implements the `with` blocks that select a backend or a device."""

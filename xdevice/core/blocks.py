@@ -42,8 +42,8 @@ def current_task() -> Any:
 
 
 def index_in(stack: Sequence[OpenBlock], key: object, code: str) -> int:
-    """Returns the index in `stack`, the open blocks, of the last block that this thread and task entered with the
-    object `key`. `code` is the `with` statement in the form in which errors show it.
+    """Returns the index of the last block in `stack` that this thread and task entered with the object `key`. `stack`
+    contains open blocks, and `code` is the `with` statement in the form in which errors show it.
 
     Raises:
         ScopeError: if there is no such block.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 VARIABLE: Final = "XDEVICE_SEED"
 _TASK, _FORK = 0, 1
-"""Why a generator is derived from another one: for a task, or for a forked process."""
+"""The reasons for which a generator is derived from another one: a task, or a forked process."""
 
 
 class Numbers:

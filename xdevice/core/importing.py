@@ -1,7 +1,7 @@
-"""The import hook that loads a backend when the program itself imports its framework after `import xdevice`: the
+"""The import hook that loads a backend when the program itself imports a framework after `import xdevice`. The
 program's own `import mxnet`, for example, loads xdevice's backend for MXNet.
 
-`import xdevice` imports this module, so this module imports nothing that takes time.
+`import xdevice` imports this module, so this module must not import anything that takes time.
 
 Python holds a lock for each module that is being imported. To avoid deadlocks, all code that loads a backend acquires
 locks in this order: the lock of the framework's module, the lock of the adapter's module, and then

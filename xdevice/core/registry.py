@@ -53,7 +53,8 @@ _compiling: Final[list[tuple[Callable[[], bool] | None, Backend]]] = []
 """For each loaded backend whose adapter overrides `eagerly`, its `is_compiling` and the backend."""
 _owners: dict[int, Owned | None] = {}
 """The backend and kind of each type that was looked up, by the type's `id`; None for a type that belongs to no backend.
-The kind is None if the type belongs to a framework, but its objects are neither tensors nor symbols nor models."""
+The kind is None if the type belongs to a framework, but the type's objects are neither tensors nor symbols nor
+models."""
 # the default of a look-up in `_owners`, where the value None has a meaning of its own
 _UNSEEN: Final = object()
 # the result of the first call of `entry_points`; None before it
@@ -87,8 +88,9 @@ def names() -> tuple[str, ...]:
 
 
 def is_installed(name: str) -> bool:
-    """For the name of a built-in backend, whether its framework is installed, which is determined without importing the
-    framework. For any other name, whether an adapter of that name is installed."""
+    """Whether a backend can be loaded. For a built-in backend, this means that its framework is installed, which is
+    checked without importing the framework. For any other name, this means that an adapter of that name is
+    installed."""
     framework = frameworks.find(name)
     if framework is None:
         return name in entry_points()
@@ -113,7 +115,7 @@ def install_hint(name: str) -> str:
 
 def imported_frameworks() -> tuple[str, ...]:
     """Returns the names of the built-in backends whose frameworks the program has imported. Ignores NumPy, because all
-    frameworks import it, and any framework that an imported framework imports by itself."""
+    frameworks import NumPy, and ignores frameworks that other imported frameworks import."""
     imported = frameworks.list_imported()
     # TensorFlow imports JAX if JAX is installed, which says nothing about the program
     imported_by_others = {name for framework in imported for name in framework.brings}
@@ -147,7 +149,7 @@ def entry_points() -> dict[str, EntryPoint]:
 
 
 def namesake() -> str | None:
-    """Returns a warning if the unrelated package that PyPI lists as `xdevice` is also installed, because both packages
+    """Returns the text of a warning if PyPI's unrelated package `xdevice` is also installed, because both packages
     contain a file `xdevice/__init__.py`. Returns None if that package is not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
@@ -174,7 +176,7 @@ def _refuse_conflict(new: EntryPoint, old: EntryPoint | None) -> None:
         if new.name in framework.aliases:
             raise ContractError(
                 f"{_source(new)} claims the name {new.name!r}, an alias of the built-in {framework.name!r}; "
-                "uninstall it"
+                "uninstall that package"
             )
 
 
@@ -337,7 +339,7 @@ def make(name: str) -> Backend:
 
 _PLUGINS_VARIABLE: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 """The environment variable that disables the plugins of other vendors. PyTorch loads these plugins when it is imported,
-and names the variable in its error if one of them fails."""
+and its error names the variable if a plugin fails."""
 
 
 def _import_failed(name: str, error: Exception) -> BackendImportError:
@@ -405,9 +407,9 @@ def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
 
 
 def owner_of(cls: type) -> Backend | None:
-    """Returns the backend to which a type belongs, or None if the type belongs to no backend. The modules that define
-    the type and its bases decide this. Loads the backend if necessary, and raises `UnsupportedError` if the backend
-    cannot work in this process."""
+    """Returns the backend to which a type belongs, or None if the type belongs to no backend. This depends on the
+    modules that define the type and its bases. Loads the backend if necessary, and raises `UnsupportedError` if the
+    backend cannot work in this process."""
     owned = _look_up(cls)
     return owned.backend if owned is not None else None
 
@@ -494,7 +496,7 @@ for _function in (load, _look_up):
 
 
 def _learn(cls: type) -> Owned | None:
-    """Returns the backend and kind of a type, or None if it belongs to no backend, and stores the result in
+    """Returns the backend and the kind of a type, or None if the type belongs to no backend. Stores the result in
     `_owners`."""
     owned = _classify(cls)
     remember(_owners, cls, owned)

@@ -44,17 +44,17 @@ def current_device() -> Device:
 def set_default_device(device: object) -> None:
     """Sets the default device in this thread, for xdevice's creation functions and for those of the selected framework.
 
-    The setting applies until the thread ends or calls this function again. None restores the device from before the
-    first call. A `with device:` block takes precedence. With Paddle, the setting also affects Paddle's own creation
-    functions in other threads, as `paddle.set_device` does.
+    The setting applies until the thread ends or calls this function again. None restores the device that was in effect
+    before the first call. A `with device:` block takes precedence. With Paddle, the setting also affects Paddle's own
+    creation functions in other threads, as `paddle.set_device` does.
 
     Experimental: it may change in a minor version.
 
     Raises:
         DeviceError: if `device` is neither None nor a device that `xdevice.device` accepts.
         DeviceNotFoundError: if the selected backend lacks the device.
-        ScopeError: if a `with device:` or `with stream:` of this thread is open. The default device does not change
-            then.
+        ScopeError: if a `with device:` or `with stream:` of this thread is open. After any of these errors, nothing has
+            changed.
 
     Example:
         >>> xdevice.set_default_device("cpu")

@@ -1,5 +1,5 @@
-"""Selects the backend that is used if no tensor decides this: the backend chosen by `use_backend`, by `set_backend` or
-by XDEVICE_BACKEND, otherwise a backend whose framework is imported or installed."""
+"""Selects the backend that is used if no tensor determines the backend: the one chosen by `use_backend`, by
+`set_backend` or by XDEVICE_BACKEND or, if none was chosen, one whose framework is imported or installed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _resolve() -> Backend:
         _resolved_from = _environ.get(_KEY)
         warnings.warn(
             f"{VARIABLE} changed to {shown(os.environ.get(VARIABLE))}, but {_resolved.name} was chosen before and "
-            f"stays in use; to change the backend of a running process, call xdevice.set_backend()",
+            f"stays in use; to change the backend of a running process, call xdevice.set_backend(name)",
             RuntimeWarning,
             # the warning names the line in the program that called a public function, which called `current`,
             # which called this one
@@ -156,7 +156,7 @@ def _prefer() -> str:
 
 
 def _to_native(device: devices.Device) -> Any:
-    """Returns the value of `Device.native`: the selected backend's own object for a device. Raises
+    """Returns the value of `device.native`, which is the selected backend's own object for the device. Raises
     `DeviceNotFoundError` if the backend lacks the device."""
     chosen = current()
     return chosen.to_native(chosen.require(device))
@@ -166,8 +166,8 @@ devices.core_functions.to_native = _to_native
 
 
 def backend(name: str | Backend | None = None) -> Backend:
-    """Returns the backend with this name or alias, or without a name, the selected backend. The first use of a backend
-    loads it.
+    """Returns the backend with this name or alias; if `name` is None, the selected backend. The first use loads the
+    backend.
 
     These attributes and methods of a backend are useful to programs: `name`, `version`, `framework` (the module:
     `torch`, `tensorflow`, ...), `count("gpu")`, `devices()` and `virtual` (how many of the GPUs are virtual). The first

@@ -192,9 +192,9 @@ def _gpu_of(address: int) -> _Gpu:
 
 
 class _Gpu:
-    """A GPU, with its primary CUDA context (`primary`), which the CUDA runtimes of all frameworks share, a stream for
-    copies whose caller names no stream (`stream`), and a stream for copies of a few bytes (`quick`), so that these do
-    not wait for large copies."""
+    """A GPU. `primary` is its primary CUDA context, which the CUDA runtimes of all frameworks share. `stream` is the
+    stream for copies whose caller names no stream, and `quick` is the stream for copies of a few bytes, which need not
+    wait for large copies there."""
 
     def __init__(self, index: int) -> None:
         device = _result_of("cuDeviceGet", ctypes.c_int, index)
@@ -248,9 +248,9 @@ class _Slot:
 
 
 class _Copy:
-    """One copy, which several threads of the ring make chunk by chunk. `address` is on the GPU, and `host` is the
-    address in host memory. `owners` are the two objects that own the memory on both sides; the copy keeps them alive
-    until it is done."""
+    """One copy, which several threads of the ring make chunk by chunk. `address` is the address on the GPU, and `host`
+    is the address in host memory. `owners` are the two objects that own the memory on both sides; the copy keeps them
+    alive until it is done."""
 
     threads = SLOTS
     """The maximum number of threads for one copy."""

@@ -18,7 +18,7 @@ def sync(*targets: object) -> None:
     """Waits until work is done, and raises the errors of asynchronous work.
 
     Args:
-        targets: the targets to wait for. Without arguments, `sync` waits for all work on all devices of the selected
+        targets: the objects to wait for. Without arguments, `sync` waits for all work on all devices of the selected
             backend. For a backend, it waits for all work of that backend; for a device in any spelling, for the
             selected backend's work on that device; for a `Stream`, for the work that is now in the stream; for an
             `Event`, for the work before the event; for tensors, models and containers, for their values, with their own

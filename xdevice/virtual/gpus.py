@@ -1,5 +1,5 @@
-"""`virtual_gpus`, which adds devices in host memory to each framework that act as GPUs, for a machine with no GPUs or
-too few."""
+"""`virtual_gpus`, which adds virtual GPUs (devices in host memory) to each framework, for a machine with no GPUs or too
+few."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
     Args:
         n: the number of virtual GPUs, at least 1, or a string with their number and character:
             "2:no_float64,memory=256MB". A second call with the same `n` changes nothing.
-        force: hides the machine's real GPUs, for later calls too. Without it, real GPUs raise `UnsupportedError`.
+        force: hides the machine's real GPUs, for later calls too. Otherwise, real GPUs cause an `UnsupportedError`.
 
     Raises:
         ArgumentError: if `n` is neither a positive int nor a description of virtual GPUs, or if another number or
@@ -81,7 +81,8 @@ def _give_all(text: str, force: bool) -> None:
     request for backends that are loaded later. `force` is the argument of `virtual_gpus`.
 
     Raises `ArgumentError` if `text` does not describe virtual GPUs, or if other virtual GPUs were requested before.
-    Raises `UnsupportedError` if a loaded backend cannot have them. After an error, no backend has changed."""
+    Raises `UnsupportedError` if a loaded backend cannot have these virtual GPUs. After an error, no backend has
+    changed."""
     global _hides_real_gpus
     with _lock:
         before = environment.requested_gpus()

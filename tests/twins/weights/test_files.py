@@ -1209,7 +1209,7 @@ def test_a_sparse_array_of_several_parts_is_refused_before_anything_is_written(
     x = inside(getattr(sparse, kind).fromdense(jax.numpy.eye(3) * 2.5))
     with pytest.raises(
         xdevice.errors.UnsupportedError,
-        match=rf"is of type {kind}, whose tensors have a meaning only together",
+        match=rf"is of type {kind}, whose tensors are meaningful only together",
     ):
         xdevice.save(path, x)
     assert not path.exists()

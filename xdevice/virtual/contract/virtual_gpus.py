@@ -30,8 +30,8 @@ class VirtualGpus(Primitives):
 
     def make_virtual_gpus(self, n: int) -> None:
         """Creates `n` additional devices of the framework in host memory, which become its gpu:0 to gpu:{n-1}. After
-        this call, cpu:0 is the only CPU, and real GPUs are hidden. A second instance of the adapter may be called again
-        with the same number. The default raises `UnsupportedError`."""
+        this call, cpu:0 is the only CPU, and real GPUs are hidden. May be called again with the same number on a second
+        instance of the adapter. The default raises `UnsupportedError`."""
         raise self.unsupported("virtual GPUs", "use it without XDEVICE_VIRTUAL_GPUS")
 
     def take_characters(self, characters: tuple[Character, ...]) -> None:
