@@ -141,12 +141,12 @@ def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
     # a free port cannot be chosen here, because the other machines would not know it
     if nnodes > 1 and port is None:
         raise click.UsageError(
-            "--nnodes needs --port, with the same value on all machines; the next port is used as well"
+            "--nnodes needs --port, with the same value on all machines; the port after it is used, too"
         )
     # a secret cannot be created here, because the other machines would not know it
     if nnodes > 1 and not os.environ.get("XDEVICE_TOKEN"):
         raise click.UsageError(
-            "--nnodes needs a secret in XDEVICE_TOKEN, with the same value on all machines; make one with python -c "
+            "--nnodes needs a secret in XDEVICE_TOKEN, with the same value on all machines; create one with python -c "
             "'import secrets; print(secrets.token_hex())'"
         )
 

@@ -171,7 +171,7 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--backends",
     metavar="NAME,NAME",
-    help="The backends to run on; by default, all that are installed except NumPy.",
+    help="The backends to run on; by default, all installed backends except NumPy.",
 )
 @click.option(
     "--reference",
@@ -367,8 +367,8 @@ def _refuse_missing(plan: RunPlan) -> None:
         # it is unknown here which packages another interpreter lacks: a run there fails, and the report says why
         if python == sys.executable and not registry.is_installed(name):
             raise click.UsageError(
-                f"{name} is not installed here; {registry.install_hint(name)}, or name an interpreter that has it "
-                f"with --python {name}=PATH"
+                f"{name} is not installed here; {registry.install_hint(name)}, or use --python {name}=PATH to name an "
+                f"interpreter in which it is installed"
             )
 
 

@@ -96,8 +96,8 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
         owner = registry.kind_of(type(value))
         if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
             raise NotATensorError(
-                f"{name}{path} is {shown(value)} of type {type(value).__qualname__}, expected a tensor or a variable; "
-                "for a model, pass its gradients or its parameters as a list"
+                f"{name}{path} is {shown(value)} of type {type(value).__qualname__}; expected a tensor or a variable; "
+                "of a model, pass the gradients or the parameters as a list"
             )
         operand = Operand(name + path, value, *owner)
         if operand.kind != "model":
@@ -132,8 +132,8 @@ def refuse_sparse(operand: Operand, verb: str) -> None:
     if not operand.backend.is_dense(operand.value):
         raise operand.backend.unsupported(
             f"{verb} of {operand.name}, an object of type {type(operand.value).__qualname__} that is not dense",
-            "make it dense first with x.to_dense(), x.todense(), x.filled() or tf.convert_to_tensor(x), or pass its "
-            "parts",
+            "make it dense first with x.to_dense(), x.todense(), x.filled() or tf.convert_to_tensor(x), or pass the "
+            "dense tensors of which it consists",
         )
 
 
@@ -238,7 +238,7 @@ def check_sum(operand: Operand, op: str) -> None:
         )
     if op == "mean" and dtype not in (*FLOATS, *PARTS):
         raise DTypeError(
-            f"{operand.name} is {dtype}, which cannot hold a mean; cast it to float32 first, or take the sum"
+            f"{operand.name} is {dtype}, which cannot hold a mean; cast it to float32 first, or compute the sum"
         )
 
 

@@ -304,7 +304,7 @@ def _places(devices: Iterable[object]) -> list[Device]:
     ):
         raise DeviceError(
             f"expected a list of devices, such as ['cpu', 'gpu:0'] or xdevice.try_all_gpus(), not {shown(devices)}; "
-            "to pass several tensors, put them in one tuple: (X, y)"
+            "to pass several tensors as the first argument, put them in a tuple: (X, y)"
         )
     places = [_devices.parse(device) for device in devices]
     if not places:

@@ -268,7 +268,7 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
         target.require(device)
     except DeviceNotFoundError as error:
         raise DeviceNotFoundError(
-            f"{error}; because convert keeps the device, move the tensor first, or pass another device as device="
+            f"{error}; without device=, convert keeps the device: pass a device of the target, or move the tensor first"
         ) from None
     require_dtype(target, dtype, "the tensor", "cast it first", place=device)
 
@@ -364,9 +364,9 @@ def _why_unusable(lent: dlpack.Lent, takes: Takes, device: Device, dtype: str) -
     if lent.address % alignment:
         return f"its memory does not begin at a multiple of {alignment} bytes"
     if takes.strides == "compact" and not lent.is_compact():
-        return f"its strides {tuple(lent.strides)} are not those of C order"
+        return f"its strides {tuple(lent.strides)} are not those of a C-contiguous array"
     if takes.strides == "forward" and any(stride < 0 for stride in lent.strides):
-        return f"its strides {tuple(lent.strides)} go backwards"
+        return f"its strides {tuple(lent.strides)} include negative ones"
     return None
 
 

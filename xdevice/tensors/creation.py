@@ -194,7 +194,7 @@ def to_numpy(x: Any) -> Any:
 
     if owned is not None or not (trees.is_container(x) or trees.stranger(x)):
         raise NotATensorError(
-            f"cannot read {shown(x)} of type {type(x).__qualname__} as numbers; pass a tensor or a container of them"
+            f"cannot read {shown(x)} of type {type(x).__qualname__} as numbers; pass a tensor or a container of tensors"
         )
     return trees.map_leaves(
         x, lambda values: [_read_leaf(value) for value in values], copies=True

@@ -503,7 +503,7 @@ def test_a_run_that_shows_nothing_fails(project):
         == "xdevice: no backend was run, which is a failure; not run: gpu, numpy"
     )
     result.stdout.fnmatch_lines(
-        ["SKIPPED*it is for backends other than those of this run: numpy"]
+        ["SKIPPED*this test is not for the backends of this run: numpy"]
     )
     assert project.run_here("--xd-backends=numpy", "-k", "plain").ret == pytest.ExitCode.OK
     assert (

@@ -45,7 +45,7 @@ class Graphs(Primitives):
     def no_graphs(self) -> UnsupportedError:
         """Returns the error for a device that has no graphs."""
         # empty if the framework has no compiler of functions
-        cheaper = f", which {self.compiler} makes cheaper" if self.compiler else ""
+        cheaper = f", which {self.compiler} makes faster" if self.compiler else ""
         return self.unsupported(
             "graphs of recorded work here", f"call the function itself{cheaper}"
         )

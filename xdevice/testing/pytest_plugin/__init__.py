@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--xd-backends",
         metavar="NAMES",
-        help="the backends to run on: names such as torch,paddle, which must be installed, or auto for all that are",
+        help="the backends to run on: auto for all that are installed, or names such as torch,paddle",
     )
     group.addoption(
         "--xd-device",
@@ -150,7 +150,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     # backends that `xd_only` excludes
     names: list[Any] = [BackendName(name) for name in every if _may_run(name, marks)]
     if not names:
-        reason = f"it is for backends other than those of this run: {', '.join(every)}"
+        reason = f"this test is not for the backends of this run: {', '.join(every)}"
         names = [pytest.param(NOWHERE, marks=pytest.mark.skip(reason=reason))]
     # the scope is the session, so that fixtures of any scope may use `xd`, and pytest sorts the
     # tests by backend

@@ -50,7 +50,7 @@ class Recordings:
         # the option's value
         if self._target is not None and next(self._target.glob("*.py"), None):
             raise pytest.UsageError(
-                f"--xd-record={self._target} holds Python files; name another folder for the recordings"
+                f"--xd-record={self._target} contains Python files; name another folder for the recordings"
             )
         if self._reference is not None and not self._reference.is_dir():
             raise pytest.UsageError(

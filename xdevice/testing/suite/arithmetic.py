@@ -135,7 +135,7 @@ class ArithmeticChecks(Suite):
             "expected None for each leaf on which the loss does not depend"
         )
         assert [self.flags(x) for x in (*leaves, constant)] == before, (
-            "value_and_grad has changed the gradient of a tensor, or its mark"
+            "value_and_grad has changed a tensor's gradient, or whether the tensor requires one"
         )
 
     def assert_number(self, x: Any, number: float, name: str) -> None:
@@ -240,7 +240,7 @@ class ArithmeticChecks(Suite):
                     self.home_device, x, np.array(value, "float32"), "a new parameter"
                 )
                 assert not self.requires_grad(x), (
-                    "the new parameter is marked as one that gets a gradient"
+                    "the new parameter is marked as requiring a gradient"
                 )
         # these are the operands of the last step, whose rule may write
         for x, y in zip((x for row in rows for x in row), operands, strict=True):

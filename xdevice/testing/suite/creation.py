@@ -74,7 +74,9 @@ class CreationChecks(Suite):
                 )
             else:
                 # a refused dtype must not work
-                assert not self.keeps(name), f"{name} is refused, but is kept"
+                assert not self.keeps(name), (
+                    f"dtype_refusal refuses {name}, but tensors can have this dtype"
+                )
 
     def keeps(self, name: str) -> bool:
         """Whether a tensor on the home device can be created from an array of the dtype `name`, and still has this

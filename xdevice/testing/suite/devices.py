@@ -209,7 +209,7 @@ class DeviceChecks(Suite):
         for place in {devices.CPU, *self.devices_with_values()}:
             lacks = adapter.lacks(place)
             assert lacks <= adapter.dtypes | adapter.short_floats, (
-                "missing dtypes must have NumPy's names"
+                "lacks() must return NumPy's names of dtypes"
             )
             assert "float32" not in lacks
             # conversions go through the host, so the CPU must not lack a dtype

@@ -40,15 +40,15 @@ class ProcessChecks(Suite):
             side_by_side(work, list(range(8)))
         except Exception as error:
             raise AssertionError(
-                f"eight threads created, copied, moved and read their own tensors: {error!r}. The adapter's methods "
-                f"are called in any thread, whatever `threads` says; hold a lock if the framework allows one thread"
+                f"eight threads created, copied, moved and read their own tensors: {error!r}. Any thread may call the "
+                f"adapter's methods, whatever `threads` says; hold a lock if the framework allows one thread at a time"
             ) from error
 
     @once
     def test_loading_is_light_locked_and_safe_to_fork(self) -> None:
         answer = in_child("load", self.backend, self.child_setup)
         assert answer["imported by xdevice"] == [], (
-            "import xdevice must import no framework and no NumPy"
+            "import xdevice must import neither a framework nor NumPy"
         )
         assert answer["imported under a held lock"] is False, (
             "the framework must be imported by loader.importing"
