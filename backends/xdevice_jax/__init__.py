@@ -1,25 +1,24 @@
-"""The adapter for JAX: xdevice's hooks (the methods that its core calls), written with JAX's
-functions.
+"""The adapter for JAX, which implements xdevice's hooks (the methods that its core calls) with JAX's functions.
 
-The rules that it must keep, and the facts behind them (measured on jax 0.7.1 and 0.11.2):
+Facts about JAX that the code depends on, and the resulting rules (measured on jax 0.7.1 and 0.11.2):
 
-- `jax.devices()` starts every runtime, after which no forked child can use JAX
-  (jax-ml/jax#18852). So unstarted.py counts the devices as long as JAX has not been started.
-- `device_put` of a NumPy array to the CPU aliases the array if its memory is at a multiple of
-  64 bytes, even with `may_alias=False` (jax-ml/jax#37830). `device_put` of a replicated array
-  aliases the shard on the target device. So a copy is made before.
-- `device_put` of an array in `pinned_host` memory to its own device raises a ValueError, unless
+- `jax.devices()` starts every runtime, after which no forked child can use JAX (jax-ml/jax#18852). Therefore
+  unstarted.py counts the devices as long as JAX has not been started.
+- `device_put` of a NumPy array to the CPU aliases the array if the address of its memory is a multiple of 64 bytes,
+  even with `may_alias=False` (jax-ml/jax#37830). `device_put` of a replicated array aliases the shard on the target
+  device. Therefore xdevice makes a copy first.
+- `device_put` of an array in `pinned_host` memory to the array's own device raises a ValueError unless
   `may_alias=False` is passed.
-- JAX's own functions make uncommitted arrays, which silently follow other operands to their
-  devices. The arrays that xdevice makes are committed to their device.
-- If 64-bit is off, JAX narrows float64 with a warning, and int64 by dropping bits.
-- `effects_barrier` waits for nothing. `live_arrays` lists only the arrays of one platform,
-  without results that the program has dropped.
-- If work has failed for lack of memory, reading its result (`np.asarray`, DLPack, on 0.7.1 also
-  `repr`) crashes the process on the CPU; on a GPU `np.asarray` first allocates as much memory
-  on the host. So xdevice waits for each array before it reads it; the wait raises an error.
-  After that no stack frame of xdevice may refer to the array: pytest would print it, which
-  reads it, and as long as a failed array exists, even in a traceback, every sync() fails.
+- JAX's own functions create uncommitted arrays, which silently move to the devices of other operands. The arrays that
+  xdevice creates are committed to their device.
+- If 64-bit mode is off, JAX narrows float64 with a warning, and int64 by silently dropping bits.
+- `effects_barrier` waits for nothing. `live_arrays` lists only the arrays of one platform, and leaves out results that
+  the program has dropped.
+- If work has failed for lack of memory, reading its result (with `np.asarray`, DLPack, or on 0.7.1 also `repr`) crashes
+  the process on the CPU; on a GPU, `np.asarray` first allocates the same amount of memory on the host. Therefore
+  xdevice waits for each array before it reads the array, and the wait raises an error. After that, no stack frame of
+  xdevice may refer to the array: pytest would print the array and thus read it, and as long as a failed array exists,
+  even in a traceback, every sync() fails.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, Way
 from xdevice.contract.environment import is_blocking_wanted
 from xdevice.contract.loader import importing
 
-# JAX takes three quarters of a GPU's memory at its start, unless this variable is set before its
-# import
+# JAX allocates three quarters of a GPU's memory when it starts, unless this variable is set before JAX is imported
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 with importing():
@@ -63,12 +61,12 @@ if TYPE_CHECKING:
 
 
 _DEVICE = "_device" if private.has("jax.sharding.SingleDeviceSharding._device") else ""
-"""The attribute with the device of an array's sharding, if the array is on one device; "",
-which no object has as an attribute, if this version of JAX lacks it."""
+"""The name of the private attribute of a sharding that contains the device of an array on one device. If this version
+of JAX lacks that attribute, the name is "", which is not an attribute of any object."""
 
 
 class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
-    """JAX as a backend. `xdevice.contract` says more about each hook."""
+    """JAX as a backend. `xdevice.contract` describes each hook."""
 
     name = "jax"
     modules = ("jax", "jaxlib")
@@ -81,10 +79,10 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def __init__(self) -> None:
         # JAX's devices of each kind; None until JAX is started
         self._natives: dict[str, list[Any]] | None = None
-        # for a JAX device or sharding, and a kind of memory: the `Device`
+        # the `Device` for each pair of a JAX device or sharding and a kind of memory
         self._places: dict[tuple[Any, str | None], Device] = {}
-        # whether JAX's CPU itself computes synchronously: JAX reads the setting only at its
-        # start, and the setting does not concern GPUs
+        # whether JAX itself computes synchronously on the CPU. JAX reads that setting only when it starts, and the
+        # setting does not affect GPUs
         self._blocks = is_blocking_wanted() and not unstarted.is_started()
         if self._blocks:
             jax.config.update("jax_cpu_enable_async_dispatch", False)
@@ -98,7 +96,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def classify(self, cls: type) -> Kind | None:
         """Returns "symbol" for a class of symbols of traced functions, "tensor" for a class of
         arrays, and None for any other class. Raises `UnsupportedError` for mutable arrays."""
-        # first, because in some versions a Tracer is also an Array
+        # checked first, because in some versions a Tracer is also an Array
         if issubclass(cls, jax.core.Tracer):
             return "symbol"
         if issubclass(cls, jax.Array):
@@ -107,21 +105,21 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         if cls.__name__ in ("Ref", "ArrayRef"):
             raise self.unsupported(
                 "moving a mutable Ref",
-                "move its value, ref[...], and make a new Ref from the result",
+                "move its value, ref[...], and create a new Ref from the result",
             )
         return None
 
     # devices
 
     def count(self, kind: str) -> int:
-        """Returns how many devices of a kind there are, without starting JAX if that is
-        possible; 0 for a kind that JAX lacks."""
+        """Returns the number of devices of a kind, if possible without starting JAX; 0 for a kind that JAX lacks."""
         if kind not in self.kinds:
             return 0
         if self.virtual:
             return {"cpu": 1, "gpu": self.virtual}.get(kind, 0)
         natives = self._natives
-        # JAX is started only if nothing else can count, because no forked child can use it then
+        # JAX is started only if the devices cannot be counted otherwise, because a forked child cannot use JAX after
+        # that
         if natives is None:
             count = None if unstarted.is_started() else unstarted.count(kind)
             if count is not None:
@@ -138,12 +136,12 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return DeviceInfo(native.device_kind, (native.memory_stats() or {}).get("bytes_limit"))
 
     def hardware(self) -> frozenset[str]:
-        """Returns the words for the hardware of `gpu:i`, such as "cuda"; an empty set without
-        GPUs. Starts JAX, because only then are its GPUs known."""
+        """Returns the words for the hardware of `gpu:i`, such as "cuda"; an empty set if there are no GPUs. Starts JAX,
+        because its GPUs are not known before that."""
         return accelerators.words((self._natives or self._start())["gpu"])
 
     def lacks(self, device: Device) -> frozenset[str]:
-        """Returns the names of the dtypes that no array on this device can have."""
+        """Returns the names of the dtypes that this device does not support."""
         return (
             frozenset() if device.kind == "cpu" else accelerators.lacks(self.to_native(device))
         )
@@ -152,7 +150,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         """Returns the `jax.Device` of a `Device`, and starts JAX to find it. Raises
         `DeviceNotFoundError` if the device does not exist."""
         natives = (self._natives or self._start()).get(device.kind, [])
-        # this method may be given a device that does not exist
+        # callers may pass a device that does not exist
         if device.index >= len(natives):
             self.require(device)  # raises `DeviceNotFoundError`
         return natives[device.index]
@@ -166,14 +164,14 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         for kind, natives in (self._natives or self._start()).items():
             if native in natives:
                 return devices.of(kind, natives.index(native))
-        # a device of another process, or of a platform that is not `gpu:i`
+        # the device belongs to another process, or to a platform that is not `gpu:i`
         raise self.unsupported(
             f"using {native}, which belongs to another process or to a platform that is not gpu:i here",
             "use one of xdevice.devices()",
         )
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
-        """Returns a context manager in which JAX makes new arrays on a device."""
+        """Returns a context manager in which JAX creates new arrays on a device."""
         return jax.default_device(self.to_native(device))
 
     # tensors
@@ -182,26 +180,24 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         """Returns the device of an array. Raises `UnsupportedError` for an array on several
         devices."""
         sharding = x.sharding
-        # for an array on one device the key has the device, because comparing shardings in
-        # Python takes twice as long
+        # for an array on one device, the key contains the device instead of the sharding, because comparing shardings
+        # in Python takes twice as long
         key = getattr(sharding, _DEVICE, sharding), sharding.memory_kind
         return self._places.get(key) or self._find(key, sharding)
 
     def move(self, x: jax.Array, device: Device) -> jax.Array:
-        """Returns a copy of `x` on another device, made through page-locked memory if that is
-        faster."""
+        """Returns a copy of `x` on another device. The copy goes through page-locked memory if that is faster."""
         require_values(x)
         native = self.to_native(device)
-        # `_staged_on_cpu` makes arrays on cpu:0, and `moved` makes them on GPUs; None means
-        # that JAX has to copy
+        # `_staged_on_cpu` creates arrays on cpu:0, and `moved` creates arrays on GPUs; None means that JAX has to make
+        # the copy
         staged = self._staged_on_cpu(x) if device is devices.CPU else staging.moved(x, native)
         return jax.device_put(x, native, may_alias=False) if staged is None else staged
 
     def start_move(self, x: jax.Array, device: Device) -> jax.Array:
-        """Returns a copy of `x` on another device, possibly before the values have arrived
-        there."""
+        """Returns a copy of `x` on another device. The values may arrive there only after the return."""
         require_values(x)
-        # `device_put` does not wait, while a copy through page-locked memory does
+        # `device_put` does not wait, unlike a copy through page-locked memory
         return jax.device_put(x, self.to_native(device), may_alias=False)
 
     def copy(self, x: jax.Array, device: Device) -> jax.Array:
@@ -214,8 +210,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         )
         if staged is not None:
             return staged
-        # `device_put` aliases a shard of a replicated array; a symbol is copied too, because it
-        # may represent such an array
+        # `device_put` aliases a shard of a replicated array, so such an array is copied; so is a symbol, because it may
+        # represent such an array
         if isinstance(x, jax.core.Tracer) or len(x.sharding.device_set) > 1:
             x = jnp.copy(x)
         return jax.device_put(x, self.to_native(device), may_alias=False)
@@ -223,14 +219,13 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def synchronize(self, device: Device | None) -> None:
         """Waits for all work on a device, or, if `device` is None, on all devices of all
         platforms. Raises the error of work that has failed."""
-        # before JAX is started there is no work
+        # there is no work before JAX is started
         if not unstarted.is_started():
             return
         natives = accelerators.everywhere() if device is None else [self.to_native(device)]
-        # a device computes in order, so these sums come after all work whose results the
-        # program has dropped
+        # a device computes in order, so these sums are computed after all work whose results the program has dropped
         jax.block_until_ready([jax.device_put(0.0, native) + 1 for native in natives])
-        # then each array that still exists, because only its own wait raises the error of its
+        # then waits for each array that still exists, because only a wait for the array itself raises the error of its
         # computation
         for platform in {accelerators.name_of(native) for native in natives}:
             _wait_for_all(jax.live_arrays(platform), natives)
@@ -247,15 +242,14 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> jax.Array:
-        """Returns a new array on a device with the values of a NumPy array. Raises `DTypeError`
-        if JAX cannot hold the values, because 64-bit is off."""
+        """Returns a new array on a device with the values of a NumPy array. Raises `DTypeError` if JAX cannot represent
+        the values because 64-bit mode is off."""
         native, dtype = self.to_native(device), stored_dtype(name_of(array.dtype), array)
-        # a large array goes to a GPU without the copy that is made below: `put` returns only
-        # when the array has been read
+        # a large array is put on a GPU without the copy that is made below, because `put` returns only after the array
+        # has been read
         if staging.is_put(array, native):
             return staging.put(np.asarray(array, dtype=dtype, order="C"), native)
-        # `device_put` may keep an alias of the array that it is given, so it gets a copy that
-        # nobody else has
+        # `device_put` may return an alias of its argument, so it gets a copy to which nothing else refers
         own = np.array(array, dtype=dtype, copy=True, order="C")
         return jax.device_put(own, native)
 
@@ -268,7 +262,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         staged = staging.read(x) if is_read else None
         try:
             return np.asarray(x) if staged is None else staged
-        # NumPy has none of the extended dtypes, which are those of random keys
+        # NumPy lacks the extended dtypes, which random keys have
         except TypeError as error:
             if not jnp.issubdtype(x.dtype, jax.dtypes.extended):
                 raise
@@ -279,12 +273,10 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def full(
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> jax.Array:
-        """Returns an array of this shape and dtype, filled with `value`, made on the device
-        itself. Raises `DTypeError` if JAX cannot hold the value or the dtype, because 64-bit is
-        off."""
+        """Returns an array of this shape and dtype, filled with `value` and created on the device itself. Raises
+        `DTypeError` if JAX cannot represent the value or the dtype because 64-bit mode is off."""
         stored = stored_dtype(dtype, np.asarray(value))
-        # a program that is bound to one device cannot be part of a traced function for another
-        # device
+        # a compiled program for one device cannot be part of a traced function for another device
         if self.tracing() is not None:
             return self._made(lambda: jnp.full(shape, value, stored), device)
         # a value that is too large becomes infinity, without NumPy's warning
@@ -294,7 +286,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
             )
 
     def tracing(self) -> str | None:
-        """Returns the name of the tracer of the running function; None if nothing traces."""
+        """Returns a description of the transformation that is tracing the running function; None if no transformation
+        is active."""
         # inside any transformation, the result of a jitted function is a symbol
         return (
             "jax.jit or another transformation"
@@ -305,12 +298,12 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     # containers
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns how to walk and rebuild an object, if its type is registered with JAX's pytrees; None for any other
-        object."""
-        # not registered with JAX's pytrees
+        """Returns a `Way` to walk and rebuild an object if its type is registered with JAX's pytrees; None for any
+        other object."""
+        # the type is not registered with JAX's pytrees
         if jax.tree_util.all_leaves([x]):
             return None
-        # the items of a mapping get its keys, which errors then show in the paths of the items
+        # the items of a mapping have its keys, which error messages show in the paths of the items
         if isinstance(x, Mapping):
             return Way(_items, lambda old, items: _one_level(old)[1].unflatten(items.values()))
         way = Way(
@@ -322,17 +315,17 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def register_tree_node(
         self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
     ) -> None:
-        """Registers the class `cls` with JAX's pytrees; does nothing if the program has registered the class itself.
-        `flatten(x)` returns the children of an object and its static part (everything else); `unflatten(static,
-        children)` makes an object from these."""
+        """Registers the class `cls` with JAX's pytrees; does nothing if the program has already registered the class.
+        `flatten(x)` returns the children of an object and its static part (everything else), and `unflatten(static,
+        children)` creates an object from these."""
         with suppress(ValueError):  # raised for a class that is registered already
             jax.tree_util.register_pytree_node(cls, flatten, unflatten)
 
     # memory
 
     def memory(self, device: Device) -> Memory:
-        """Returns the bytes of a device's memory that JAX reports. On the CPU only the bytes of
-        all existing arrays are known."""
+        """Returns the numbers of bytes that JAX reports for a device's memory. On the CPU, only the total size of all
+        existing arrays is known."""
         native = self.to_native(device)
         stats = native.memory_stats()
         if stats is None:  # on the CPU
@@ -344,13 +337,14 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     # floats of a parity run
 
     def default_to_float64(self) -> None:
-        """Switches 64-bit on, for a run of the parity check."""
+        """Switches 64-bit mode on for a run of the parity check."""
         jax.config.update("jax_enable_x64", True)
 
     # the process
 
     def after_fork(self) -> str | None:
-        """Called in a forked child. Returns why JAX cannot be used in it; None if it can."""
+        """Called in a forked child. Returns the reason why JAX cannot be used in this process; None if it can be
+        used."""
         if not unstarted.is_started():
             return None
         return (
@@ -359,12 +353,12 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         )
 
     def _start(self) -> dict[str, list[Any]]:
-        """Starts JAX, and returns its devices of each kind, in the order of their indices.
-        After this call users may write the words for the hardware of JAX's GPUs as a device."""
-        # raises an error with the cause if JAX cannot start, which `_local_devices` would hide
+        """Starts JAX, and returns its devices of each kind, in the order of their indices. After this call, users may
+        also name a device by the words for the hardware of JAX's GPUs, such as "cuda"."""
+        # if JAX cannot start, this raises an error with the cause, which `_local_devices` would hide
         jax.local_devices()
         cpus = _local_devices("cpu")
-        # virtual GPUs are the CPU devices after the first
+        # virtual GPUs are the CPU devices after the first one
         if self.virtual:
             self._natives = {"cpu": cpus[:1], "gpu": cpus[1:], "tpu": []}
         else:
@@ -373,15 +367,14 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
                 "gpu": accelerators.detect(),
                 "tpu": _local_devices("tpu"),
             }
-            # from now on users can write the name of a plugin's device, as they can write
-            # "cuda"
+            # from now on, users can write the name of a plugin's device, just like "cuda"
             devices.HARDWARE.update(self.hardware())
         return self._natives
 
     def _find(self, key: tuple[Any, str | None], sharding: jax.sharding.Sharding) -> Device:
-        """Returns the device of an array with this sharding, and keeps it under `key`, which
-        `device_of` has made. Raises `UnsupportedError` for an array on several devices, and for
-        an array that is not in the device's default memory."""
+        """Returns the device of an array with this sharding, and caches it under `key`, which `device_of` has computed.
+        Raises `UnsupportedError` for an array on several devices, and for an array outside the device's default
+        memory."""
         natives = sorted(sharding.device_set, key=lambda native: native.id)
         if len(natives) > 1:
             names = ", ".join(map(str, natives))
@@ -391,9 +384,9 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
             )
         native, memory = natives[0], key[1]
         place = self.from_native(native)
-        # None would mean that the object is not a JAX device
+        # None would mean that `native` is not a JAX device
         assert place is not None
-        # all kinds of memory of a CPU device are the host's
+        # all kinds of memory of a CPU device are host memory
         if place.kind != "cpu" and memory not in (None, native.default_memory().kind):
             raise self.unsupported(
                 f"reporting the device of an array in the {memory} memory of {place}",
@@ -403,11 +396,11 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return place
 
     def _staged_on_cpu(self, x: jax.Array) -> jax.Array | None:
-        """Returns a copy on the CPU of an array on a GPU, made through the ring (buffers of
-        page-locked memory); None if JAX has to copy the array."""
+        """Copies an array from a GPU to the CPU through the ring (buffers of page-locked memory), and returns the copy;
+        None if JAX has to copy the array."""
         if isinstance(x, jax.core.Tracer) or not staging.is_moved(x):
             return None
-        # `from_buffer` would narrow 64-bit values, while JAX's own copy keeps them
+        # `from_buffer` would narrow 64-bit values, which JAX's own copy preserves
         if x.dtype.itemsize >= 8 and not jax.config.jax_enable_x64:
             return None
         self.wait(x)
@@ -415,37 +408,36 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return None if values is None else self.from_buffer(values)
 
     def _made(self, make: Callable[[], jax.Array], device: Device) -> jax.Array:
-        """Calls `make`, which returns an array, so that the array is made on `device`. Returns
-        the array, committed to `device`."""
+        """Calls `make`, which creates and returns an array, in such a way that the array is created on `device`.
+        Returns the array committed to `device`."""
         native = self.to_native(device)
         with jax.default_device(native):
             return jax.device_put(make(), native)
 
 
 _nothing = jax.jit(lambda: 0)
-"""A compiled function that `tracing` calls: inside a transformation its result is a symbol."""
+"""A compiled function that `tracing` calls. Inside a transformation, its result is a symbol."""
 
 
 @lru_cache
 def _filling(native: Any) -> Any:
-    """Returns a compiled `full(shape, value, dtype)` that makes an array on the device
-    `native`. It takes 5 us, while `jnp.full` and `jax.device_put` take 90."""
+    """Returns a compiled `full(shape, value, dtype)` that creates an array on the device `native`. It takes 5 us,
+    whereas `jnp.full` and `jax.device_put` together take 90 us."""
     return jax.jit(jnp.full, static_argnums=(0, 2), out_shardings=SingleDeviceSharding(native))
 
 
 def _local_devices(kind: str) -> list[Any]:
-    """Returns this process's devices of a kind, in JAX's order; an empty list if there are
-    none."""
+    """Returns this process's devices of a kind, in JAX's order; an empty list if there are no such devices."""
     try:
         return jax.local_devices(backend=kind)
-    except RuntimeError:  # JAX raises if there are none
+    except RuntimeError:  # JAX raises this error if there are no such devices
         return []
 
 
 def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
-    """Waits for those of `arrays` that are on one of the devices `natives`, and raises the
-    error of the first array whose computation has failed. Empties the list `arrays`, so that
-    nothing here refers to a failed array."""
+    """Waits for the arrays in `arrays` that are on one of the devices `natives`, and raises the error of the first
+    array whose computation has failed. Empties the list `arrays` so that this function does not refer to a failed
+    array."""
     while arrays:
         x = arrays.pop()
         if x.sharding.device_set.isdisjoint(natives):
@@ -453,7 +445,7 @@ def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
         try:
             x.block_until_ready()
         except BaseException as error:
-            # another thread may have donated it meanwhile, which is no failure
+            # another thread may have donated the array in the meantime, which is not a failure
             is_donated = isinstance(error, RuntimeError) and x.is_deleted()
             del x
             if not is_donated:
@@ -462,11 +454,11 @@ def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
 
 
 def bytes_alive(native: Any) -> int:
-    """Returns how many bytes all existing arrays use on a device."""
+    """Returns the number of bytes that all existing arrays use on a device."""
     size = 0
     for x in jax.live_arrays(accelerators.name_of(native)):
         if native in x.sharding.device_set and not x.is_deleted():
-            # not by `addressable_shards`, which makes arrays that would be counted from then on
+            # `addressable_shards` is not used, because it creates arrays that would be counted from then on
             size += prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
     return size
 
@@ -481,8 +473,8 @@ def _is_sparse(x: Any) -> bool:
 def _items(x: Any) -> dict[Any, Any]:
     """Returns the items of a mapping that is registered as a pytree, in JAX's order. Containers among the values are
     not walked."""
-    # JAX may order the children differently than the mapping, so the keys come from its paths;
-    # a type that is registered without keys gets numbers
+    # JAX may order the children differently than the mapping, so the keys are read from JAX's paths. If the type was
+    # registered without keys, numbers are used instead
     children = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda inside: inside is not x)[
         0
     ]
@@ -492,7 +484,7 @@ def _items(x: Any) -> dict[Any, Any]:
 
 
 def _one_level(x: Any) -> tuple[list[Any], Any]:
-    """Returns the children of an object that is registered as a pytree, and the structure of the object. Containers
-    among the children are not walked."""
+    """Returns the children of an object whose type is registered as a pytree, and the structure of the object.
+    Containers among the children are not walked."""
     children, structure = jax.tree_util.tree_flatten(x, is_leaf=lambda inside: inside is not x)
     return children, structure

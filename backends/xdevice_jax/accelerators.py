@@ -1,9 +1,7 @@
-"""Finds JAX's platforms (its kinds of hardware, such as "cuda"), and which of them `gpu:i`
-means.
+"""Lists JAX's platforms (its kinds of hardware, such as "cuda"), and determines to which platform `gpu:i` refers.
 
-A platform has the name under which it was registered. The attribute `platform` of a device may
-be another name: CUDA's devices say "gpu". `jax.devices` and `jax.live_arrays` answer for one
-platform only.
+The name of a platform is the name under which it was registered. The attribute `platform` of a device may be another
+name: for CUDA's devices it is "gpu". `jax.devices` and `jax.live_arrays` return only the objects of one platform.
 """
 
 from __future__ import annotations
@@ -25,15 +23,15 @@ _WORDS: Final = {
     "oneapi": ("xpu", "oneapi"),
     "METAL": ("mps", "metal"),
 }
-"""The words with which a user may name the hardware, by the platform of GPUs."""
+"""The words with which a user may name the hardware, by the name of the platform."""
 _NO_GPU: Final = ("cpu", "tpu", "interpreter")
-"""The platforms that `gpu:i` never means."""
+"""The platforms to which `gpu:i` never refers."""
 _LACKS: Final = {
     "tpu": ("float64", "complex128"),
     "METAL": ("float64", "complex64", "complex128"),
 }
-"""The dtypes that each kind of device lacks. A TPU would store a float64 as two float32, which
-hold fewer digits and no larger numbers; the other dtypes raise an error there."""
+"""The dtypes that each kind of device lacks. A TPU would store a float64 as two float32, which have fewer digits than a
+float64 and the range of a float32; the other dtypes raise an error."""
 
 
 def platforms() -> dict[str, Any]:
@@ -43,8 +41,8 @@ def platforms() -> dict[str, Any]:
 
 
 def name_of(native: Any) -> str:
-    """Returns the name of the platform of a JAX device, as JAX's own functions take it for
-    `backend=`; the device's attribute `platform` if JAX does not list its client."""
+    """Returns the name of a JAX device's platform in the form that JAX's own functions accept as `backend=`. If JAX
+    does not list the client of the device, returns the device's attribute `platform`."""
     return next(
         (name for name, client in platforms().items() if client is native.client),
         native.platform,
@@ -53,27 +51,27 @@ def name_of(native: Any) -> str:
 
 @cache
 def lacks(native: Any) -> frozenset[str]:
-    """Returns the dtypes that a device cannot hold."""
+    """Returns the dtypes that a device does not support."""
     return frozenset(_LACKS.get(name_of(native), ()))
 
 
 def everywhere() -> list[Any]:
-    """Returns this process's devices of all platforms that have been started, including
-    platforms that no `Device` names."""
+    """Returns this process's devices of all platforms that have been started, including platforms for which there is no
+    `Device`."""
     return [native for name in platforms() for native in jax.local_devices(backend=name)]
 
 
 def detect() -> list[Any]:
-    """Returns the devices that `gpu:i` means: the devices of JAX's default platform or, if that
-    is the CPU or a TPU, JAX's GPUs. XDEVICE_ACCELERATOR can name another platform. Returns an
-    empty list if there are no such devices."""
+    """Returns the devices to which `gpu:i` refers: the devices of JAX's default platform or, if that is the CPU or a
+    TPU, JAX's GPUs. XDEVICE_ACCELERATOR can select another platform. Returns an empty list if there are no such
+    devices."""
     candidates = {
         name: client
         for name, client in platforms().items()
         if name not in _NO_GPU and client.local_devices()
     }
     default_platform = name_of(jax.local_devices()[0])
-    # a program may make the CPU its default, and GPUs still are `gpu:i`
+    # a program may make the CPU its default, but `gpu:i` still refers to GPUs
     gpus = [name for name in candidates if name in _WORDS]
     default_gpu = default_platform if default_platform in candidates else next(iter(gpus), None)
     name = (
@@ -89,6 +87,6 @@ def detect() -> list[Any]:
 def words(natives: Iterable[Any]) -> frozenset[str]:
     """Returns the words with which a user may name the hardware of JAX's devices, such as
     "cuda"."""
-    # a plugin that is not listed is named by its platform
+    # the word for an unlisted plugin is the name of its platform
     names = {name_of(native) for native in natives}
     return frozenset(word for name in names for word in _WORDS.get(name, (name,)))

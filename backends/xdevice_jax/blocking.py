@@ -1,8 +1,8 @@
-"""Blocking mode for JAX: waits after each call of a compiled function.
+"""Implements blocking mode for JAX, which waits after each call of a compiled function.
 
-From the second call of a compiled function on, JAX calls it in C++, where Python cannot wait
-for the result. Blocking mode switches this fast path off, and empties its caches; the functions
-need not be compiled again for that. All of this uses JAX's private API.
+From its second call on, JAX calls a compiled function in C++, where Python cannot wait for the result. Blocking mode
+switches this fast path off, and empties the caches of the fast path. The functions need not be compiled again after
+that. All of this uses JAX's private API.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _CLEAR = (
     private["jax._src.pjit._cpp_pjit_cache_explicit_attributes"].clear,
     private["jax._src.lib.xla_client._xla.PjitFunctionCache"].clear_all,
 )
-"""The functions that empty the caches of fast paths."""
+"""The functions that empty the caches of the fast path."""
 
 
 _waited = Shared(per_thread=False)
-"""Counts the open blocks of the process: the first replaces JAX's functions, and the last puts
-them back."""
+"""Counts the open blocks of the process. The first block to open replaces JAX's functions, and the last block to close
+restores these."""
 
 
 def is_blocking() -> bool:
@@ -42,9 +42,8 @@ def is_blocking() -> bool:
 
 
 def blocking() -> AbstractContextManager[None]:
-    """Returns a context manager: inside its block, a compiled function returns, in every
-    thread, only when its results are computed. Raises `UnsupportedError` if JAX lacks a private
-    name that this needs."""
+    """Returns a context manager. Inside its block, compiled functions in all threads return only when their results
+    have been computed. Raises `UnsupportedError` if JAX lacks a private name that this requires."""
     private.require("blocking")
     return _waited.on(_patched)
 
@@ -53,21 +52,20 @@ def _patched() -> Callable[[], None]:
     """Switches blocking mode on, and returns a function that switches the mode off."""
     patches = Patches()
     patches.replace(*_EXECUTE, _waiting)
-    # None means that there is no fast path for a function
+    # None means that a function has no fast path
     patches.replace(*_FAST_PATH, lambda original: lambda *args, **kwargs: None)
-    # functions that were called before the block have fast paths already
+    # functions that were called before the block may already have fast paths
     for clear in _CLEAR:
         clear()
     return patches.__exit__
 
 
 def _waiting(call: Any) -> Any:
-    """Returns JAX's method `call`, which runs a compiled function, wrapped so that the call
-    returns only when the results are computed, and raises the error of the computation."""
+    """Returns a replacement for JAX's method `call`, which runs a compiled function. The replacement returns only when
+    the results have been computed, and raises the error of the computation."""
 
     def call_and_wait(self: Any, *args: Any) -> Any:
-        """Runs the compiled function `self` and waits for its results. Replaces the method
-        `call`."""
+        """Replaces the method `call`: runs the compiled function `self`, and waits for its results."""
         result = call(self, *args)
         try:
             jax.block_until_ready(result)
@@ -81,16 +79,16 @@ def _waiting(call: Any) -> Any:
 
 
 class JaxBlocking(Blocking):
-    """Waiting after each call of a compiled function."""
+    """Waits after each call of a compiled function."""
 
     _blocks: bool
-    """Whether this adapter made JAX's CPU compute synchronously before JAX was started."""
+    """Whether this adapter has made JAX compute synchronously on the CPU, which is possible only before JAX is
+    started."""
 
     def blocking(self) -> AbstractContextManager[Any]:
-        """Returns a context manager in which each call of a compiled function returns only when
-        its results are computed."""
-        # JAX's own setting is enough if there are no real GPUs or TPUs, because it concerns the
-        # CPU only
+        """Returns a context manager in which each call of a compiled function returns only when its results have been
+        computed."""
+        # JAX's own setting is enough if there are no real GPUs or TPUs, because it affects only the CPU
         if self._blocks and self.count("gpu") == self.virtual and not self.count("tpu"):
             return nullcontext()
         return blocking()

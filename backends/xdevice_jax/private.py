@@ -1,5 +1,5 @@
-"""The private names of JAX that this adapter uses, and the attributes of JAX that it replaces, each by the capability
-that needs it. Its other modules read them as `private["jax._src...."]`."""
+"""Lists the private names of JAX that this adapter uses, and the attributes of JAX that it replaces, each with the
+capability that needs it. The other modules of the adapter read these names as `private["jax._src...."]`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ IN_BLOCKS: Final = (
     Private("transfers", "jax._src.array.ArrayImpl", (*READS, "_value", "to_device")),
     # reports moves and reads by these functions
     Private("transfers", "jax", ("device_put", "device_get")),
-    # NumPy reads arrays by the buffer protocol, which calls no method of the array
+    # NumPy reads arrays through the buffer protocol, which calls none of the array's methods
     Private("transfers", "numpy", ("asarray", "array")),
     # JAX's own setting is read only when its CPU runtime starts (no upstream issue known)
     Private("blocking", "jax._src.interpreters.pxla.ExecuteReplicated", ("__call__",)),
-    # from their second call on, compiled functions are called in C++, past Python
+    # from their second call on, compiled functions are called in C++, which bypasses Python
     Private("blocking", "jax._src.pjit", ("_get_fastpath_data",)),
-    # reports each primitive with its values. A jaxpr that is evaluated step by step would have
-    # no gradients on the way
+    # reports each primitive with its values. If a jaxpr were evaluated step by step, the
+    # gradients in between would be missing
     Private("operations", "jax._src.core.EvalTrace", ("process_primitive",)),
     # reports the gradients of parameters, with the names of the parameters
     Private("operations", "jax", ("grad", "value_and_grad")),
@@ -42,7 +42,7 @@ FOR_GOOD: Final = (
     Private("virtual GPUs", "jax._src.interpreters.pxla.ExecuteReplicated", ("__call__",)),
     # a virtual GPU may lack the dtype of an array that is put on it
     Private("virtual GPUs", "jax._src.interpreters.pxla", ("batched_device_put",)),
-    # compiled functions are called in C++, past Python, where nothing can be counted
+    # compiled functions are called in C++, which bypasses Python, so nothing could be counted
     Private("virtual GPUs", "jax._src.pjit", ("_get_fastpath_data",)),
     # "cuda" and "gpu" mean the virtual GPUs
     Private("--xd-cuda", "jax", ("devices",)),

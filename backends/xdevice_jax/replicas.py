@@ -1,5 +1,5 @@
-"""Splits and joins arrays, and sums arrays of several devices: with a collective if each is on
-a different accelerator, otherwise on the device of the first array."""
+"""Splits and joins arrays, and sums arrays of several devices. The sum uses a collective if each array is on a
+different accelerator; otherwise it is computed on the device of the first array."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 _SHORT = ("float16", "bfloat16")
-"""The dtypes that `total` adds as float32."""
+"""The dtypes that `total` adds in float32."""
 _SPREAD = PartitionSpec("replica")
-"""Says that the first axis of an array is spread over the devices of the mesh."""
+"""The partition in which the first axis of an array is spread over the devices of the mesh."""
 
 
 class JaxReplicas(Replicas):
-    """Arrays on several devices of this process."""
+    """Handles arrays on several devices of this process."""
 
     def split(self, x: jax.Array, sizes: Sequence[int]) -> list[jax.Array]:
-        """Returns consecutive parts of `x` along its first axis, whose lengths there are
-        `sizes`."""
+        """Returns consecutive parts of `x` along its first axis. `sizes` contains the lengths of the parts."""
         require_values(x)
         return super().split(x, sizes)
 
@@ -45,29 +44,28 @@ class JaxReplicas(Replicas):
         vector."""
         for part in parts:
             require_values(part)
-        # `concatenate` takes no arrays without axes
+        # `concatenate` does not accept arrays without axes
         return jnp.concatenate(parts) if parts[0].ndim else jnp.stack(parts)
 
     def leaf(self, x: jax.Array, device: Device) -> jax.Array:
-        """Returns a copy of `x` on a device. JAX can take gradients with respect to any
-        array."""
-        # JAX takes gradients with respect to any array, and marks none
+        """Returns a copy of `x` on a device. The copy needs no mark for gradients."""
+        # JAX can compute gradients with respect to any array, so arrays are not marked
         copied: jax.Array = self.copy(x, device)
         return copied
 
     def total(self, tensors: Iterable[jax.Array], mean: bool) -> jax.Array:
-        """Returns the sum of arrays on one device, added in the order given, or their mean if `mean` is True, in the
-        dtype of the first array."""
+        """Returns the sum of arrays on one device, or their mean if `mean` is True, in the dtype of the first array.
+        The arrays are added in the given order."""
         rest = iter(tensors)
         first = next(rest)
-        # 16-bit floats would be rounded after each addition
+        # sums of 16-bit floats would be rounded to 16 bits after each addition
         wide = "float32" if first.dtype.name in _SHORT else first.dtype
         total: jax.Array = add_up(first.astype(wide), (x.astype(wide) for x in rest), mean)
         return total.astype(first.dtype)
 
     def all_reduce(self, tensors: list[jax.Array], mean: bool) -> list[jax.Array]:
-        """Returns the sum of arrays on several devices, or their mean if `mean` is True, as a
-        new array on the device of each."""
+        """Returns the sum of arrays on several devices, or their mean if `mean` is True, as a new array on the device
+        of each array."""
         for x in tensors:
             require_values(x)
         natives = tuple(self.to_native(self.device_of(x)) for x in tensors)
@@ -77,9 +75,8 @@ class JaxReplicas(Replicas):
 
 
 def is_for_collectives(x: jax.Array, natives: tuple[Any, ...]) -> bool:
-    """Whether a collective can add arrays like `x`, one on each of these JAX devices: `x` has
-    elements, and the devices are different accelerators. CPU devices share one memory and need
-    no collective."""
+    """Whether a collective can add arrays like `x`, one on each of these JAX devices. That is the case if `x` has
+    elements and the devices are different accelerators. CPU devices share one memory and need no collective."""
     return (
         x.size > 0
         and len(set(natives)) == len(natives)
@@ -90,16 +87,15 @@ def is_for_collectives(x: jax.Array, natives: tuple[Any, ...]) -> bool:
 def by_collectives(
     arrays: list[jax.Array], natives: tuple[Any, ...], mean: bool
 ) -> list[jax.Array]:
-    """Returns the sum of the arrays, or their mean if `mean` is True, as a new array on each of
-    the devices. JAX gets the arrays as one array whose first axis is spread over the devices,
-    for which nothing has to be copied."""
+    """Returns the sum of the arrays, or their mean if `mean` is True, as a new array on each of the devices. The arrays
+    are passed to JAX as one array whose first axis is spread over the devices, which requires no copy."""
     shape = arrays[0].shape
-    # arrays without axes get one that can be spread
+    # arrays without axes get an axis that can be spread
     shards = arrays if shape else [x.reshape(1) for x in arrays]
     reduce, sharding = _reduction(natives, mean)
     spread = (len(natives) * shards[0].shape[0], *shards[0].shape[1:])
     reduced = reduce(jax.make_array_from_single_device_arrays(spread, sharding, shards))
-    # by device, so that the order in which JAX lists the shards does not matter
+    # collected by device, so that the order in which JAX lists the shards does not matter
     by_device = {shard.device: shard.data for shard in reduced.addressable_shards}
     return [by_device[native] if shape else by_device[native].reshape(()) for native in natives]
 
@@ -108,16 +104,16 @@ def by_collectives(
 def _reduction(
     natives: tuple[Any, ...], mean: bool
 ) -> tuple[Callable[[jax.Array], jax.Array], NamedSharding]:
-    """Returns the compiled function that sums a spread array over these devices, or takes its
-    mean, and the sharding that says how the array is spread. The results for the last 32 sets
-    of devices are cached, because compiling takes long."""
+    """Returns a compiled function and a sharding. The function computes the sum or the mean of a spread array over
+    these devices; the sharding describes how the array is spread. Results for the last 32 sets of devices are cached,
+    because compiling takes a long time."""
     mesh = Mesh(np.array(natives), ("replica",))
 
     def reduce_shard(x: jax.Array) -> jax.Array:
-        """Returns one device's part of the result, from the device's part `x` of the array. JAX
-        runs this on each device."""
+        """Returns one device's part of the result, given the device's part `x` of the array. JAX runs this function on
+        each device."""
         total: jax.Array = jax.lax.psum(x, "replica")
-        # the mean of integers is a float, and goes back into their dtype
+        # the mean of integers is a float, which is converted back to the integer dtype
         return (total / len(natives)).astype(x.dtype) if mean else total
 
     function = shard_map(reduce_shard, mesh=mesh, in_specs=_SPREAD, out_specs=_SPREAD)

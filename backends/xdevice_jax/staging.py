@@ -1,15 +1,12 @@
-"""Copies arrays between the host and an NVIDIA GPU through the ring (buffers of page-locked
-memory that xdevice keeps for this, `xdevice.cuda_driver.ring`), and reads small ones through
-the driver itself.
+"""Copies arrays between the host and an NVIDIA GPU through the ring (`xdevice.cuda_driver.ring`, buffers of page-locked
+memory that xdevice allocates for this purpose), and reads small arrays directly through the driver.
 
 Facts about JAX that the code depends on:
 
-- JAX allocates an array by running a program that it compiles for each new shape, which takes
-  some 30 ms.
-- JAX's streams are not accessible, so the host waits for JAX before the ring reads or writes an
-  array.
-- After the wait JAX takes 84 us to read a number, where the driver takes 24 (H200, jax 0.11.2).
-- If the program has set a transfer guard, the copies are left to JAX, which applies the guard.
+- JAX allocates an array by running a program, which it compiles for each new shape in about 30 ms.
+- JAX's streams are not accessible, so the host must wait for JAX before the ring reads or writes an array.
+- After the wait, JAX takes 84 us to read a number, whereas the driver takes 24 us (H200, jax 0.11.2).
+- If the program has set a transfer guard, JAX makes the copies, because only JAX applies the guard.
 """
 
 from __future__ import annotations
@@ -30,28 +27,28 @@ if TYPE_CHECKING:
 
 TO_HOST: Final = 64 << 10
 TO_GPU: Final = 16 << 20
-"""The sizes in bytes from which a copy through the ring (of page-locked buffers) is faster than
-JAX's own: `TO_HOST` for copies to the host, `TO_GPU` for copies to a GPU."""
+"""The minimum sizes in bytes at which a copy through the ring is faster than JAX's own copy: `TO_HOST` for copies to
+the host, `TO_GPU` for copies to a GPU."""
 _NOT_COPIED: Final = 64 << 10
-"""For arrays of at least this many bytes, it is faster to wait until JAX has read the array
-than to give JAX a copy that is never written."""
+"""For arrays of at least this many bytes, it is faster to wait until JAX has read the array than to pass JAX a copy
+that is never changed."""
 _COMPILED_AT_ONCE: Final = 256 << 20
-"""The size in bytes from which a copy through the ring is faster even if JAX must compile for
-the shape of the array first."""
+"""The minimum size in bytes at which a copy through the ring is faster even if JAX must first compile a program for the
+shape of the array."""
 _DTYPES: Final = frozenset(map(host_dtype, DTYPES))
 _ORDINARY: Final = (None, "allow", "log")
-"""The settings of JAX's transfer guard that refuse no transfer."""
+"""The settings of JAX's transfer guard that allow all transfers."""
 
 _seen: set[Hashable] = set()
-"""The shape, dtype and device of each array for which `_empty_on_gpu` has returned None once."""
+"""The shape, dtype and device of each array for which `_empty_on_gpu` has already returned None once."""
 _ahead = threading.local()
-"""In each thread but the main thread, `entry` is a pair: the shape, dtype and device of the
-thread's last array, and GPU memory for a next array like it, allocated ahead."""
+"""In each thread other than the main thread, `entry` is a pair: the shape, dtype and device of the thread's last array,
+and GPU memory that is allocated in advance for the next array of that kind."""
 
 
 def is_read(x: jax.Array) -> bool:
-    """Whether the host should read an array with `read`, after a wait for its values, and not
-    with JAX's own call. The result of `read` shares memory with no array."""
+    """Whether the host should read an array with `read` (after waiting for its values) instead of JAX's own call. The
+    result of `read` does not share memory with any array."""
     return (
         ring.is_usable()
         and _is_plain(x, "gpu")
@@ -60,22 +57,20 @@ def is_read(x: jax.Array) -> bool:
 
 
 def is_moved(x: jax.Array) -> bool:
-    """Whether an array should be moved to JAX's CPU device with `read`, which waits for the
-    array, and not with JAX's own call, which does not wait."""
+    """Whether an array should be moved to JAX's CPU device with `read`, which waits for the array, instead of JAX's own
+    call, which does not wait."""
     return ring.is_usable() and x.nbytes >= TO_HOST and is_read(x)
 
 
 def read(x: jax.Array) -> np.ndarray[Any, Any] | None:
-    """Returns the values of an array on a GPU as a NumPy array, read with the driver or the
-    ring; None if the caller has to read the array with JAX. The caller must have waited for the
-    array."""
+    """Reads an array on a GPU through the driver or the ring, and returns its values as a NumPy array; None if the
+    caller has to read the array with JAX. The caller must have waited for the array."""
     # the module `xdevice.contract.staging`, not this one
     return staging.read(x, x.unsafe_buffer_pointer(), x.shape, x.dtype)
 
 
 def is_put(values: np.ndarray[Any, Any], native: Any) -> bool:
-    """Whether `put`, and not JAX's own call, should copy a NumPy array to the device
-    `native`."""
+    """Whether `put` instead of JAX's own call should copy a NumPy array to the device `native`."""
     return (
         native.platform == "gpu"
         and values.nbytes >= _NOT_COPIED
@@ -85,31 +80,30 @@ def is_put(values: np.ndarray[Any, Any], native: Any) -> bool:
 
 
 def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
-    """Returns an array on a GPU with the values of a NumPy array in C order, which may be
-    changed as soon as this returns. Uses the ring for large arrays if that is faster."""
+    """Returns an array on a GPU with the values of a NumPy array, which must be in C order and may be changed as soon
+    as this function returns. Uses the ring for large arrays if that is faster."""
     target = _empty_on_gpu(values, native) if values.nbytes >= TO_GPU else None
     if target is not None and ring.to_gpu(
         values, values.ctypes.data, target, target.unsafe_buffer_pointer(), values.nbytes, None
     ):
         return target
     array = jax.device_put(values, native)
-    # a traced function keeps the values as a constant and reads them later, so it gets a copy
+    # a traced function stores the values as a constant and reads them later, so it gets a copy
     if isinstance(array, jax.core.Tracer):
         return jax.device_put(values.copy(), native)
     return array.block_until_ready()  # JAX has read the values now
 
 
 def _empty_on_gpu(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
-    """Returns a new array on a GPU into which the ring can copy the values. Returns None if
-    this shape occurs for the first time, and the array is too small for compiling a program for
-    its shape to be worth it. Also returns None if a traced function is running, or if JAX does
-    not store the array in C order."""
+    """Returns a new array on a GPU into which the ring can copy the values. Returns None if this shape occurs for the
+    first time and the array is so small that it is not worth compiling a program for the shape. Also returns None if a
+    traced function is running, or if JAX does not store the array in C order."""
 
     key = values.shape, values.dtype, native
     if values.nbytes < _COMPILED_AT_ONCE and key not in _seen:
         _seen.add(key)
         return None
-    # the `__dict__` of a `threading.local` has the attributes that this thread has set
+    # the `__dict__` of a `threading.local` contains the attributes that this thread has set
     ahead_key, ahead = _ahead.__dict__.pop("entry", (None, None))
     array = (
         ahead
@@ -117,9 +111,8 @@ def _empty_on_gpu(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None
         else jnp.empty(values.shape, values.dtype, device=native)
     )
     if threading.current_thread() is not threading.main_thread():
-        # in a thread of `prefetch` the next batch usually has the same shape. Its memory is
-        # allocated now, because an allocation would have to wait for the computation with this
-        # batch once that has begun
+        # in a thread of `prefetch`, the next batch usually has the same shape. Its memory is allocated now, because
+        # once the computation with the current batch has started, an allocation would have to wait for that computation
         _ahead.entry = key, jnp.empty(values.shape, values.dtype, device=native)
     if isinstance(array, jax.core.Tracer):
         return None
@@ -128,8 +121,8 @@ def _empty_on_gpu(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None
 
 
 def moved(x: jax.Array, native: Any) -> jax.Array | None:
-    """Returns a copy on the GPU `native` of an array on the host, made by `put`; None if the
-    caller has to copy it with JAX."""
+    """Copies an array on the host to the GPU `native` with `put`, and returns the copy; None if the caller has to copy
+    the array with JAX."""
     if (
         not ring.is_usable()
         or isinstance(x, jax.core.Tracer)
@@ -142,15 +135,14 @@ def moved(x: jax.Array, native: Any) -> jax.Array | None:
 
 
 def _is_plain(x: jax.Array, platform: str) -> bool:
-    """Whether an array is on exactly one device, of the platform "cpu" or "gpu", and the
-    device's ordinary memory holds its values in C order. False if this version of JAX does not
-    report this."""
+    """Whether an array is on exactly one device, which belongs to `platform` ("cpu" or "gpu"), and is stored in C order
+    in the device's ordinary memory. False if this version of JAX does not report the layout of arrays."""
     sharding = x.sharding
     natives = sharding.device_set
     if len(natives) > 1 or next(iter(natives)).platform != platform:
         return False
     layout = getattr(getattr(x, "format", None), "layout", None)  # JAX 0.6 has no `format`
-    # a weak type, which a result of Python's numbers has, would be lost in a copy
+    # an array made from Python numbers has a weak type, which a copy would lose
     return (
         sharding.memory_kind in ("device", "unpinned_host")
         and x.dtype in _DTYPES

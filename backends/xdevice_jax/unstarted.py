@@ -1,8 +1,8 @@
-"""Counts the devices that JAX will find, without starting JAX: JAX's own functions start every
-runtime (a runtime is JAX's library for a kind of device).
+"""Counts the devices that JAX will find, without starting JAX. JAX's own functions would start every runtime (a runtime
+is JAX's library for a kind of device).
 
-Once JAX has been started, its own lists are used instead. Only their runtimes can count the
-devices of ROCm, oneAPI and TPUs, so for these the answer is None.
+Once JAX has been started, its own lists are used instead. The devices of ROCm, oneAPI and TPUs can be counted only by
+their runtimes, so the result for these is None.
 """
 
 from __future__ import annotations
@@ -22,31 +22,29 @@ from xdevice.cuda_driver import nvidia
 from .private import private
 
 _NO_GPU: Final = {"cpu", "tpu", "interpreter"}
-"""The platforms that `gpu:i` never means."""
+"""The platforms to which `gpu:i` never refers."""
 _UNASKED: Final = {"proxy"}
-"""Platforms that JAX itself registers (from 0.12 on), and starts only if `jax_platforms` names
-them."""
+"""Platforms that JAX itself registers (from 0.12 on), but starts only if `jax_platforms` names them."""
 _started = private.get("jax._src.xla_bridge._backends")
-"""The runtimes that JAX has started, a dict that JAX itself fills; None if this version of JAX
-lacks it."""
+"""The runtimes that JAX has started, as a dict that JAX itself fills; None if this version of JAX lacks the dict."""
 _factories = private.get("jax._src.xla_bridge._backend_factories")
 """The platforms that are registered with JAX; None if this version of JAX lacks the list."""
 
 
 def is_started() -> bool:
-    """Whether JAX has started a runtime; True if this version of JAX cannot tell.
+    """Whether JAX has started a runtime. True if this cannot be determined in this version of JAX.
 
-    JAX's own `backends_are_initialized` takes a lock, which in a forked child may be held by a
-    thread that is gone.
+    JAX's own `backends_are_initialized` is not used because it acquires a lock, which in a forked child may be held by
+    a thread that no longer exists.
     """
     return _started is None or bool(_started)
 
 
 def count(kind: str) -> int | None:
-    """Returns how many devices of a kind JAX will find when it starts; None if only the runtime
-    can tell."""
-    # the setting lists the platforms that JAX may use, such as "cuda,cpu"; any that is no CPU
-    # or TPU may have GPUs
+    """Returns the number of devices of a kind that JAX will find when it starts; None if only the runtime can determine
+    that number."""
+    # the setting lists the platforms that JAX may use, such as "cuda,cpu"; any platform other than CPU and TPU may have
+    # GPUs
     wanted = jax.config.jax_platforms
     if wanted and not (
         set(wanted.split(",")) - _NO_GPU if kind == "gpu" else kind in wanted.split(",")
@@ -54,7 +52,7 @@ def count(kind: str) -> int | None:
         return 0
     if kind == "cpu":
         return _cpus()
-    # JAX reaches TPUs by this library only
+    # JAX can access TPUs only through this library
     if kind == "tpu":
         return None if _is_installed("libtpu") else 0
     if _factories is None:
@@ -62,18 +60,18 @@ def count(kind: str) -> int | None:
     plugins = _plugins() | (frozenset(_factories) - _NO_GPU - _UNASKED)
     if not plugins:
         return 0
-    # with a second plugin, only JAX itself decides which devices `gpu:i` means
+    # with a second plugin, only JAX itself can determine to which devices `gpu:i` refers
     return _nvidia_gpus() if plugins == {"cuda"} else None
 
 
 def _cpus() -> int:
-    """Returns how many CPU devices JAX will make: the number in JAX's setting or, if that is
-    not set, in XLA's flag; otherwise 1."""
+    """Returns the number of CPU devices that JAX will create: the number in JAX's setting, or, if that is not set, the
+    number in XLA's flag; otherwise 1."""
     configured = jax.config.jax_num_cpu_devices
     # -1 means that the setting is not used
     if configured >= 0:
         return int(configured)
-    # of a flag that is given twice, XLA takes the last
+    # if a flag is given twice, XLA uses the last value
     flags = re.findall(
         r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", "")
     )
@@ -88,10 +86,9 @@ def _is_installed(module: str) -> bool:
 
 @functools.cache
 def _plugins() -> frozenset[str]:
-    """Returns the names of the plugins that JAX would load at its start. All plugins for CUDA,
-    such as xla_cuda13, count as "cuda"."""
-    # JAX finds plugins as modules of the namespace package `jax_plugins`, and by entry points
-    # of that name
+    """Returns the names of the plugins that JAX would load when it starts. The name "cuda" stands for all plugins for
+    CUDA, such as xla_cuda13."""
+    # JAX finds plugins among the modules of the namespace package `jax_plugins`, and through entry points of that name
     spec = importlib.util.find_spec("jax_plugins")
     places = spec.submodule_search_locations if spec is not None else None
     names = [module.name for module in pkgutil.iter_modules(places or [])]
@@ -100,10 +97,10 @@ def _plugins() -> frozenset[str]:
 
 
 def _nvidia_gpus() -> int | None:
-    """Returns how many NVIDIA GPUs JAX will find: those that the driver reports, at most as
-    many as JAX's own setting names; None if the driver cannot be asked."""
+    """Returns the number of NVIDIA GPUs that JAX will find: the number that the driver reports, limited to the number
+    that JAX's own setting lists. Returns None if the driver cannot be queried."""
     visible = nvidia.count()
-    # JAX's setting is "all", or lists indices: "0,2"
+    # JAX's setting is "all" or a list of indices such as "0,2"
     chosen = jax.config.read("jax_cuda_visible_devices")
     return (
         visible if visible is None or chosen == "all" else min(visible, len(chosen.split(",")))

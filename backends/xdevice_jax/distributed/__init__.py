@@ -1,4 +1,4 @@
-"""JAX's engine for several processes."""
+"""Adds JAX's engine for several processes to the adapter."""
 
 from __future__ import annotations
 

@@ -1,26 +1,25 @@
-"""Moves arrays between processes with JAX's collectives: by gloo on the CPU, by NCCL on GPUs.
-Both need `jax.distributed`.
+"""Moves arrays between processes with JAX's collectives: with gloo on the CPU, and with NCCL on GPUs. Both require
+`jax.distributed`.
 
 Facts about JAX that the code depends on (measured on 0.7.1):
 
-- `jax.distributed.initialize` fails once JAX has started
-  (https://github.com/jax-ml/jax/issues/18237), and JAX cannot be started again. So a process
-  has the same rank in all groups that it joins later. Connections that exist still work after
-  `jax.distributed.shutdown`, but new ones cannot be made.
-- A process that has not called `jax.distributed.shutdown` waits at its exit for all others, so
-  `close` calls it. Rank 0 runs the coordination service, and must end it last: a rank that has
+- `jax.distributed.initialize` fails once JAX has started (https://github.com/jax-ml/jax/issues/18237), and JAX cannot
+  be started again. Therefore a process must have the same rank in all groups that it joins later. Existing connections
+  still work after `jax.distributed.shutdown`, but new connections cannot be established.
+- A process that has not called `jax.distributed.shutdown` waits at its exit for all other processes, so `close` calls
+  that function. Rank 0 runs the coordination service, and must end it after all other ranks have left: a rank that has
   not left by then prints connection errors.
-- A process whose connection to the service is lost ends at once by SIGABRT, whatever
-  `jax_enable_recoverability` says; a Python callback for that ends it by std::bad_cast. So all
-  ranks reach the service through `relay`, which hides that the service has ended: the PeerError
-  comes through xdevice's own connection.
-- The coordinator listens on all addresses unless it is given one.
-- Adding zeros turns -0.0 into 0.0. A broadcast is a sum in which the other ranks add zeros, so
-  it adds the bits of the values as integers.
-- JAX's 64-bit mode may be on in the caller's thread only. The thread in which collectives run must switch it on too,
-  otherwise JAX would narrow the caller's arrays.
-- A call returns before its collective has run.
-- Each collective is compiled for each dtype and shape.
+- A process that loses its connection to the service ends immediately with SIGABRT, whatever the value of
+  `jax_enable_recoverability` is; with a Python callback for this event, the process ends with std::bad_cast. Therefore
+  all ranks connect to the service through `relay`, which hides from JAX that the service has ended. The PeerError is
+  raised through xdevice's own connection.
+- The coordinator listens on all addresses unless one address is passed.
+- Adding zeros turns -0.0 into 0.0. A broadcast is a sum to which all ranks except the root contribute zeros, so the
+  bits of the values are added as integers.
+- JAX's 64-bit mode may be on only in the caller's thread. The thread in which collectives run must switch it on too,
+  because JAX would otherwise narrow the caller's arrays.
+- The call of a collective returns before the collective has run.
+- Each collective is compiled separately for each dtype and shape.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from . import relay
 
 try:
     from jax import shard_map
-except ImportError:  # in older versions of JAX
+except ImportError:  # older versions of JAX
     from jax.experimental.shard_map import shard_map
 
 if TYPE_CHECKING:
@@ -61,97 +60,93 @@ if TYPE_CHECKING:
 _State = private["jax._src.distributed.State"]
 _global_state = private["jax._src.distributed.global_state"]
 _SPREAD = PartitionSpec("rank")
-"""The partition that spreads the first axis of an array over the ranks."""
+"""The partition in which the first axis of an array is spread over the ranks."""
 _START_SECONDS: Final = 300
-"""How many seconds JAX's ranks may take to meet, at least: after that time, JAX ends the
-process by SIGABRT, without an error that could be reported. A rank that is missing is named by
-the world's own timeout, which may be shorter."""
+"""The minimum time in seconds that JAX waits for all ranks to connect. After that time, JAX ends the process with
+SIGABRT, without an error that could be reported. The world's own timeout, which may be shorter, names a missing
+rank."""
 _REDUCED_BY: Final = {"sum": jax.lax.psum, "max": jax.lax.pmax, "min": jax.lax.pmin}
 
 
 class JaxProcesses(Processes):
-    """JAX's engines: gloo on the CPU, and NCCL on GPUs."""
+    """Provides JAX's engines: gloo on the CPU, and NCCL on GPUs."""
 
     def engines(self) -> Sequence[str]:
-        """Returns the names of the engines that this process could start, the best first."""
+        """Returns the names of the engines that this process could start, starting with the best."""
         # `virtual` is the number of virtual GPUs, whose memory is on the host, where NCCL cannot use it
         return ("nccl", "gloo") if self.count("gpu") > self.virtual else ("gloo",)
 
     def start_engine(self, name: str, group: Group) -> Engine:
-        """Starts the engine `name` for this process of `group`."""
+        """Starts the engine `name` for this process, which belongs to `group`, and returns it."""
         private.require("several processes")
         return JaxEngine(name, group, self)
 
 
 class JaxEngine(Engine):
-    """Carries out the collectives of one process, each as a compiled program over one device of
-    each rank."""
+    """Performs the collectives of one process, each as a compiled program that runs on one device of each rank."""
 
     def __init__(self, name: str, group: Group, backend: Primitives) -> None:
-        """Connects this process with the others of `group`, which do the same at the same
-        time."""
+        """Connects this process with the other processes of `group`, which must do the same at the same time."""
         super().__init__(f"jax:{name}", group)
         self._exchange = group.exchange
         self._is_first = _initialize(group)
         own_device = backend.to_native(group.device)
-        # a mesh needs the devices on which the ranks compute, and only a rank itself knows
-        # which device that is
+        # a mesh requires the devices on which the ranks compute, and only the rank itself knows its device
         numbers = group.exchange(str(own_device.id))
         everywhere = {native.id: native for native in jax.devices(own_device.platform)}
         self._natives = tuple(everywhere[int(number)] for number in numbers)
-        # JAX connects the ranks in their first collective: here, so that the program's first call
-        # does not have to wait for it
+        # JAX connects the ranks in the first collective, which is run here so that the program's first call does not
+        # have to wait for the connection
         self.all_reduce(backend.full((1,), 0, group.device, "float32"), "sum")
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
-        """Returns why a collective cannot be done; None if it can. `verb` is the name of a
-        method of this class."""
-        # a pair of ranks needs connections of its own, which JAX cannot make any more in a
-        # later world
+        """Returns the reason why a collective is not possible; None if it is possible. `verb` is the name of a method
+        of this class."""
+        # a pair of ranks requires a separate connection, which JAX can no longer establish in a later world
         if verb in ("send", "recv") and not self._is_first:
             return "it connects two processes only in the first world of a process"
         return None
 
     def all_reduce(self, x: jax.Array, op: str) -> jax.Array:
-        """Returns the "sum", "max" or "min" of the `x` of all ranks."""
+        """Returns the "sum", "max" or "min" (`op`) over the arrays `x` of all ranks."""
         return self._run(_all_reduce, op, x)
 
     def broadcast(self, x: jax.Array, root: int) -> jax.Array:
-        """Returns the `x` of the rank `root`."""
+        """Returns the array `x` of the rank `root`."""
         return self._run(_broadcast, root, x)
 
     def all_gather(self, x: jax.Array) -> list[jax.Array]:
-        """Returns the `x` of all ranks, in the order of the ranks."""
+        """Returns the arrays `x` of all ranks, in the order of the ranks."""
         return list(self._run(_all_gather, self.size, x))
 
     def reduce_scatter(self, x: jax.Array, op: str) -> jax.Array:
-        """Returns this rank's part, along the first axis, of the result of `all_reduce`."""
-        # `psum_scatter` only sums
+        """Returns this rank's part of the result of `all_reduce`, which is divided along the first axis."""
+        # `psum_scatter` supports only sums
         if op != "sum":
             return super().reduce_scatter(x, op)
         return self._run(_reduce_scatter, op, x)
 
     def send(self, x: jax.Array, to: int) -> None:
-        """Sends `x` to the rank `to`, which calls `recv` at the same time."""
-        # a broadcast between two ranks, of which the sender is the first
+        """Sends `x` to the rank `to`, which must call `recv` at the same time."""
+        # this is a broadcast between two ranks, the first of which is the sender
         pair = (self._natives[self.rank], self._natives[to])
         self._run(_broadcast, 0, x, pair)
 
     def recv(self, like: jax.Array, source: int) -> jax.Array:
-        """Returns the array that the rank `source` sends, of the shape and dtype of `like`."""
+        """Returns the array that the rank `source` sends, which must have the shape and dtype of `like`."""
         pair = (self._natives[source], self._natives[self.rank])
         return self._run(_broadcast, 0, like, pair)
 
     # the end
 
     def close(self) -> None:
-        """Leaves JAX's coordination service after success, on all ranks at the same time."""
+        """Leaves JAX's coordination service after success. Must be called on all ranks at the same time."""
         leaving = _take_from_jax()
-        # rank 0 does not end the service yet, because the other ranks need it to leave
+        # rank 0 does not end the service yet, because the other ranks need the service in order to leave
         service, leaving.service = leaving.service, None
         leaving.shutdown()
         relay.leave()
-        # returns when all ranks have come here, and so have left the service
+        # returns when all ranks have reached this call, and have therefore left the service
         self._exchange("")
         if service is not None:
             service.shutdown()
@@ -163,20 +158,19 @@ class JaxEngine(Engine):
         x: jax.Array,
         natives: tuple[Any, ...] | None = None,
     ) -> Any:
-        """Runs a collective as a program over one device of each rank, and returns this rank's
-        part of the results, on the device of `x`. `make_function(argument)` returns the function that each
-        rank runs, such as `_broadcast(root)`; `natives` are the devices of the ranks that take
-        part, by default those of all ranks."""
+        """Runs a collective as a program on one device of each rank, and returns this rank's part of the results on the
+        device of `x`. `make_function(argument)`, such as `_broadcast(root)`, returns the function that each rank runs.
+        `natives` contains the devices of the participating ranks, by default of all ranks."""
         with _64_bit(x):
             function, sharding = _compiled(make_function, argument, natives or self._natives)
             count = len(natives or self._natives)
-            # an array on the host is copied to this rank's GPU first; one without axes gets one
-            # that can be spread
+            # an array on the host is first copied to this rank's GPU; an array without axes gets an axis that can be
+            # spread
             part = _on(self._natives[self.rank], x if x.ndim else x.reshape(1))
             whole = (count * part.shape[0], *part.shape[1:])
             spread = function(jax.make_array_from_single_device_arrays(whole, sharding, [part]))
-            # waits in this thread, which may hang if a peer has died: otherwise the caller's
-            # thread would wait and hang
+            # waits here, because this thread may hang if a peer has died; without this wait, the caller's thread would
+            # hang
             jax.block_until_ready(spread)
             return jax.tree.map(lambda y: _own_part(y, x), spread)
 
@@ -190,13 +184,13 @@ def _own_part(y: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _on(native: Any, x: jax.Array) -> jax.Array:
-    """Returns `x` on the JAX device `native`: `x` itself if it is on that device already."""
+    """Returns `x` on the JAX device `native`, which is `x` itself if it is already on that device."""
     return x if x.devices() == {native} else jax.device_put(x, native)
 
 
 def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
-    """Returns a block in which JAX keeps the dtype of `x`. If `x` has a 64-bit dtype and JAX's 64-bit mode is off, the
-    block switches the mode on; otherwise it does nothing."""
+    """Returns a context manager in which JAX does not narrow the dtype of `x`. If `x` has a 64-bit dtype and JAX's
+    64-bit mode is off, the context manager switches the mode on; otherwise it does nothing."""
     if x.dtype.name not in conversion.WIDE or jax.config.jax_enable_x64:
         return nullcontext()
     return parallel.enable_x64(True)
@@ -206,10 +200,9 @@ def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
 
 
 def _take_from_jax() -> Any:
-    """Takes from JAX the objects that `jax.distributed.shutdown` would end, and returns a new
-    state that has them, whose `shutdown` ends them. JAX's exit hook must not find them: a
-    program may end while `close` still waits for another rank, and a second shutdown would end
-    the process by SIGABRT."""
+    """Moves the objects that `jax.distributed.shutdown` would end from JAX's global state into a new state, and returns
+    the new state, whose `shutdown` ends them. JAX's exit hook must not find these objects: a program may end while
+    `close` is still waiting for another rank, and a second shutdown would end the process with SIGABRT."""
     state_taken, state = _State(), _global_state
     for name in ("preemption_sync_manager", "client", "service"):
         setattr(state_taken, name, getattr(state, name))
@@ -218,25 +211,24 @@ def _take_from_jax() -> Any:
 
 
 def _initialize(group: Group) -> bool:
-    """Starts `jax.distributed` if no rank has started JAX before, and returns whether it is
-    running now. Raises `LaunchError` if JAX has been started, except if that was for an earlier
-    group in which each process had the same rank."""
+    """Starts `jax.distributed` if no rank has started JAX yet, and returns whether `jax.distributed` is running now.
+    Raises `LaunchError` if JAX was already started, unless it was started for an earlier group in which each process
+    had the same rank."""
     is_used = unstarted.is_started() or jax.distributed.is_initialized()
-    # each rank sends "1" if it has used JAX, else "0"; rank 0 also sends a free address for the
-    # coordinator
+    # each rank sends "1" if it has used JAX, otherwise "0"; rank 0 also sends a free address for the coordinator
     answers = group.exchange(
         f"{int(is_used)} {address(group.host, 0 if group.rank else free_port(group.host))}"
     )
     _, _, coordinator = answers[0].partition(" ")
     started = [rank for rank, text in enumerate(answers) if text.startswith("1")]
     if not started:
-        # the default differs between versions of JAX
+        # set explicitly, because the default differs between versions of JAX
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(
             relay.to(coordinator),
             group.size,
             group.rank,
-            # JAX must not look for a launcher's variables: xdevice has read them already
+            # JAX must not read a launcher's variables, because xdevice has already read them
             cluster_detection_method="deactivate",
             initialization_timeout=max(_START_SECONDS, int(group.timeout)),
             coordinator_bind_address=coordinator if group.rank == 0 else None,
@@ -246,7 +238,7 @@ def _initialize(group: Group) -> bool:
         group.rank,
         group.size,
     )
-    # every rank gets the answers of all, so that all raise together: a rank that went on would
+    # every rank gets the answers of all ranks, so that all ranks raise the error together: a rank that continued would
     # wait for the others
     if "0" in group.exchange(str(int(has_same_rank))):
         raise LaunchError(
@@ -264,9 +256,9 @@ def _initialize(group: Group) -> bool:
 def _compiled(
     make_function: Any, argument: Any, natives: tuple[Any, ...]
 ) -> tuple[Callable[[jax.Array], Any], NamedSharding]:
-    """Returns the program in which each of the devices runs the function `make_function(argument)` on its
-    part of an array, and the sharding that says how the array is spread. Cached, because jit
-    compiles each new function object again, even if its code is the same."""
+    """Returns a program and a sharding. In the program, each device runs the function `make_function(argument)` on its
+    part of an array; the sharding describes how the array is spread. The result is cached, because jit compiles each
+    new function object again, even if its code is the same."""
     mesh = Mesh(np.array(natives), ("rank",))
     function = shard_map(
         make_function(argument), mesh=mesh, in_specs=_SPREAD, out_specs=_SPREAD
@@ -275,16 +267,16 @@ def _compiled(
 
 
 def _all_reduce(op: str) -> Callable[[jax.Array], jax.Array]:
-    """Returns the function that gives each rank the "sum", "max" or "min" over all ranks."""
+    """Returns a function that computes the "sum", "max" or "min" (`op`) over all ranks on each rank."""
     return lambda x: _REDUCED_BY[op](x, "rank")
 
 
 def _broadcast(root: int) -> Callable[[jax.Array], jax.Array]:
-    """Returns the function that gives each rank the array of the rank `root`: a sum of the bits
-    of the values, in which the other ranks add zeros."""
+    """Returns a function that copies the array of the rank `root` to each rank. The function sums the bits of the
+    values over all ranks, where all other ranks contribute zeros."""
 
     def function(x: jax.Array) -> jax.Array:
-        """Returns the array of the rank `root`; `x` is that of the rank that runs this."""
+        """Returns the array of the rank `root`. `x` is the array of the rank that runs this function."""
         bits = _bits(x)
         sent = jnp.where(jax.lax.axis_index("rank") == root, bits, jnp.zeros_like(bits))
         return _from_bits(jax.lax.psum(sent, "rank"), x.dtype)
@@ -293,10 +285,10 @@ def _broadcast(root: int) -> Callable[[jax.Array], jax.Array]:
 
 
 def _all_gather(count: int) -> Callable[[jax.Array], tuple[jax.Array, ...]]:
-    """Returns the function that gives each rank the arrays of all `count` ranks."""
+    """Returns a function that copies the arrays of all `count` ranks to each rank."""
 
     def function(x: jax.Array) -> tuple[jax.Array, ...]:
-        """Returns the arrays of all ranks; `x` is that of the rank that runs this."""
+        """Returns the arrays of all ranks. `x` is the array of the rank that runs this function."""
         gathered = jax.lax.all_gather(x, "rank")
         return tuple(gathered[rank] for rank in range(count))
 
@@ -304,15 +296,15 @@ def _all_gather(count: int) -> Callable[[jax.Array], tuple[jax.Array, ...]]:
 
 
 def _reduce_scatter(op: str) -> Callable[[jax.Array], jax.Array]:
-    """Returns the function that gives each rank its part of the sum over all ranks; `op` is
-    always "sum"."""
+    """Returns a function that computes, on each rank, the rank's part of the sum over all ranks. `op` is always
+    "sum"."""
     return lambda x: jax.lax.psum_scatter(x, "rank", tiled=True)
 
 
 def _bits(x: jax.Array) -> jax.Array:
-    """Returns the bits of an array as unsigned integers. For a complex array, a new first axis
-    has the bits of the real and of the imaginary part."""
-    # `bitcast_convert_type` takes neither bool nor complex numbers
+    """Returns the bits of an array as unsigned integers. For a complex array, the result has an additional first axis
+    with the bits of the real part and of the imaginary part."""
+    # `bitcast_convert_type` supports neither bool nor complex numbers
     if x.dtype == bool:
         return x.astype("uint8")
     if jnp.iscomplexobj(x):
@@ -321,10 +313,10 @@ def _bits(x: jax.Array) -> jax.Array:
 
 
 def _from_bits(bits: jax.Array, dtype: Any) -> jax.Array:
-    """Returns the array of this dtype whose bits `_bits` has returned."""
+    """Returns the array of this dtype whose bits are `bits`, the result of `_bits`."""
     if dtype == np.dtype(bool):
         return bits.astype(bool)
-    # the first axis has the real and the imaginary part
+    # the first axis contains the real part and the imaginary part
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return jax.lax.complex(*_from_bits(bits, np.empty(0, dtype).real.dtype))
     return jax.lax.bitcast_convert_type(bits, dtype)

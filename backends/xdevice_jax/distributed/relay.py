@@ -1,13 +1,12 @@
-"""A relay in this process, through which JAX reaches its coordination service in rank 0.
+"""Runs a relay in this process through which JAX connects to its coordination service in rank 0.
 
-If rank 0 dies, the relay keeps JAX's connection open. Otherwise JAX would end this process at
-once, before it can raise the error that names rank 0: JAX treats the service as vital
+If rank 0 dies, the relay keeps JAX's connection open. Without the relay, JAX would end this process immediately, before
+the process can raise the error that names rank 0, because JAX treats the service as vital
 (https://github.com/jax-ml/jax/pull/39095 documents that).
 
-On GPUs, JAX 0.11 asks the service for the states of the ranks until the process ends, even
-after it has left the service. So the service would wait for 5 s when it ends, and JAX would
-print that the connection is lost: the relay cuts only its own connection to the service
-(`leave`).
+On GPUs, JAX 0.11 requests the states of the ranks from the service until the process ends, even after JAX has left the
+service. As a result, the service would wait for 5 s when it ends, and JAX would print that the connection is lost. To
+prevent this, `leave` cuts only the relay's own connection to the service.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 _LOOPBACK: Final = "127.0.0.1"
 _CHUNK: Final = 65536
-"""How many bytes are passed on at once, at most."""
+"""The maximum number of bytes that are forwarded at once."""
 _has_left: Final = threading.Event()
 """Set once this process has left the service."""
 _to_service: Final[list[socket.socket]] = []
@@ -30,9 +29,8 @@ _to_service: Final[list[socket.socket]] = []
 
 
 def to(coordinator: str) -> str:
-    """Starts a relay to `coordinator`, the address of the service, such as "10.0.0.1:1234".
-    Returns the address on loopback at which the relay listens: all bytes that come to it are
-    passed on to the service, and back."""
+    """Starts a relay to `coordinator`, the address of the service, such as "10.0.0.1:1234". Returns the address on
+    loopback at which the relay listens. The relay forwards all bytes in both directions."""
     host, _, port = coordinator.rpartition(":")
     listener = socket.create_server((_LOOPBACK, 0))
     _start(_accept, listener, (host.strip("[]"), int(port)))
@@ -40,28 +38,28 @@ def to(coordinator: str) -> str:
 
 
 def leave() -> None:
-    """Ends the connections to the service, and keeps those to JAX, which has left it."""
+    """Ends the relay's connections to the service, and keeps the connections to JAX, which has left the service."""
     _has_left.set()
     for far in _to_service:
-        # a connection that the service has ended cannot be shut down again
+        # a connection that the service has already ended cannot be shut down again
         with suppress(OSError):
-            # `close` would not wake the thread that waits in `recv`
+            # `close` would not wake up the thread that is waiting in `recv`
             far.shutdown(socket.SHUT_RDWR)
 
 
 def _accept(listener: socket.socket, service: tuple[str, int]) -> None:
-    """Accepts JAX's connections for ever, and connects each to the service, whose address is
-    `service`. After `leave`, keeps JAX's new connections open without connecting them."""
+    """Accepts JAX's connections in an endless loop, and connects each one to the service at the address `service`.
+    After `leave`, keeps JAX's new connections open without connecting them to the service."""
     open_sockets = []
     while True:
         near, _ = listener.accept()
         if _has_left.is_set():
-            # Python closes a socket that nothing refers to, and JAX would notice that
+            # Python would close a socket to which nothing refers, and JAX would notice that
             open_sockets.append(near)
             continue
         try:
             far = socket.create_connection(service)
-        except OSError:  # the service does not listen yet: JAX tries again
+        except OSError:  # the service is not listening yet, so JAX will try again
             near.close()
             continue
         _to_service.append(far)
@@ -70,8 +68,8 @@ def _accept(listener: socket.socket, service: tuple[str, int]) -> None:
 
 
 def _send(near: socket.socket, far: socket.socket) -> None:
-    """Passes on the bytes from JAX, whose connection is `near`, to the service, at `far`, until
-    JAX closes `near`. Goes on reading after the service has ended."""
+    """Forwards the bytes from JAX, whose connection is `near`, to the service, whose connection is `far`, until JAX
+    closes `near`. Continues to read after the service has ended."""
     with suppress(OSError):
         while data := near.recv(_CHUNK):
             with suppress(OSError):  # the service has ended, which JAX must not notice
@@ -81,15 +79,15 @@ def _send(near: socket.socket, far: socket.socket) -> None:
 
 
 def _receive(near: socket.socket, far: socket.socket) -> None:
-    """Passes on the bytes from the service, at `far`, to JAX, whose connection is `near`, until
-    the service ends."""
+    """Forwards the bytes from the service, whose connection is `far`, to JAX, whose connection is `near`, until the
+    service ends."""
     with suppress(OSError):
-        # `near` stays open when the service has ended: JAX would end this process otherwise
+        # `near` stays open after the service has ended, because JAX would otherwise end this process
         while data := far.recv(_CHUNK):
             near.sendall(data)
 
 
 def _start(function: Callable[..., None], *arguments: Any) -> None:
     """Starts a thread that calls `function` with these arguments."""
-    # a daemon, because it waits on its socket for ever, and would keep the process from ending
+    # a daemon thread, because it waits on its socket forever, and would keep the process from ending
     threading.Thread(target=function, args=arguments, name="xdevice relay", daemon=True).start()

@@ -18,8 +18,8 @@ class JaxArithmetic(Arithmetic):
     """The capability `Arithmetic` on JAX; its methods are documented in
     `xdevice.math.contract.arithmetic`."""
 
-    # both modules are imported at their first use: a program that only moves arrays does not
-    # need them
+    # both modules are imported only when they are first used, because a program that only moves arrays does not need
+    # them
     def namespace(self) -> ModuleType:
         """Returns the module with the kernels for `xdevice.array_namespace`."""
         from . import arithmetic

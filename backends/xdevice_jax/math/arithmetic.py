@@ -12,7 +12,7 @@ import numpy as np
 
 from xdevice.base.dtypes import host_dtype
 
-# JAX's own functions that are kernels as they are
+# JAX's own functions that can be used as kernels without changes
 from jax.numpy import (  # isort: skip  # noqa: F401
     abs, acos, acosh, argmax, argmin, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_invert, bitwise_left_shift,
     bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, clip, conj, copy, copysign, cos, cosh, einsum,
@@ -39,18 +39,17 @@ dtype = host_dtype
 
 
 def astype(x: Array, name: str) -> Array:
-    """Returns a new array with the values of `x` in the dtype `name`."""
-    # a new array also if `x` has that dtype already, because the contract requires one
+    """Returns a new array with the values of `x` converted to the dtype `name`."""
+    # copied even if `x` already has that dtype, because the contract requires a new array
     return jnp.astype(x, host_dtype(name), copy=True)
 
 
 def constant(array: np.ndarray[Any, Any], like: Array) -> Array:
-    """Returns the values of a NumPy array on the device of `like`. If `like` is traced, or
-    spread over several devices, the result is uncommitted: JAX uses it together with arrays on
-    any device."""
+    """Returns the values of a NumPy array on the device of `like`. If `like` is traced, or spread over several devices,
+    the result is uncommitted, so JAX can combine it with arrays on any device."""
     if isinstance(like, jax.core.Tracer):
         return jnp.asarray(array)
-    # committed to that device, so that JAX raises if it is combined with arrays on another
+    # committed to that device, so that JAX raises an error if the array is combined with an array on another device
     devices = like.sharding.device_set
     return jax.device_put(array, *devices) if len(devices) == 1 else jnp.asarray(array)
 
@@ -64,24 +63,24 @@ def full_like(x: Array, value: complex, name: str) -> Array:
 def number(value: complex, name: str, like: Array) -> Array:
     """Returns `value` as an array without dimensions, with the dtype `name`, on the device of
     `like`."""
-    # NumPy warns if the number is too large for the dtype and becomes infinity
+    # suppresses NumPy's warning about a number that is too large for the dtype and becomes infinity
     with np.errstate(all="ignore"):
         return constant(np.asarray(value).astype(host_dtype(name)), like)
 
 
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `function` as one compiled program, called with a tuple of tensors and then the
-    settings, which must be hashable: JAX compiles once for each combination of settings."""
-    # the settings are one tuple, because `static_argnums` counts arguments and functions take
-    # different numbers of them
+    """Returns `function` as one compiled program. The program is called with a tuple of tensors, followed by the
+    settings. The settings must be hashable, because JAX compiles once for each combination of settings."""
+    # the settings are passed as one tuple, because `static_argnums` refers to the positions of arguments, and functions
+    # have different numbers of settings
     program = jax.jit(lambda tensors, settings: function(*tensors, *settings), static_argnums=1)
     return lambda tensors, *settings: program(tensors, settings)
 
 
 # elementwise functions
 
-# compiled once more, so that the gradient is one program, too: JAX inlines its own functions,
-# and then each step of their gradients is a program of its own
+# compiled once more, so that the gradient is also one program: JAX inlines its own functions, and each step of their
+# gradients would be a separate program
 add = jax.jit(jnp.add)
 divide = jax.jit(jnp.divide)
 multiply = jax.jit(jnp.multiply)
@@ -91,14 +90,12 @@ subtract = jax.jit(jnp.subtract)
 # `partial`, because type checkers take a plain `@jax.jit` for an untyped decorator
 @partial(jax.jit)
 def floor_divide(x1: Array, x2: Array) -> Array:
-    """Returns the quotient rounded down; of floats divided by 0 an infinity, or NaN for
-    0 / 0."""
+    """Returns the quotient rounded down. For floats, division by 0 returns an infinity, and 0 / 0 returns NaN."""
     quotient = jnp.floor_divide(x1, x2)
-    # the standard does not say what a division of integers by 0 gives, so only floats are
-    # corrected
+    # the standard does not define the result of dividing integers by 0, so only floats are corrected
     if not jnp.issubdtype(quotient.dtype, jnp.floating):
         return quotient
-    # JAX gives NaN for a divisor of 0, the standard requires infinity:
+    # for a divisor of 0, JAX returns NaN, but the standard requires infinity:
     # https://github.com/jax-ml/jax/issues/37752
     return jnp.where((x2 == 0) & (x1 != 0), x1 / x2, quotient)
 
@@ -107,7 +104,7 @@ def floor_divide(x1: Array, x2: Array) -> Array:
 
 
 def _reducing(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Makes a kernel with the arguments `(x, axes, keepdims)` from one of JAX's reductions."""
+    """Returns a kernel with the arguments `(x, axes, keepdims)` that calls `function`, one of JAX's reductions."""
 
     def kernel(x: Array, axes: tuple[int, ...] | None, keepdims: bool) -> Array:
         return function(x, axes, keepdims=keepdims)
@@ -141,7 +138,7 @@ def searchsorted(x1: Array, x2: Array, side: str) -> Array:
 
 
 def sliced(x: Array, axis: int, start: int, stop: int) -> Array:
-    """Returns the elements from `start` up to, but not including, `stop` along an axis."""
+    """Returns the elements of `x` along an axis from `start` up to, but not including, `stop`."""
     return jax.lax.slice_in_dim(x, start, stop, axis=axis)
 
 
@@ -152,7 +149,7 @@ def sort(x: Array, axis: int, descending: bool) -> Array:
 
 def take(x: Array, indices: Array, axis: int) -> Array:
     """Returns the slices of `x` at the indices in the vector `indices` along an axis."""
-    # without a mode, JAX would compare each index with the bounds and fill in NaN
+    # without a mode, JAX would check the bounds of each index, and insert NaN for an index out of range
     return jnp.take(x, indices, axis, mode=_mode(indices, "clip"))
 
 
@@ -160,7 +157,7 @@ def take(x: Array, indices: Array, axis: int) -> Array:
 @partial(jax.jit)
 def put(x: Array, indices: Array, values: Array) -> Array:
     """Returns a copy of `x` in which `values[i]` replaces the row `x[indices[i]]`."""
-    # the core promises that no index occurs twice, so JAX may write the values in any order
+    # the core guarantees that no index occurs twice, so JAX may write the values in any order
     return x.at[indices].set(values, unique_indices=True)
 
 
@@ -171,10 +168,9 @@ def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
 
 
 def _mode(indices: Array, fast: str) -> str:
-    """Returns how JAX treats indices out of range: `fast` for indices that the core has
-    checked, and "fill" for traced indices, whose values cannot be checked."""
-    # "fill" gives NaN for an index out of range, where "clip" would hide it and return another
-    # element
+    """Returns the mode in which JAX handles indices out of range: `fast` for indices that the core has checked, and
+    "fill" for traced indices, whose values cannot be checked."""
+    # for an index out of range, "fill" returns NaN, whereas "clip" would hide the mistake and return another element
     return "fill" if isinstance(indices, jax.core.Tracer) else fast
 
 
@@ -197,4 +193,4 @@ def unstack(x: Array, axis: int) -> tuple[Array, ...]:
     return jnp.unstack(x, axis=axis)
 
 
-view = reshape  # a reshape never has to copy in a way that a program could notice
+view = reshape  # a program cannot notice whether a reshape copies, because arrays cannot be changed

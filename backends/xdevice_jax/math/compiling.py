@@ -1,10 +1,10 @@
-"""Compiles functions with `jax.jit`, which computes on the device of the committed arrays that
-a function is given.
+"""Compiles functions with `jax.jit`, which computes on the device of the committed arrays among a function's arguments.
 
 Facts about JAX that the code depends on:
-- jit traces the function again for other shapes, dtypes and settings, and compares them in C++.
-- jit raises a ValueError for committed arrays on different devices, and silently moves other arrays to the device.
-- jit keeps the keys of dicts with the program, and puts them into each result.
+- jit traces the function again for new shapes, dtypes and settings, which it compares in C++.
+- jit raises a ValueError for committed arrays on different devices, and silently moves uncommitted arrays to the
+  device.
+- jit stores the keys of dicts in the program, and inserts them into each result.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.math.contract.compiling import Traced
 
-# whether an array was put on its device explicitly; JAX moves the other arrays where they are
-# needed
+# whether an array was put on its device explicitly; JAX moves other arrays to the device where they are needed
 _is_committed = attrgetter("committed")
 
 
@@ -33,9 +32,9 @@ class JaxCompiling(Compiling):
     `xdevice.math.contract.compiling`."""
 
     def compile(self, call: Traced, device: Device) -> Traced:
-        """Returns a function that takes a list of tensors, and returns the note and the tensors that `call` returns
-        for them. The note is a hashable object of the core, which the adapter only passes on. The returned function
-        raises `DeviceMismatchError` for committed tensors on several devices."""
+        """Returns a function that accepts a list of tensors, and returns the note and the tensors that `call` returns
+        for this list. The note is a hashable object of the core, which the adapter only passes through. The returned
+        function raises `DeviceMismatchError` for committed tensors on several devices."""
         program: Callable[[list[Any]], dict[Any, list[Any]]] = jax.jit(
             lambda tensors: dict([call(tensors)])
         )
@@ -44,11 +43,10 @@ class JaxCompiling(Compiling):
             """Returns the note and the results for these tensors, computed by a program that
             JAX compiles at the first call with tensors of these shapes and dtypes."""
             try:
-                # jit returns the keys of a dict unchanged, so the note of `call` is passed as a
-                # key
+                # jit returns the keys of a dict unchanged, so the note of `call` is returned as a key
                 return program(tensors).popitem()
             except ValueError as error:
-                # the tensors are on one device, so the user's function has raised this error
+                # if the tensors are on one device, the user's function has raised this error
                 if len(self.devices_of(jax.Array, tensors)) == 1:
                     raise
                 raise DeviceMismatchError(str(error)) from None
@@ -56,10 +54,9 @@ class JaxCompiling(Compiling):
         return compiled
 
     def common_device(self, tensors: list[Any]) -> Device | None:
-        """Returns the device of the tensors; None if the core has to look at each of them. If
-        all are committed, returns the device of the first, even if others are elsewhere."""
-        # jit itself raises for committed arrays on several devices, so the device of the first
-        # one is enough
+        """Returns the device of the tensors; None if the core has to check each tensor. If all tensors are committed,
+        returns the device of the first one, even if others are on another device."""
+        # jit itself raises an error for committed arrays on several devices, so the device of the first array is enough
         if all(map(_is_committed, tensors)):
             return self.device_of(tensors[0])
         return super().common_device(tensors)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Pair = tuple[int, int]
 
-# compiled as a whole, so that the gradient is one program, too
+# compiled as a whole, so that the gradient is also one program
 relu = jax.jit(jax.nn.relu)
 sigmoid = jax.jit(jax.nn.sigmoid)
 softmax = jax.jit(jax.nn.softmax, static_argnums=1)
@@ -28,24 +28,24 @@ gelu = jax.jit(jax.nn.gelu, static_argnames="approximate")
 
 
 def compiled(kernel: Callable[..., Array], settings: tuple[str, ...]) -> Callable[..., Array]:
-    """Returns a kernel of the core as one program; `settings` has the names of the kernel's
-    arguments that are not tensors."""
+    """Returns a kernel of the core as one compiled program. `settings` contains the names of the kernel's arguments
+    that are not tensors."""
     return jax.jit(kernel, static_argnames=settings)
 
 
 def guards(indices: Array, kind: str) -> bool:
-    """Whether the core may call the kernels below without reading `indices`, which are on a device of this kind
-    ("cpu", "gpu"). For an index out of range these kernels return NaN."""
-    # on the CPU reading costs little, and the core can raise; in blocking mode a mistake has to
-    # raise at once
+    """Whether the core may call the kernels below without checking the values of `indices`, which are on a device of
+    this kind ("cpu", "gpu"). For an index out of range, these kernels return NaN."""
+    # on the CPU, reading the indices is cheap, so the core can raise an error; in blocking mode, a mistake must raise
+    # an error immediately
     return kind != "cpu" and not is_blocking()
 
 
 # `partial`, because type checkers take a plain `@jax.jit` for an untyped decorator
 @partial(jax.jit)
 def cross_entropies(logits: Array, labels: Array) -> Array:
-    """Returns the cross-entropy of each row of logits with its label, the index of a class."""
-    # with mode="fill", JAX gives NaN for a label that is not a class
+    """Returns the cross-entropy of each row of logits and the row's label, which is the index of a class."""
+    # with mode="fill", JAX returns NaN for a label that is not a class
     columns = _negative_out_of_range(labels, logits.shape[1])[:, None]
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), columns, 1, mode="fill")[:, 0]
 
@@ -53,7 +53,7 @@ def cross_entropies(logits: Array, labels: Array) -> Array:
 # `partial`, because type checkers take a plain `@jax.jit` for an untyped decorator
 @partial(jax.jit)
 def cross_entropy(logits: Array, labels: Array) -> Array:
-    """Returns the mean of the losses that `cross_entropies` returns for the rows."""
+    """Returns the mean of the cross-entropies of all rows."""
     return jnp.mean(cross_entropies(logits, labels))
 
 
@@ -65,21 +65,21 @@ def embedding(indices: Array, table: Array) -> Array:
 
 
 def _negative_out_of_range(indices: Array, n: int) -> Array:
-    """Returns the indices, with each negative index replaced by `n`, which is out of range. JAX
-    would count negative indices from the end, and not treat them as out of range."""
+    """Returns the indices with each negative index replaced by `n`, which is out of range. JAX would count negative
+    indices from the end instead of treating them as out of range."""
     return jnp.where(indices < 0, n, indices)
 
 
 @partial(jax.jit, static_argnums=(1, 2))
 def one_hot(indices: Array, n: int, name: str) -> Array:
-    """Returns a vector of length `n` for each index, in the dtype `name`: 1 at the index, and 0
-    elsewhere. Floats are all NaN for an index out of range."""
+    """Returns a vector of length `n` and dtype `name` for each index, with 1 at the index and 0 elsewhere. For an index
+    out of range, all elements of a vector of floats are NaN."""
     dtype = host_dtype(name)
     ones = jax.nn.one_hot(indices, n, dtype=dtype)
     if not jnp.issubdtype(dtype, jnp.inexact):
         return ones
-    # JAX gives zeros for an index that is not a class, which would hide the mistake; integers
-    # have no NaN to show it
+    # JAX returns zeros for an index that is not a class, which would hide the mistake; integer dtypes have no NaN that
+    # could reveal it
     is_class = (indices >= 0) & (indices < n)
     return jnp.where(is_class[..., None], ones, jnp.nan)
 
@@ -98,16 +98,16 @@ def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: P
 def max_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
     """Returns the maximum of each window of the images `x`. `size`, `stride` and `padding` are
     pairs (rows, columns)."""
-    # JAX has a gradient of `reduce_window` with `max` only if it starts from -inf
+    # JAX supports the gradient of `reduce_window` with `max` only if the initial value is -inf
     return _pooled(x, -jnp.inf, lax.max, size, stride, padding)
 
 
 @partial(jax.jit, static_argnames=("size", "stride", "padding"))
 def avg_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
-    """Returns the mean of each window of the images `x`, in which padding counts as zeros.
-    `size`, `stride` and `padding` are pairs (rows, columns)."""
+    """Returns the mean of each window of the images `x`, where padding is included as zeros. `size`, `stride` and
+    `padding` are pairs (rows, columns)."""
     height, width = size
-    # padding counts as zeros, as in PyTorch
+    # the divisor includes the padding, as in PyTorch
     return _pooled(x, 0.0, lax.add, size, stride, padding) / (height * width)
 
 
@@ -119,8 +119,8 @@ def _pooled(
     stride: Pair,
     padding: Pair,
 ) -> Array:
-    """Combines the numbers of each window with `reduce`, beginning with `start`, which also
-    fills the padding. Images have the shape (N, C, H, W)."""
+    """Combines the numbers in each window with `reduce`, starting from `start`, which is also the value of the padding.
+    Images have the shape (N, C, H, W)."""
     # no padding along the batch and the channels
     padding_of_axes = [(0, 0), (0, 0), *_both_sides(padding)]
     return lax.reduce_window(x, start, reduce, (1, 1, *size), (1, 1, *stride), padding_of_axes)
@@ -135,6 +135,5 @@ def dropout(x: Array, mask: Array, keep: float) -> Array:
 
 
 def _both_sides(padding: Pair) -> list[Pair]:
-    """Returns the padding before and after each axis, as JAX expects it: equal on both
-    sides."""
+    """Returns the padding in the form that JAX expects: a pair of equal lengths for the two sides of each axis."""
     return [(length, length) for length in padding]

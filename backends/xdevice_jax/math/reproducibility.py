@@ -19,14 +19,13 @@ class JaxReproducibility(Reproducibility):
     `xdevice.math.contract.reproducibility`."""
 
     def seed_generators(self, n: int) -> None:
-        """Does nothing, because JAX has no generators: a program seeds its keys."""
+        """Does nothing, because JAX has no global generators: a program seeds its own keys."""
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
-        """A block that changes nothing. Yields a line with the missing flag if sums on a GPU
-        stay nondeterministic, otherwise an empty list."""
-        # XLA reads the flags when JAX starts, so the block cannot set the flag but only report
-        # that it is missing
+        """Opens a block that changes nothing. Yields a list with a line about the missing flag if sums on a GPU remain
+        nondeterministic, otherwise an empty list."""
+        # XLA reads the flags when JAX starts, so the block cannot set the flag, and can only report that it is missing
         needs_flag = (
             self.count("gpu")
             and not self.virtual

@@ -1,5 +1,4 @@
-"""JAX's part of the product `performance`. It records no work: its programs come from
-`jax.jit`."""
+"""JAX's part of the product `performance`. It does not record graphs, because `jax.jit` compiles programs on JAX."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from .transfers import JaxTransfers
 
 
 class JaxGraphs(Graphs):
-    """No graphs: the error that refuses them names `jax.jit` instead."""
+    """Does not support graphs. The error about that recommends `jax.jit` instead."""
 
     compiler = "jax.jit"
 

@@ -1,5 +1,4 @@
-"""Carries the settings that JAX keeps for each thread, such as the default device, into the
-threads of tasks."""
+"""Applies JAX's settings of the calling thread, such as the default device, in the threads that run tasks."""
 
 from __future__ import annotations
 
@@ -15,17 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-# newer versions of JAX have it under its public name
+# newer versions of JAX have this function as a public name
 enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
 
 
 class JaxParallel(Parallel):
-    """Tasks in threads, with the settings of the thread that starts them."""
+    """Runs tasks in threads with the settings of the thread that starts the tasks."""
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Reads this thread's default device, precision of matrix products, and 64-bit setting.
-        Returns a function that makes a context manager, in whose block another thread has the
-        same settings."""
+        """Reads this thread's default device, precision of matrix products, and 64-bit setting. Returns a function that
+        creates a context manager. In the block of the context manager, another thread has the same settings."""
         place, precision = (
             jax.config.jax_default_device,
             jax.config.jax_default_matmul_precision,
@@ -34,7 +32,7 @@ class JaxParallel(Parallel):
 
         @contextmanager
         def state() -> Iterator[None]:
-            """A block in which a thread has the settings that were read."""
+            """Opens a block in which a thread has the settings that were read."""
             with ExitStack() as stack:
                 if jax.config.jax_enable_x64 != is_64_bit:
                     stack.enter_context(enable_x64(is_64_bit))

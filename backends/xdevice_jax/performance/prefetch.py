@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 class JaxPrefetch(Prefetch):
-    """Batches that are copied to a device while it computes."""
+    """Copies batches to a device while the device computes."""
 
     def stage(self, x: Any, device: Device) -> Any:
-        """Starts to copy an array of JAX or NumPy to a device, and returns the new array. `x`
-        has been read when this returns, or cannot change."""
-        # a NumPy array
+        """Starts to copy a JAX or NumPy array to a device, and returns the new array. When this method returns, either
+        `x` has been read or `x` is immutable."""
+        # `x` is a NumPy array
         if not isinstance(x, jax.Array):
             return self.from_numpy(x, device)
         require_values(x)
-        # a move of an array that is on the device already would return an alias, and a step
-        # that donates its batch would delete the owner's array
+        # if the array is already on the device, a move would return an alias, and a step that donates its batch would
+        # delete the owner's array
         return (
             self.copy(x, device)
             if x.sharding.device_set == {self.to_native(device)}

@@ -1,5 +1,5 @@
-"""Notices JAX's transfers (arrays read by the host, and copies between devices) by replacing
-methods of its private class of arrays, and `jax.device_put`."""
+"""Detects JAX's transfers (reads of arrays by the host, and copies between devices) by replacing methods of JAX's
+private class of arrays, `jax.device_put` and `jax.device_get`."""
 
 from __future__ import annotations
 
@@ -27,31 +27,30 @@ class JaxTransfers(Transfers):
 
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
-        """A block in which `report` is called for each transfer of this thread."""
+        """Opens a block in which `report` is called for each transfer of this thread."""
         private.require("transfers")
 
         def source_of(x: Any) -> Device | None:
-            """Returns the device from which the host reads `x`, an array."""
-            # a report names one device, so for an array that is spread over several it names
-            # the first
+            """Returns the device from which the host reads the array `x`."""
+            # a report names only one device; for an array that is spread over several devices, that is the first device
             native = min(x.sharding.device_set, key=lambda native: native.id)
             return self.from_native(native)
 
         def target_of(x: Any, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
-            """Returns the device to which `x.to_device(device)` or `jax.device_put(x, device)`
-            copies `x`; None if that is not to be reported."""
+            """Returns the device to which `x.to_device(device)` or `jax.device_put(x, device)` copies `x`; None if the
+            copy is not to be reported."""
             if isinstance(device, jax.sharding.Sharding):
-                # `x` is data of the host, whose copy to a device is not reported
+                # `x` is on the host, and a copy from the host to a device is not reported
                 if not isinstance(x, jax.Array):
                     return None
-                # the first device to which something is copied
+                # the first of the devices to which something is copied
                 others = device.device_set - x.sharding.device_set
                 device = min(others or device.device_set, key=lambda native: native.id)
             return self.from_native(device)
 
-        # `device_get` takes a container of arrays, which are read as one transfer
+        # `device_get` accepts a container of arrays, which are read in a single transfer
         def describe_get(args: Any, kwargs: Any) -> Transfer | None:
-            """Returns the record of a call of `jax.device_get`; None if it reads no array."""
+            """Returns the record for a call of `jax.device_get`; None if the call reads no array."""
             arrays = [x for x in jax.tree.leaves(args) if isinstance(x, jax.Array)]
             first = hooks.read("device_get", arrays[0], explicit=True) if arrays else None
             return first and first._replace(nbytes=sum(int(x.nbytes) for x in arrays))
@@ -60,7 +59,7 @@ class JaxTransfers(Transfers):
             hooks.verbs()
             hooks.numpy_reads()
             hooks.reads(_Array, *READS)
-            # the property by which JAX's own functions read an array
+            # the property through which JAX's own functions read an array
             hooks.reads(_Array, "_value", how="value")
             hooks.moves(_Array, "to_device", target_of)
             hooks.moves(jax, "device_put", target_of)

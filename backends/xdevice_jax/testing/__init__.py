@@ -1,4 +1,4 @@
-"""JAX's samples for the conformance suite."""
+"""Adds JAX's samples for the conformance suite to the adapter."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class JaxSampling(Sampling):
-    """Gives the conformance suite the samples of JAX."""
+    """Provides JAX's samples for the conformance suite."""
 
     def samples(self) -> JaxSamples:
-        """Returns the samples, for the adapter that is tested."""
+        """Returns the samples for the adapter that is being tested."""
         from .samples import JaxSamples
 
         return JaxSamples(self)

@@ -1,7 +1,7 @@
-"""Arrays, gradients and other samples, written with JAX alone, for the conformance suite: the
-tests in `xdevice.testing` that every adapter must pass.
+"""Provides arrays, gradients and other samples for the conformance suite, which consists of the tests in
+`xdevice.testing` that every adapter must pass. The samples use only JAX, not xdevice.
 
-There are no models among them, because JAX has none: its users keep parameters in containers.
+There are no sample models, because JAX itself has no models: its users store parameters in containers.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class JaxSamples(Samples):
-    """JAX's samples. `Samples` says what the suite expects of each method."""
+    """JAX's samples. `Samples` describes what the suite expects of each method."""
 
     def other_device(self) -> Device | None:
-        """Returns a second device for the tests, made if possible; None if there is none."""
+        """Returns a second device for the tests, which is created if possible; None if there is no second device."""
         if self.backend.virtual:
             return devices.of("gpu")
-        # JAX can make a second CPU device, as long as it is not started
+        # JAX can create a second CPU device as long as it has not been started
         if self.backend.count("cpu") == 1:
             try:
                 jax.config.update("jax_num_cpu_devices", 2)
@@ -36,12 +36,11 @@ class JaxSamples(Samples):
         return devices.of("cpu", 1) if self.backend.count("cpu") > 1 else None
 
     def native_ones(self, *shape: int) -> jax.Array:
-        """Returns a tensor of ones with this shape, made by JAX's own function."""
+        """Returns a tensor of ones with this shape, created by JAX's own function."""
         return jnp.ones(shape)
 
     def address(self, x: jax.Array) -> int:
-        """Returns the address at which the memory of an array begins, once the array is
-        computed."""
+        """Waits until an array is computed, and returns the address at which its memory begins."""
         return x.block_until_ready().unsafe_buffer_pointer()
 
     def gradient(self, function: Callable[[Any], Any], x: jax.Array) -> jax.Array:
@@ -50,15 +49,15 @@ class JaxSamples(Samples):
         return gradient
 
     def failing_work(self) -> jax.Array:
-        """Starts work on the CPU that will fail for lack of memory, and returns the result of
-        that work."""
+        """Starts work on the CPU that will fail for lack of memory, and returns the array that is the result of that
+        work."""
         size = 20_000_000  # its square does not fit into any memory
         with jax.default_device(jax.devices("cpu")[0]):
             return jnp.ones((size, 1)) @ jnp.ones((1, size))
 
     def long_work(self, device: Device) -> Work:
-        """Starts long-running work on a device. Returns the result of the work, and a function
-        that tells whether the work is done."""
+        """Starts long-running work on a device. Returns the result of the work, and a function that returns whether the
+        work is done."""
         native = self.backend.to_native(device)
         size, steps = (1024, 30) if native.platform == "cpu" else (8192, 100)
         x = jax.device_put(jnp.full((size, size), 1 / size), native)
@@ -69,7 +68,7 @@ class JaxSamples(Samples):
             .lower(x)
             .compile()
         )
-        # otherwise the call might wait until its input is computed
+        # waits here, because the call might otherwise wait until its input is computed
         x.block_until_ready()
         result = work(x)
         return Work(result, result.is_ready)

@@ -1,4 +1,4 @@
-"""Layers and optimizers of JAX's libraries: flax and Equinox."""
+"""Adds support for the layers, calls and optimizers of JAX's libraries Flax, Equinox and optax to the adapter."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Calls modules of Flax (nnx, linen) and Equinox, and records the calls of the layers of Flax.
+"""Calls modules of Flax (nnx, linen) and Equinox, and records the calls of Flax's layers.
 
-An Equinox module is called under `vmap` over the batch, and inside `vmap` its layers compute no values that could be
-recorded. So only the outputs of such a model are compared.
+An Equinox module is called under `vmap` over the batch. Inside `vmap`, its layers compute no values that could be
+recorded, so only the outputs of such a model are compared.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ class JaxCalls(Calls):
 
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
-        """Records the calls of Flax's layers. The list of an Equinox module stays empty, see the top of this file."""
+        """Yields a list to which the calls of Flax's layers are added. The list stays empty for an Equinox module (see
+        the module's docstring)."""
         layer_paths = {layer.path for layer in self.layers(model)}
         if linen.is_linen(model):
-            # {}: linen creates its layers in each call, so they are recognized by their paths
-            # and not by `id`
+            # {} because linen creates its layers anew in each call, so that they are recognized by their paths and not
+            # by their `id`
             watch = common.Watch(self, {})
             with linen.intercepting(layer_paths, watch.run):
                 yield watch.calls
@@ -47,7 +48,7 @@ class JaxCalls(Calls):
             for path, module in modules
             if path in layer_paths and is_nnx(module)
         }
-        # modules have no common base class with a `__call__`, so it is patched in the class of each layer
+        # modules have no common base class with a `__call__`, so this method is patched in the class of each layer
         classes = {_owner(type(module)) for _, module in modules if id(module) in paths}
         watch = common.Watch(self, paths)
         with ExitStack() as stack:
@@ -63,17 +64,17 @@ class JaxCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
-        """While the block is open, evaluates each primitive (JAX's smallest operations) through `run`, and passes the
-        gradients that `jax.grad` and `jax.value_and_grad` return to `leaf`."""
+        """Opens a block in which each primitive (one of JAX's smallest operations) is evaluated through `run`, and in
+        which the gradients that `jax.grad` and `jax.value_and_grad` return are passed to `leaf`."""
         private.require("operations")
 
         def replaced(original: Any) -> Any:
-            """Returns the function that replaces JAX's function for evaluating a primitive with values."""
+            """Returns the replacement for JAX's function that evaluates a primitive with values."""
 
             @wraps(original)
             def process(trace: Any, primitive: Any, args: Any, params: Any) -> Any:
                 """Evaluates a primitive through `run`."""
-                # JAX arrays have no hooks, so nothing can follow their gradients
+                # JAX arrays have no hooks, so their gradients cannot be followed
                 follow = None
                 is_backward = common.is_called("backward_pass")
                 return run(
@@ -88,7 +89,7 @@ class JaxCalls(Calls):
 
         # with jit disabled, JAX evaluates each primitive of a compiled function with its values
         with jax.disable_jit(), Patches() as patches:
-            # False and True: whether the function that JAX makes returns its value too
+            # False and True say whether the function that JAX creates also returns its value
             patches.replace(jax, "grad", partial(_with_gradients_passed, leaf, False))
             patches.replace(jax, "value_and_grad", partial(_with_gradients_passed, leaf, True))
             patches.replace(
@@ -97,10 +98,10 @@ class JaxCalls(Calls):
             yield
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Returns the result of a module in evaluation mode. An Equinox module is called under `vmap`, for each example
-        of the batch. A linen module is called as it is, because its arguments state the mode."""
+        """Returns the result of a module in evaluation mode. An Equinox module is called for each example of the batch,
+        under `vmap`. A linen module is called unchanged, because its arguments determine the mode."""
         if linen.is_linen(model):
-            # linen has no mode: a module's arguments say whether it trains
+            # linen has no modes: the arguments of a call say whether the module is in training
             return model(*inputs, **named)
         if not is_nnx(model):
             library: Any = equinox()
@@ -120,22 +121,23 @@ class JaxCalls(Calls):
                 setattr(module, name, value)
 
     def has_channels_last(self, model: Any) -> bool | None:
-        """True for every module of Flax, and False for one of Equinox, which has the channels first."""
+        """Returns True for every module of Flax, and False for a module of Equinox, which expects the channels
+        first."""
         return is_nnx(model) or linen.is_linen(model)
 
 
 def _with_gradients_passed(leaf: common.Leaf, returns_value: bool, original: Any) -> Any:
-    """Returns the function that replaces `jax.grad` or `jax.value_and_grad` (`original`). The functions that it makes
-    pass each gradient that they return to `leaf`. `returns_value` is true for `value_and_grad`."""
+    """Returns the replacement for `original`, which is `jax.grad` or `jax.value_and_grad`. The functions that the
+    replacement creates pass each gradient that they return to `leaf`. `returns_value` is true for `value_and_grad`."""
 
     @wraps(original)
     def transform(fun: Any, argnums: Any = 0, has_aux: bool = False, **options: Any) -> Any:
-        """Returns the function that JAX makes of `fun`, which also passes its gradients to `leaf`."""
+        """Returns the function that JAX creates from `fun`, wrapped so that its gradients are passed to `leaf`."""
         compute = original(fun, argnums, has_aux, **options)
 
         @wraps(fun)
         def differentiated(*args: Any, **kwargs: Any) -> Any:
-            """Returns what JAX's function returns, and passes each gradient in it to `leaf`."""
+            """Returns the result of JAX's function, and passes each gradient in the result to `leaf`."""
             result = compute(*args, **kwargs)
             # (value, gradients), (gradients, auxiliary output), or gradients alone
             gradients = result[1] if returns_value else result[0] if has_aux else result
@@ -149,9 +151,9 @@ def _with_gradients_passed(leaf: common.Leaf, returns_value: bool, original: Any
                 jax.tree.leaves(gradients),
                 strict=True,
             )
-            # reversed, since gradients come from the last layer to the first
+            # reversed, because gradients are computed from the last layer to the first
             for (path, x), gradient in reversed(list(pairs)):
-                # inside `jit` or `vmap` a gradient is a tracer, which has no numbers
+                # inside `jit` or `vmap`, a gradient is a tracer, which has no values
                 if not isinstance(gradient, jax.core.Tracer):
                     leaf(x, gradient, jax.tree_util.keystr(path))
             return result
@@ -162,5 +164,5 @@ def _with_gradients_passed(leaf: common.Leaf, returns_value: bool, original: Any
 
 
 def _owner(cls: type) -> type:
-    """The class that defines the `__call__` of a class of modules: the class itself or one of its bases."""
+    """Returns the class that defines the `__call__` of a class of modules: the class itself or one of its bases."""
     return next(base for base in cls.__mro__ if "__call__" in vars(base))

@@ -1,14 +1,15 @@
-"""Reads the layers with parameters out of modules of Flax (nnx, linen) and Equinox, and states how their weights are
-laid out compared with PyTorch's.
+"""Lists the layers with parameters in modules of Flax (nnx, linen) and Equinox, and describes how the layouts of their
+weights differ from PyTorch's.
 
 Facts that the code depends on:
-- nnx and linen have the layouts of Keras: kernels are (inputs, outputs), those of convolutions have the window first,
-  and those of an attention are (inputs, heads, size of a head). Their `momentum` is the weight of the old value.
+- nnx and linen have the layouts of Keras: kernels are (inputs, outputs), kernels of convolutions have the window axes
+  first, and kernels of an attention are (inputs, heads, size of a head). In these libraries, `momentum` is the weight
+  of the old value.
 - Equinox has PyTorch's layouts, but the bias of a convolution has an axis of length 1 for each axis of the window.
 - nnx's OptimizedLSTMCell has one bias where PyTorch has two, and its LSTMCell has an array for each gate.
-- All GRU cells have PyTorch's formula, in which r multiplies the state's part of n, including its bias; but nnx has no
-  such bias.
-- The batch norm of Equinox keeps its statistics outside the module.
+- All GRU cells have PyTorch's formula, in which r multiplies the state's part of n, including the bias of that part;
+  but nnx has no such bias.
+- The batch norm of Equinox stores its statistics outside the module.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _Description = tuple[str, tuple[Part, ...], Settings]
 
 
 def _describe_nnx(module: Any) -> _Description | None:
-    """Returns kind, parts and settings of a layer of nnx; None for a module that is not a layer with parameters, or
-    whose class is not known."""
+    """Returns the kind, parts and settings of a layer of nnx; None for a module that is not a layer with parameters, or
+    whose class is unknown."""
     library: Any = nnx()
     settings: Settings
-    # the exact class, because a subclass may compute something else
+    # compares the exact class, because a subclass may compute something else
     match type(module):
         case library.Linear:
             kind, settings = "linear", {"activation": None}
@@ -49,7 +50,7 @@ def _describe_nnx(module: Any) -> _Description | None:
                 dialects.flax(kind, {"transpose_kernel": module.transpose_kernel}),
                 settings,
             )
-        # PyTorch's momentum is the weight of the new value, Flax's that of the old one
+        # PyTorch's momentum is the weight of the new value, and Flax's momentum is the weight of the old value
         case library.BatchNorm:
             kind, settings = (
                 "batch_norm",
@@ -72,7 +73,7 @@ def _describe_nnx(module: Any) -> _Description | None:
                 dialects.projections(module.num_heads, module.head_dim, output="out"),
                 _attention_settings(module),
             )
-        # a bare cell has no loop over time, and counts as code of the model
+        # a bare cell has no loop over time, and is treated as code of the model
         case library.RNN if isinstance(module.cell, library.OptimizedLSTMCell):
             return "lstm", dialects.flax("lstm", {}), _recurrent_settings(module)
         case library.RNN if isinstance(module.cell, library.GRUCell):
@@ -83,8 +84,9 @@ def _describe_nnx(module: Any) -> _Description | None:
 
 
 def _transposed_settings(module: Any) -> dict[str, object]:
-    """Returns the settings of a ConvTranspose in PyTorch's terms. JAX states how many zeros are added to both ends of
-    the input, which the stride has spread. PyTorch adds dilation * (kernel - 1) - padding zeros."""
+    """Returns the settings of a ConvTranspose in PyTorch's terms. JAX's padding is the number of zeros that are added
+    to each end of the input after the stride has spread the input. PyTorch adds dilation * (kernel - 1) - padding
+    zeros."""
     stride, dilation = _stride_and_dilation(module)
     settings: dict[str, object] = {
         "stride": stride,
@@ -106,7 +108,7 @@ def _transposed_settings(module: Any) -> dict[str, object]:
 
 
 def _stride_and_dilation(module: Any) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns the stride and the dilation of a convolution of nnx, both with a number for each axis."""
+    """Returns the stride and the dilation of a convolution of nnx, each with a number for each axis."""
     axes = len(module.kernel_size)
     return layouts.per_axis(module.strides or 1, axes), layouts.per_axis(
         module.kernel_dilation or 1, axes
@@ -116,8 +118,8 @@ def _stride_and_dilation(module: Any) -> tuple[Sequence[int], Sequence[int]]:
 def _added_zeros(
     padding: Any, sizes: Sequence[int], stride: Sequence[int]
 ) -> list[tuple[int, int]] | None:
-    """Returns how many zeros `jax.lax.conv_transpose` adds before and behind the input, a pair for each axis; None if
-    `padding` is an unknown word. `sizes` is dilation * (kernel - 1) for each axis."""
+    """Returns the numbers of zeros that `jax.lax.conv_transpose` adds before and after the input, as a pair for each
+    axis; None if `padding` is an unknown word. `sizes` is dilation * (kernel - 1) for each axis."""
     if not isinstance(padding, str):
         per_axis = layouts.per_axis(padding, len(sizes))
         return [(pad, pad) if isinstance(pad, int) else (pad[0], pad[1]) for pad in per_axis]
@@ -126,7 +128,8 @@ def _added_zeros(
         return [(size, max(size, step - 1)) for size, step in zip(sizes, stride, strict=True)]
     if padding != "SAME":
         return None
-    # "SAME" makes the output as long as the input times the stride. `-(-total // 2)` is half of it, rounded up
+    # with "SAME", the length of the output is the length of the input times the stride. `-(-total // 2)` is half of
+    # `total`, rounded up
     totals = [size + step - 1 for size, step in zip(sizes, stride, strict=True)]
     firsts = [
         size if step > size else -(-total // 2)
@@ -140,7 +143,7 @@ def _conv_settings(module: Any) -> dict[str, object]:
     axes = len(module.kernel_size)
     stride, dilation = _stride_and_dilation(module)
     padding = module.padding
-    # another text, such as "CIRCULAR", stays as it is and then differs from any setting of PyTorch
+    # any other word, such as "CIRCULAR", stays unchanged, and then differs from every setting of PyTorch
     if padding == "SAME":
         padding = layouts.same_padding(module.kernel_size, stride, dilation)
     # "VALID" means no padding
@@ -157,13 +160,13 @@ def _conv_settings(module: Any) -> dict[str, object]:
 
 
 def _mask_setting(module: Any) -> dict[str, object]:
-    """The setting that says that the kernel of a convolution has a mask; an empty dict without a mask."""
+    """Returns the setting that says that the kernel of a convolution has a mask; an empty dict without a mask."""
     return {} if getattr(module, "mask", None) is None else {"mask": "of the kernel"}
 
 
 def _padding(padding: Any, axes: int) -> object:
-    """Returns a padding in PyTorch's terms. `padding` is a text, which is returned as it is, a number, or a sequence
-    that has for each axis a number or a pair of numbers for its two sides."""
+    """Returns a padding in PyTorch's terms. `padding` is a string, which is returned unchanged; a number; or a sequence
+    that contains, for each axis, a number or a pair of numbers for the two sides."""
     per_axis = layouts.per_axis(padding, axes)
     if isinstance(per_axis, str):
         return per_axis
@@ -174,7 +177,7 @@ def _padding(padding: Any, axes: int) -> object:
 
 
 def _attention_settings(module: Any) -> dict[str, object]:
-    """The settings of a MultiHeadAttention of nnx."""
+    """Returns the settings of a MultiHeadAttention of nnx."""
     return {
         "num_heads": module.num_heads,
         "dropout": float(module.dropout_rate),
@@ -183,8 +186,8 @@ def _attention_settings(module: Any) -> dict[str, object]:
 
 
 def _recurrent_settings(module: Any) -> dict[str, object]:
-    """The settings of an RNN of nnx around one cell. The cell's functions are stated only if they differ from
-    PyTorch's."""
+    """Returns the settings of an RNN of nnx around one cell. The functions of the cell are included only if they differ
+    from PyTorch's."""
     cell = module.cell
     functions = {
         "activation": (cell.activation_fn, "tanh"),
@@ -194,14 +197,15 @@ def _recurrent_settings(module: Any) -> dict[str, object]:
         key: (getattr(f, "__name__", str(f)), default)
         for key, (f, default) in functions.items()
     }
-    # the functions of PyTorch's cells need no setting
+    # no setting is needed for functions that PyTorch's cells have
     changed = {key: name for key, (name, default) in names.items() if name != default}
     return {**layouts.ONE_CELL, "batch_first": not module.time_major, **changed}
 
 
 def _describe_equinox(module: Any) -> _Description | None:
-    """Returns kind, parts and settings of a layer of Equinox; None for a module that is not a layer with parameters,
-    or whose class is not known. A subclass counts as its base, because Conv1d to Conv3d are subclasses of Conv."""
+    """Returns the kind, parts and settings of a layer of Equinox; None for a module that is not a layer with
+    parameters, or whose class is unknown. A subclass is treated like its base, because Conv1d to Conv3d are subclasses
+    of Conv."""
     library: Any = equinox()
     library = library.nn
     settings: Settings
@@ -212,9 +216,9 @@ def _describe_equinox(module: Any) -> _Description | None:
             "stride": module.stride, "padding": _padding(module.padding, module.num_spatial_dims),
             "dilation": module.dilation, "groups": module.groups, "padding_mode": module.padding_mode.lower(),
         }  # fmt: skip
-        # Equinox adds the bias to one example, (C, *image), by broadcasting
+        # Equinox adds the bias by broadcasting to a single example of the shape (C, *image)
         bias = layouts.shaped((-1,) + (1,) * module.num_spatial_dims)
-        # with PyTorch's names, and one rule that is not PyTorch's
+        # the names are PyTorch's, and only the rule for the bias differs from PyTorch's
         return "conv", layouts.parts("conv", settings, {}, {"conv": {"bias": bias}}), settings
     elif isinstance(module, library.LayerNorm | library.RMSNorm):
         kind, settings = (
@@ -226,7 +230,7 @@ def _describe_equinox(module: Any) -> _Description | None:
     elif isinstance(module, library.Embedding):
         kind, settings = "embedding", {"padding_idx": None, "max_norm": None}
     elif isinstance(module, library.LSTMCell | library.GRUCell):
-        # an LSTM cell has one bias, a GRU cell has four, see `modules._with_one_bias`
+        # an LSTM cell has one bias, and a GRU cell has four (see `modules._with_one_bias`)
         is_gru = isinstance(module, library.GRUCell)
         bias = layouts.BIASES_OF_GRU if is_gru else layouts.SUMMED
         return "gru" if is_gru else "lstm", _cell_parts(bias), layouts.ONE_CELL
@@ -236,7 +240,7 @@ def _describe_equinox(module: Any) -> _Description | None:
 
 
 def _cell_parts(bias: Rule) -> tuple[Part, ...]:
-    """The parts of a cell of Equinox, given the rule for its biases."""
+    """Returns the parts of a cell of Equinox. `bias` is the rule for its biases."""
     return (
         Part("weight_ih", ("weight_ih_l0",), layouts.SAME),
         Part("weight_hh", ("weight_hh_l0",), layouts.SAME),
@@ -245,10 +249,9 @@ def _cell_parts(bias: Rule) -> tuple[Part, ...]:
 
 
 def _layers(model: Any) -> Iterator[Layer]:
-    """Yields the layers of a module of nnx or Equinox that have parameters, with all parts that their kinds may
-    have."""
-    # the beginning of the paths inside the cell of the last recurrent layer; None before the
-    # first one
+    """Yields the layers with parameters of a module of nnx or Equinox. Each layer has all parts that a layer of its
+    kind may have."""
+    # the prefix of the paths inside the cell of the last recurrent layer; None before the first recurrent layer
     cell_prefix = None
     for path, module in walk(model):
         description = (_describe_nnx if is_nnx(module) else _describe_equinox)(module)
@@ -257,7 +260,7 @@ def _layers(model: Any) -> Iterator[Layer]:
         # `walk` yields a module's contents directly after it, so the modules of the cell come next
         cell_prefix = f"{path}.cell." if description[0] in layouts.RECURRENT else cell_prefix
         kind, parts, settings = description
-        # nnx casts the parameters to `dtype` before it computes; modules of Equinox have neither attribute
+        # nnx converts the parameters to `dtype` before it computes; modules of Equinox have neither of these attributes
         dtype, stored_dtype = (getattr(module, name, None) for name in ("dtype", "param_dtype"))
         if None not in (dtype, stored_dtype) and jax.numpy.dtype(dtype) != jax.numpy.dtype(
             stored_dtype
@@ -276,13 +279,13 @@ class JaxLayers(Layers):
         return is_nnx(x) or is_equinox(x) or linen.is_linen(x)
 
     def write_layers(self, model: Any, values: Mapping[str, Any]) -> None:
-        """Writes each value into the variable of the module that has its name; values with other names are ignored.
+        """Writes each of `values` into the module's variable of the same name; values with other names are ignored.
         Raises `UnsupportedError` for a linen module with frozen variables."""
         if linen.is_linen(model) and linen.is_frozen(model):
             raise self.unsupported(
                 "writing into a FrozenDict", "bind the module to flax.core.unfreeze(variables)"
             )
-        # a list, because writing replaces the values over which the loop iterates
+        # a list, because writing replaces values over which the loop would iterate
         for variable in list(variables(model)):
             if variable.name in values:
                 variable.write(values[variable.name])
@@ -294,9 +297,9 @@ class JaxLayers(Layers):
                 f"listing layers of {type(model).__qualname__} objects",
                 "pass a module of nnx or Equinox, a linen module that is bound to its variables, or a dict",
             )
-        # a layer without bias has None there, which is no variable
+        # the bias of a layer without a bias is None, which is not a variable
         names = {variable.name for variable in variables(model)}
         layers = linen.layers(model) if linen.is_linen(model) else _layers(model)
-        # mixed precision sets it on every layer: the first one states it, with the number of
-        # the others
+        # mixed precision sets the dtype for every layer, so only the first layer states it, with the number of the
+        # other layers
         return layouts.stated_once(layouts.present_layers(layers, names), layouts.COMPUTES_IN)

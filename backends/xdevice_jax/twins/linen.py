@@ -1,13 +1,13 @@
-"""Reads the variables of bound modules of Flax's linen, and finds the layers that they belong to.
+"""Reads the variables of bound modules of Flax's linen, and finds the layers to which these variables belong.
 
 Facts that the code depends on:
-- A module of linen holds no values. `module.bind(variables)` returns one that does. It keeps the dicts in `variables`,
-  except those of collections that are declared mutable, which it copies.
-- Most modules create their layers again in each call, which needs inputs. So the kind of a layer is recognized by the
-  names and shapes of its parameters, and its settings are unknown.
-- The cell of an LSTM or GRU has a kernel for each gate, of the inputs and of the state: `ii`, `if`, `ig`, `io` for the
-  inputs of an LSTM. Here the kernels of the inputs are one variable, with nnx's name, and so are the kernels of the
-  state and the four biases of a GRU.
+- A module of linen contains no values. `module.bind(variables)` returns a module that contains values. That module
+  refers to the dicts in `variables`, except that it copies the dicts of collections that are declared mutable.
+- Most modules create their layers anew in each call, and a call requires inputs. Therefore the kind of a layer is
+  recognized by the names and shapes of its parameters, and the settings of the layer are unknown.
+- The cell of an LSTM or GRU has separate kernels for each gate, for the inputs and for the state: the kernels `ii`,
+  `if`, `ig`, `io` are for the inputs of an LSTM. Here the kernels for the inputs are joined into one variable with
+  nnx's name. The kernels for the state are joined in the same way, and so are the four biases of a GRU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # the collections of Flax's own layers
 _COLLECTIONS: Final = ("params", "batch_stats")
 _TEMPORARY: Final = ("intermediates", "perturbations", "cache")
-"""The collections of values that each run creates again."""
+"""The collections of values that each run creates anew."""
 # the linear layers inside an attention
 _PROJECTIONS: Final = ("query", "key", "value", "out")
 
@@ -41,20 +41,20 @@ def is_linen(x: object) -> bool:
 
 
 def is_frozen(module: Any) -> bool:
-    """Whether a bound module has a collection that is not a dict, such as a FrozenDict, which cannot be written."""
+    """Whether a bound module has a collection that cannot be written because it is not a dict, such as a FrozenDict."""
     return any(not isinstance(module.variables[name], dict) for name in module.variables)
 
 
 def arrays(module: Any) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], None]]]:
-    """Yields the name and the value of each array of a bound module, and a function that writes another value. The
-    arrays of a cell's gates are joined. Raises `NotBuiltError` for a module that is not bound."""
+    """Yields three things for each array of a bound module: its name, its value, and a function that replaces the
+    value. The arrays of a cell's gates are joined. Raises `NotBuiltError` for a module that is not bound."""
     groups = _groups(module)
     cells = _cells(groups)
     joined: set[str] = set()
     for path, leaves in groups.items():
         owner, _, last = path.rpartition(".")
         if _is_gate(last, cells.get(owner)):
-            # all gates of a cell come with the first of them
+            # all gates of a cell are yielded at the place of the first gate
             if owner not in joined:
                 yield from _joined(owner, cells[owner], groups)
             joined.add(owner)
@@ -66,27 +66,27 @@ def arrays(module: Any) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], 
 def _joined(
     cell: str, kind: str, groups: Mapping[str, Any]
 ) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], None]]]:
-    """Yields the name and the value of each joined array of a cell's gates, and a function that writes another value.
-    `cell` is the cell's path, `kind` "lstm" or "gru", and `groups` the result of `_groups`."""
+    """Yields three things for each joined array of a cell's gates: its name, its value, and a function that replaces
+    the value. `cell` is the cell's path, `kind` is "lstm" or "gru", and `groups` is the result of `_groups`."""
     for name, gates in dialects.LINEN_CELLS[kind].items():
-        # such as "dense_i.kernel", which joins "ii.kernel", "if.kernel" and so on
+        # `name` may be "dense_i.kernel", for example, which joins "ii.kernel", "if.kernel" and so on
         array_name = name.rpartition(".")[2]
         holders = [
             groups[layouts.join(cell, gate.partition(".")[0])][array_name] for gate in gates
         ]
-        # a new array: the function after it writes into the arrays of the gates
+        # this is a new array, so the function that is yielded with it writes into the arrays of the gates
         whole = jax.numpy.concatenate([holder[array_name] for holder in holders], axis=-1)
         yield layouts.join(cell, name), whole, _writer_into(holders, array_name)
 
 
 def layers(module: Any) -> Iterator[Layer]:
-    """Yields the layers of a bound module whose kind follows from the names and shapes of their parameters. Their
-    settings are only those that names and shapes show. Raises `NotBuiltError` for a module that is not bound."""
+    """Yields the layers of a bound module whose kind follows from the names and shapes of their parameters. These
+    layers have only the settings that names and shapes reveal. Raises `NotBuiltError` for a module that is not
+    bound."""
     groups = _groups(module)
     cells = _cells(groups)
     listed: set[str] = set()
-    # the collections that the user has defined: the names in them do not show the kind of a
-    # layer
+    # the collections that the user has defined, in which names do not reveal the kind of a layer
     own_collections = module.variables.keys() - {*_COLLECTIONS, *_TEMPORARY}
     for path, leaves in groups.items():
         owner, _, last = path.rpartition(".")
@@ -105,7 +105,7 @@ def layers(module: Any) -> Iterator[Layer]:
                 yield Layer(path, cells[owner], parts, settings)
             listed.add(owner)
         elif last in _PROJECTIONS and _is_attention(owner, groups):
-            # one layer for all four projections, at the place of the query
+            # all four projections are one layer, which is yielded at the place of the query
             if last == "query":
                 heads, size = leaves["kernel"]["kernel"].shape[1:]
                 yield Layer(
@@ -121,15 +121,15 @@ def layers(module: Any) -> Iterator[Layer]:
 def intercepting(
     layer_paths: Container[str], run: Callable[..., Any]
 ) -> AbstractContextManager[None]:
-    """Returns a context manager. While its block is open, calls of the layers at `layer_paths` are made with
-    `run(layer, path, arguments, go)`, except calls in a `scan`, such as that of a recurrent cell, in which there are no
-    values."""
+    """Returns a context manager. In its block, calls of the layers at `layer_paths` are passed to `run(layer, path,
+    arguments, go)`, which makes the call. Calls in a `scan`, such as those of a recurrent cell, are excluded, because
+    they have no values."""
 
     def intercept(go: Callable[..., Any], args: Any, kwargs: Any, call: Any) -> Any:
-        """Makes the call of a method of a module, which linen passes to this function instead of making it itself."""
+        """Makes the call of a module's method that linen passes to this function instead of making the call itself."""
         path = ".".join(call.module.path)
         is_traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs)))
-        # a call of another method of a layer is not a call of the layer
+        # a call of any other method of a layer is not a call of the layer
         if is_traced or call.method_name != "__call__" or path not in layer_paths:
             return go(*args, **kwargs)
         return run(
@@ -145,17 +145,16 @@ def intercepting(
 
 
 def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
-    """Returns the kind of the layer with this name and these parameters; "" if they do not decide it. `leaves` maps
-    the name of each parameter to the dict that holds it under this name."""
+    """Returns the kind of the layer with this name and these parameters; "" if name and parameters do not determine the
+    kind. `leaves` maps the name of each parameter to the dict that contains the parameter under this name."""
     names = set(leaves)
     if names == {"embedding"}:
         return "embedding"
     if "kernel" in names and names <= {"kernel", "bias"}:
-        # a transposed convolution has a kernel of the same form, so only Flax's usual names
-        # distinguish the two
+        # the kernel of a transposed convolution has the same form, so only Flax's usual names distinguish the two kinds
         convolution = "conv_transpose" if name.startswith("ConvTranspose") else "conv"
         return "linear" if leaves["kernel"]["kernel"].ndim == 2 else convolution
-    # statistics are in a collection of their own, but under the same path
+    # statistics are in a separate collection, but at the same path
     if {"mean", "var"} <= names <= {"mean", "var", "scale", "bias"}:
         return "batch_norm"
     if "scale" in names and names <= {"scale", "bias"}:
@@ -168,14 +167,14 @@ def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
 
 
 def _cells(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Returns a dict that maps the path of each recurrent cell to its kind, "lstm" or "gru"."""
+    """Returns the kind of each recurrent cell, "lstm" or "gru", by the path of the cell."""
     names = {layouts.join(path, name) for path, leaves in groups.items() for name in leaves}
     return dict(dialects.linen_cells(names))
 
 
 def _is_gate(name: str, kind: str | None) -> bool:
-    """Whether a module of this name is a gate of a cell of this kind, "lstm" or "gru"; False if `kind` is None, for a
-    module outside a cell."""
+    """Whether a module of this name is a gate of a cell of this kind, "lstm" or "gru". `kind` is None for a module
+    outside a cell, and the result is then False."""
     return kind is not None and any(
         name == gate.partition(".")[0]
         for gates in dialects.LINEN_CELLS[kind].values()
@@ -184,8 +183,8 @@ def _is_gate(name: str, kind: str | None) -> bool:
 
 
 def _is_attention(owner: str, groups: Mapping[str, Any]) -> bool:
-    """Whether the module at the path `owner` is an attention: it has all four projections, whose kernels have an axis
-    for the heads."""
+    """Whether the module at the path `owner` is an attention. An attention has all four projections, and their kernels
+    have an axis for the heads."""
     projections = [groups.get(layouts.join(owner, name), {}) for name in _PROJECTIONS]
     return all(
         "kernel" in leaves and leaves["kernel"]["kernel"].ndim == 3 for leaves in projections
@@ -193,8 +192,8 @@ def _is_attention(owner: str, groups: Mapping[str, Any]) -> bool:
 
 
 def _groups(module: Any) -> dict[str, dict[str, Any]]:
-    """Returns a dict that maps the path of each layer, and then the name of each of its arrays, to the dict that holds
-    the array under that name. Raises `NotBuiltError` for a module that is not bound."""
+    """Returns a nested dict. Its keys are the path of a layer and then the name of an array of the layer; the value is
+    the dict that contains the array under that name. Raises `NotBuiltError` for a module that is not bound."""
     if module.scope is None:
         raise NotBuiltError(
             f"the linen module {type(module).__qualname__} holds no parameters; pass module.bind(variables) instead"
@@ -202,29 +201,29 @@ def _groups(module: Any) -> dict[str, dict[str, Any]]:
     groups: dict[str, dict[str, Any]] = {}
     for collection, values in module.variables.items():
         if collection not in _TEMPORARY:
-            # paths in another collection begin with its name, because they may be the same as
-            # in these two
+            # paths in any other collection begin with the name of the collection, because they may also occur in these
+            # two
             _gather("" if collection in _COLLECTIONS else collection, values, groups)
     return groups
 
 
 def _gather(path: str, nested: Mapping[str, Any], groups: dict[str, dict[str, Any]]) -> None:
-    """Adds the arrays in `nested`, a dict of arrays and dicts, to `groups`, the result of `_groups`. `path` is the path
-    of `nested`."""
+    """Adds the arrays in `nested`, a dict of arrays and dicts at the path `path`, to `groups`, the future result of
+    `_groups`."""
     for name, value in nested.items():
         if isinstance(value, Mapping):
             _gather(layouts.join(path, name), value, groups)
         else:
-            # the dict itself, so that a writer can put a new array into it
+            # the dict itself is stored, so that a writer can put a new array into it
             groups.setdefault(path, {})[name] = nested
 
 
 def _writer_into(holders: list[Any], name: str) -> Callable[[jax.Array], None]:
-    """Returns a function that divides a value along its last axis into equal parts, and writes one part under `name`
-    into each of the dicts `holders`."""
+    """Returns a function that divides a value along its last axis into equal parts, and writes one part into each of
+    the dicts in `holders`, under the key `name`."""
 
     def write(value: jax.Array) -> None:
-        """Divides the value, and writes its parts."""
+        """Divides the value, and writes the parts."""
         parts = [value] if len(holders) == 1 else jax.numpy.split(value, len(holders), axis=-1)
         for holder, part in zip(holders, parts, strict=True):
             holder[name] = part

@@ -1,14 +1,15 @@
-"""The variables of modules of Flax (nnx, linen) and Equinox, which are models for conversions and comparisons. Those of
-nnx and Equinox move as containers.
+"""Lists the variables of modules of Flax (nnx, linen) and Equinox, which are treated as models in conversions and
+comparisons. When modules of nnx and Equinox are moved, they are treated as containers.
 
 Facts that the code depends on:
-- nnx keeps values in `nnx.Variable`s, which are written in place. Every variable counts, even one of a user's class,
-  except those that each run creates again: keys and counts of random numbers, caches, and the values that `sow` and
-  `perturb` keep. An array that is an attribute counts too.
-- Equinox keeps arrays as attributes of frozen dataclasses, and intends a module to be replaced, not changed. Everyone
-  who holds the module sees an array that is written into it, as with any other framework's model.
-- An Equinox module takes one example, without an axis for the batch.
-- The GRUCell of Equinox keeps three of its biases in one array and the fourth in another. Here they are one variable.
+- nnx stores values in `nnx.Variable`s, which are written in place. All variables are listed, including those of a
+  user's class, except for those that each run creates anew: keys and counts of random numbers, caches, and the values
+  that `sow` and `perturb` store. Arrays that are attributes are listed too.
+- Equinox stores arrays as attributes of frozen dataclasses, and expects modules to be replaced, not changed. An array
+  that is written into a module is visible through every reference to that module, as with any other framework's model.
+- An Equinox module accepts a single example, without an axis for the batch.
+- The GRUCell of Equinox stores three of its biases in one array and the fourth in another. Here the two arrays are one
+  variable.
 - nnx's `eval()` sets two attributes of the modules that have them.
 """
 
@@ -40,13 +41,13 @@ MODES: Final = ("deterministic", "use_running_average")
 
 
 class Variable(NamedTuple):
-    """A variable of a module, which is written by putting another array in its place."""
+    """A variable of a module. It is written by replacing its array with another one."""
 
     name: str
     """The name in the model, with dots."""
     value: jax.Array
     write: Callable[[jax.Array], None]
-    """Puts another array in place of the value."""
+    """Replaces the value with another array."""
 
 
 def nnx() -> ModuleType | None:
@@ -72,20 +73,20 @@ def is_equinox(x: object) -> bool:
 
 
 def walk(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields a pair for each module in a model, its path and the module, beginning with the model. Each module comes
-    once, in the order of the attributes, directly followed by the modules inside it."""
+    """Yields the path and the module for each module in a model, starting with the model itself. The modules are in the
+    order of the attributes, each one directly followed by the modules inside it. No module is yielded twice."""
     visited: set[int] = set()
-    # a list as the stack, because models may be nested more deeply than Python functions may recurse
+    # a list serves as the stack, because models may be nested more deeply than Python's recursion limit
     stack = [("", model)]
     while stack:
         path, x = stack.pop()
-        # a module that two others share is yielded once, under its first path
+        # a module that two other modules share is yielded once, under its first path
         if id(x) in visited:
             continue
         visited.add(id(x))
         if _is_module(x):
             yield path, x
-        # reversed, because the last item of the stack is taken first
+        # reversed, because the last item on the stack is processed first
         stack += [
             (layouts.join(path, name), child) for name, _, child in reversed(list(_children(x)))
         ]
@@ -97,13 +98,13 @@ def _is_module(x: Any) -> bool:
 
 
 def _children(x: Any) -> Iterable[tuple[str, Any, Any]]:
-    """Returns name, key and value of each object directly in a module or a container; nothing for any other object. The
-    name is the key as a text."""
+    """Returns the name, key and value of each object directly inside a module or a container; nothing for any other
+    object. The name is the key as a string."""
     if isinstance(x, list | tuple):
         return ((str(number), number, child) for number, child in enumerate(x))
     if isinstance(x, Mapping):
         return ((str(key), key, child) for key, child in x.items())
-    if _is_module(x):  # the items of an nnx.List are attributes whose names are numbers
+    if _is_module(x):  # the items of an nnx.List are attributes with numbers as names
         return ((str(name), name, child) for name, child in vars(x).items())
     return ()
 
@@ -111,24 +112,23 @@ def _children(x: Any) -> Iterable[tuple[str, Any, Any]]:
 def variables(model: Any) -> Iterator[Variable]:
     """Yields the variables of a module of nnx, Equinox or linen, in the order of the attributes or collections. Raises
     `NotBuiltError` for a module of linen that is not bound, and `UnsupportedError` for a variable of nnx that does not
-    hold one array or number."""
+    contain a single array or number."""
     if linen.is_linen(model):
         yield from (Variable(*row) for row in linen.arrays(model))
         return
     for path, module in walk(model):
-        # the initial values of a state of Equinox are not parameters: a run takes its state as
-        # an argument
+        # the initial values of an Equinox state are not parameters, because a run receives its state as an argument
         if not _is_initial(module):
-            # only a tuple is replaced when an array in it is written, so a module needs no function `put`
+            # only a tuple has to be replaced when an array in it is written, so a module needs no function `put`
             own_variables = _variables_inside(path, module, lambda value: None)
             yield from _with_one_bias(own_variables) if _is_gru(module) else own_variables
 
 
 def _variables_inside(path: str, x: Any, put: Callable[[Any], None]) -> Iterator[Variable]:
-    """Yields the arrays in `x`, a module or a container in a module, including those in its containers, but not those
-    of the modules inside it. `put(value)` writes `value` in place of `x`: an array in a tuple is written by replacing
-    the tuple."""
-    # a tuple cannot be written into: its items are changed in a list, which becomes a new tuple
+    """Yields the arrays in `x`, which is a module or a container in a module. Arrays in containers inside `x` are
+    included, but arrays of modules inside `x` are not. `put(value)` replaces `x` with `value`: an array in a tuple is
+    written by replacing the tuple."""
+    # a tuple cannot be changed, so its items are changed in a list, which is converted into a new tuple
     items = list(x) if isinstance(x, tuple) else x
     for name, key, value in _children(x):
         child_path, write = layouts.join(path, name), partial(_write, items, key)
@@ -136,7 +136,7 @@ def _variables_inside(path: str, x: Any, put: Callable[[Any], None]) -> Iterator
             write = partial(_write_in_tuple, items, key, type(x), put)
         if _is_variable(value):
             yield from _nnx_variable(child_path, value)
-        # a key of random numbers is no parameter
+        # a key of random numbers is not a parameter
         elif isinstance(value, jax.Array) and not jax.dtypes.issubdtype(
             value.dtype, jax.dtypes.prng_key
         ):
@@ -146,9 +146,9 @@ def _variables_inside(path: str, x: Any, put: Callable[[Any], None]) -> Iterator
 
 
 def _write(holder: Any, key: Any, value: Any) -> None:
-    """Writes a value into a module, list or dict, under `key`: an attribute's name, an index or a key."""
+    """Writes a value into a module, list or dict. `key` is the name of an attribute, an index or a key."""
     if is_equinox(holder):
-        # not setattr, because a module of Equinox is frozen and refuses assignments
+        # not setattr, because a module of Equinox is frozen and does not allow assignments
         object.__setattr__(holder, key, value)
     elif _is_module(holder):
         vars(holder)[key] = value
@@ -159,10 +159,10 @@ def _write(holder: Any, key: Any, value: Any) -> None:
 def _write_in_tuple(
     items: list[Any], key: int, cls: Any, put: Callable[[Any], None], value: Any
 ) -> None:
-    """Writes a value into `items`, a list of the items of a tuple, and passes a new tuple of the class `cls` to
+    """Writes a value into `items`, the items of a tuple as a list, and passes a new tuple of the class `cls` to
     `put`."""
     items[key] = value
-    # a named tuple takes its items as separate arguments
+    # the class of a named tuple accepts the items as separate arguments
     put(cls(*items) if hasattr(cls, "_fields") else cls(items))
 
 
@@ -173,17 +173,17 @@ def _is_variable(value: Any) -> bool:
 
 
 def _nnx_variable(path: str, variable: Any) -> Iterator[Variable]:
-    """Yields a variable of nnx, whatever its class, unless each run creates its value again. Raises `UnsupportedError`
-    if it does not hold one array or number."""
+    """Yields a variable of nnx, whatever its class, unless each run creates its value anew. Raises `UnsupportedError`
+    if the variable does not contain a single array or number."""
     library: Any = nnx()
     value = variable.value
-    # created again in each run, see the top of this file
+    # created anew in each run (see the module's docstring)
     temporary = (library.RngState, library.Intermediate, library.Cache, library.Perturbation)
     if isinstance(variable, temporary) or value is None:
         return
     if not hasattr(value, "dtype") and not isinstance(value, int | float):
         raise UnsupportedError(
-            f"{path} is an nnx variable ({type(variable).__qualname__}) that holds an object of type "
+            f"{path} is an nnx variable ({type(variable).__qualname__}) that contains an object of type "
             f"{type(value).__qualname__} instead of one array; make a variable for each array"
         )
     # a Python number becomes an array
@@ -192,7 +192,7 @@ def _nnx_variable(path: str, variable: Any) -> Iterator[Variable]:
 
 
 def _is_initial(module: Any) -> bool:
-    """Whether a module only holds the initial value of a state of Equinox."""
+    """Whether a module only contains the initial value of an Equinox state."""
     library = equinox()
     return library is not None and isinstance(module, library.nn.StateIndex)
 
@@ -204,8 +204,8 @@ def _is_gru(module: Any) -> bool:
 
 
 def _with_one_bias(own_variables: Iterable[Variable]) -> Iterator[Variable]:
-    """Yields the variables of a GRUCell of Equinox with its two arrays of biases, the last ones, joined into one. The
-    joined array is new, so it is written through the function that comes with it."""
+    """Yields the variables of a GRUCell of Equinox, with the last two variables, its two arrays of biases, joined into
+    one. The joined array is new, so writing it requires the function in its `Variable`."""
     *weights, first, second = own_variables
     size = len(first.value)
 
@@ -214,32 +214,32 @@ def _with_one_bias(own_variables: Iterable[Variable]) -> Iterator[Variable]:
         first.write(value[:size])
         second.write(value[size:])
 
-    # under the name of the first
+    # the joined variable has the name of the first array
     whole = jax.numpy.concatenate([first.value, second.value])
     yield from (*weights, Variable(first.name, whole, write))
 
 
 class JaxModels(Models):
-    """The hooks for modules as models: their variables, devices, moves and files. `Models` and `Files` describe each
-    hook."""
+    """The hooks that treat modules as models: for their variables, devices, moves and files. `Models` and `Files`
+    describe each hook."""
 
     def own_file(self, path: str) -> Any:
-        """Returns the contents of a msgpack file, read with Flax, or of an Orbax folder, read with Orbax. Raises
-        `UnsupportedError` if that library is not installed, and `FileFormatError` for a damaged msgpack file."""
+        """Returns the contents of a msgpack file, which Flax reads, or of an Orbax folder, which Orbax reads. Raises
+        `UnsupportedError` if the library is not installed, and `FileFormatError` for a damaged msgpack file."""
         if os.path.isdir(path):
             checkpoint: Any = self._library("orbax.checkpoint", "orbax-checkpoint")
             return checkpoint.PyTreeCheckpointer().restore(os.path.abspath(path))
-        # imported only here, because most programs read no file of Flax
+        # imported only here, because most programs do not read files of Flax
         serialization: Any = self._library("flax.serialization", "flax")
         with open(path, "rb") as file:
             try:
                 return serialization.msgpack_restore(file.read())
-            except Exception as error:  # msgpack has errors of its own
+            except Exception as error:  # msgpack raises its own classes of errors
                 raise FileFormatError(f"{path} is not a Flax msgpack file: {error}") from error
 
     def _library(self, module: str, package: str) -> ModuleType:
-        """Imports a module and returns it. If that fails, raises `UnsupportedError` with the name of the package to
-        install."""
+        """Imports a module and returns it. If the import fails, raises `UnsupportedError` with the name of the package
+        to install."""
         try:
             return importlib.import_module(module)
         except ImportError:
@@ -258,7 +258,7 @@ class JaxModels(Models):
         return ((variable.name, variable.value) for variable in variables(model))
 
     def move_model(self, model: Any, device: Device) -> None:
-        """Replaces each array of a module by the array moved to the device."""
+        """Replaces each array of a module with a copy that is on the device."""
         # a list, because writing replaces the values over which the loop iterates
         for variable in list(variables(model)):
             variable.write(self.move(variable.value, device))

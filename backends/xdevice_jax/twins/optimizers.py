@@ -1,11 +1,13 @@
-"""Reads the formulas of optax's optimizers from the closures of their functions: optax keeps no object with settings
-(https://github.com/google-deepmind/optax/issues/206).
+"""Reads the formulas of optax's optimizers from the closures of their functions, because optax has no objects with the
+settings (https://github.com/google-deepmind/optax/issues/206).
 
 Facts about optax that the code depends on:
-- An optimizer is a chain of steps. A step is recognized by the name of the function that made it, and its settings are
-  the variables in the closure of its `update`.
-- In RMSprop, momentum comes after the learning rate, so it accumulates steps; in SGD it comes before.
-- A schedule, and settings that `inject_hyperparams` keeps in the state, are not constants; the latter are refused.
+- An optimizer is a chain of steps. A step is recognized by the name of the function that created it, and its settings
+  are the variables in the closure of its `update`.
+- In RMSprop, the momentum comes after the learning rate, so it accumulates steps; in SGD, it comes before the learning
+  rate.
+- A schedule is not a constant, and neither are settings that `inject_hyperparams` stores in the state; such settings
+  are not supported.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     _Values = dict[str, Any]
 
-# optax's argument for each setting, or a sentence if no single argument makes it
+# optax's argument for each setting, or a sentence if no single argument controls the setting
 _ARGUMENTS: Final = {
     "lr": "learning_rate", "beta1": "b1", "beta2": "b2", "alpha": "decay", "eps": "eps", "momentum": "momentum",
     "nesterov": "nesterov", "centered": "centered", "initial_accumulator_value": "initial_accumulator_value",
@@ -31,16 +33,17 @@ _ROOT: Final = {"eps_enters": "eps_in_sqrt=False adds eps to the root"}
 
 
 def _adam(values: _Values) -> dict[str, object]:
-    """The settings of the step scale_by_adam. Raises `_UnknownError` for a formula that no other framework has."""
-    # other values make other formulas: with a second eps under the root, and NAdam
+    """Returns the settings of the step scale_by_adam. Raises `_UnknownError` for a formula that no other framework
+    has."""
+    # other values lead to other formulas: a second eps under the root, and NAdam
     _require(values, eps_root=0.0, nesterov=False)
     return {"kind": "adam", "beta1": values["b1"], "beta2": values["b2"], "eps": values["eps"]}
 
 
 def _rms(values: _Values) -> dict[str, object]:
-    """The settings of the steps scale_by_rms and scale_by_stddev, those of RMSprop. Raises `_UnknownError` for a
+    """Returns the settings of scale_by_rms or scale_by_stddev, the steps of RMSprop. Raises `_UnknownError` for a
     formula that no other framework has."""
-    # other values correct the average, or begin it at another value, which no other framework does
+    # with other values, the average is corrected or starts from another value, as in no other framework
     _require(values, bias_correction=False, initial_scale=0.0)
     inside = values.get("eps_in_sqrt", True)
     eps_enters = terms.INSIDE if inside else terms.ADDED
@@ -53,15 +56,15 @@ def _rms(values: _Values) -> dict[str, object]:
 
 
 def _rss(values: _Values) -> dict[str, object]:
-    """The settings of scale_by_rss, the step of Adagrad."""
+    """Returns the settings of scale_by_rss, the step of Adagrad."""
     return {
         "kind": "adagrad", "eps": values["eps"], "eps_enters": terms.INSIDE,
         "initial_accumulator_value": values["initial_accumulator_value"],
     }  # fmt: skip
 
 
-# by the name of the function that makes a step, the function that reads the settings of the step. "kind" is the kind of
-# the optimizer; a chain without a step that states it is an SGD
+# the functions that read the settings of a step, by the name of the function that creates the step. The setting "kind"
+# is the kind of the optimizer; if no step in a chain has that setting, the optimizer is an SGD
 _STEPS: Final[dict[str, Callable[[_Values], dict[str, object]]]] = {
     "identity": lambda _: {},
     "scale_by_adam": _adam,
@@ -70,7 +73,7 @@ _STEPS: Final[dict[str, Callable[[_Values], dict[str, object]]]] = {
     "scale_by_rss": _rss,
     "trace": lambda values: {"momentum": values["decay"], "nesterov": values["nesterov"]},
     "add_decayed_weights": lambda values: {"weight_decay": values["weight_decay"]},
-    # optax adds updates to the weights, so its rates are negative
+    # optax adds updates to the weights, so its step sizes are negative
     "scale": lambda values: {"lr": -values["step_size"]},
     # the rate of the first step
     "scale_by_schedule": lambda values: {
@@ -83,38 +86,39 @@ _STEPS: Final[dict[str, Callable[[_Values], dict[str, object]]]] = {
 
 
 class _UnknownError(Exception):
-    """Raised for a step or a setting of an optimizer that is not among the known formulas; the message names it."""
+    """Raised for a step or a setting of an optimizer that is not part of a known formula. The message names the step or
+    the setting."""
 
 
 def _require(values: _Values, **wanted: object) -> None:
-    """Raises `_UnknownError` if a setting in `values` differs from the one in `wanted`. A setting that is missing
-    counts as equal, as in versions of optax that do not have it."""
+    """Raises `_UnknownError` if a setting in `values` differs from the setting in `wanted`. A missing setting is
+    treated as equal, because some versions of optax do not have it."""
     for name, value in wanted.items():
         if values.get(name, value) != value:
             raise _UnknownError(f"{name}={values[name]!r:.40}")
 
 
 def _steps(transformation: Any) -> Iterator[tuple[str, _Values]]:
-    """Yields name and settings of each step of a transformation, in order. The name is that of the function of optax
-    that made the step, such as "scale_by_adam"."""
+    """Yields the name and the settings of each step of a transformation, in order. The name is that of the optax
+    function that created the step, such as "scale_by_adam"."""
     update = getattr(transformation.update, "__func__", transformation.update)
     values = _closure(update)
     # such as scale_by_adam.<locals>.update_fn
     name = update.__qualname__.partition(".")[0]
-    # optax wraps a transformation that takes no further arguments in this function
+    # optax wraps a transformation that accepts no additional arguments in this function
     if name == "with_extra_args_support":
         yield from _steps(values["tx"])
     elif name == "chain":
         for inner in values["update_fns"]:
             yield from _steps(_Step(inner))
     else:
-        # settings of the first state, such as initial_scale, are only in `init`
+        # settings of the initial state, such as initial_scale, are only in `init`
         yield name, _closure(transformation.init) | values
 
 
 class _Step:
-    """A step of a chain, for `_steps`. A chain keeps only the `update` functions of its steps; the `init` here has an
-    empty closure, so the step has no settings from there."""
+    """A step of a chain in the form that `_steps` accepts. A chain stores only the `update` functions of its steps. The
+    `init` here has an empty closure, so the step gets no settings from it."""
 
     def __init__(self, update: Any) -> None:
         self.update = update
@@ -122,8 +126,9 @@ class _Step:
 
 
 def _closure(function: Any) -> _Values:
-    """Returns the variables in the closure of a function, by name: the settings of a step of optax."""
-    # Python keeps the names of these variables in the code, and their values in the closure, in the same order
+    """Returns the variables in the closure of a function, by name. For a function of an optax step, these are the
+    settings of the step."""
+    # Python stores the names of these variables in the code object, and their values in the closure, in the same order
     code = getattr(function, "__code__", None)
     names = code.co_freevars if code is not None else ()
     return dict(
@@ -136,16 +141,16 @@ def _closure(function: Any) -> _Values:
 
 
 def _settings(transformation: Any) -> tuple[str, dict[str, object]]:
-    """Returns the kind of a transformation, and its settings. Raises `_UnknownError` if they are not known."""
+    """Returns the kind and the settings of a transformation. Raises `_UnknownError` if these are not known."""
     stated: dict[str, Any] = {}
     for name, values in _steps(transformation):
         if name not in _STEPS:
             raise _UnknownError(name)
         step = _STEPS[name](values)
-        # momentum that comes after the learning rate accumulates steps; before it, gradients
+        # momentum after the learning rate accumulates steps; momentum before the learning rate accumulates gradients
         if "momentum" in step:
             step["momentum_holds"] = terms.STEPS if "lr" in stated else terms.GRADIENTS
-        # decay that is added after the moments does not go through them
+        # decay that is added after the moments is not part of the moments
         if "weight_decay" in step:
             step["decay"] = (
                 terms.DECOUPLED if "kind" in stated or "momentum" in stated else terms.COUPLED
@@ -162,7 +167,8 @@ def _settings(transformation: Any) -> tuple[str, dict[str, object]]:
 
 
 class JaxOptimizers(Optimizers):
-    """The hooks that read optimizers of optax. Their state is not converted. `Optimizers` describes each hook."""
+    """The hooks that read optimizers of optax. The state of these optimizers is not converted. `Optimizers` describes
+    each hook."""
 
     def has_optimizer(self, x: object) -> bool:
         """Whether `x` is a transformation of optax."""
@@ -170,14 +176,15 @@ class JaxOptimizers(Optimizers):
         return library is not None and isinstance(x, library.GradientTransformation)
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """Reads a transformation of optax. The result has no parameters, because optax gets them in each step. Raises
-        `UnsupportedError` for any other object, and for a step or setting that is not known."""
+        """Returns the description of a transformation of optax. The result has no parameters, because optax receives
+        the parameters in each step. Raises `UnsupportedError` for any other object, and for a step or setting that is
+        not known."""
         if not self.has_optimizer(optimizer):
             raise self.unsupported(
                 f"reading {type(optimizer).__qualname__} objects",
                 "pass an optax transformation",
             )
-        # the other errors are those of closures that do not have the expected variables
+        # the other errors occur if closures do not have the expected variables
         try:
             kind, settings = _settings(optimizer)
         except (_UnknownError, LookupError, AttributeError, TypeError) as error:

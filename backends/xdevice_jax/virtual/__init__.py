@@ -1,11 +1,12 @@
-"""Virtual GPUs for JAX: further CPU devices, which JAX itself makes (`jax_num_cpu_devices`) and keeps apart.
+"""Implements virtual GPUs for JAX as additional CPU devices, which JAX itself creates (`jax_num_cpu_devices`) and
+treats as separate devices.
 
 | replaced in JAX | by | because |
 |---|---|---|
 | `compile_or_get_cached`, `batched_device_put`, `device_put_p`, if GPUs have limits | `_compiling`, `_placing` | \
 programs and copies that need a dtype that the device lacks are refused |
 | `ExecuteReplicated.__call__`, `_get_fastpath_data`, if GPUs have a limit (`memory=`) | `_counting`, `_slow_path` | \
-JAX does not count the memory of a CPU, and calls compiled functions from C++, past Python |
+JAX does not count the memory of a CPU, and calls compiled functions in C++, which bypasses Python |
 | `jax.devices`, for `--xd-cuda` only | `devices` | test suites ask it for "cuda" or "gpu", which JAX does \
 not have here (no upstream issue known) |
 """
@@ -42,14 +43,14 @@ _TYPES: Final = {
     "i64": "int64",
     "ui64": "uint64",
 }
-"""The dtypes that a device may lack, by their names in compiled programs."""
+"""The dtypes that a virtual GPU may lack, by their names in compiled programs."""
 
 
 class JaxVirtualGpus(LimitedGpus, VirtualGpus):
-    """Virtual GPUs of JAX, with limits to their memory and dtypes if the user sets some."""
+    """Virtual GPUs of JAX, with limits on memory and dtypes if the user has set any."""
 
     def why_no_virtual_gpus(self) -> str | None:
-        """Returns why this process cannot have virtual GPUs; None if it can."""
+        """Returns the reason why this process cannot have virtual GPUs; None if it can."""
         if not unstarted.is_started():
             return None
         return (
@@ -59,15 +60,15 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
 
     def make_virtual_gpus(self, n: int) -> None:
         """Makes JAX start with `n` virtual GPUs."""
-        # otherwise JAX would start a real GPU, and compute on it by default
+        # otherwise JAX would start a real GPU, and use it by default
         jax.config.update("jax_platforms", "cpu")
         # the first CPU device is cpu:0
         jax.config.update("jax_num_cpu_devices", n + 1)
 
     def limit(self) -> None:
-        """Makes JAX refuse the dtypes that the virtual GPUs lack, and count their memory if it
-        has a limit."""
-        # plain virtual GPUs lack nothing, so JAX is left as it is
+        """Makes JAX raise errors for dtypes that the virtual GPUs lack, and count the memory of virtual GPUs if it is
+        limited."""
+        # virtual GPUs without limits lack nothing, so JAX stays unchanged
         if not any(self.characters):
             return
         private.require("virtual GPUs")
@@ -77,7 +78,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
                 setattr(owner, name, make(getattr(owner, name)))
         setattr(*_COMPILE, self._compiling(getattr(*_COMPILE)))
         setattr(*_PLACE, self._placing(getattr(*_PLACE)))
-        # the primitive by which `jax.device_put` copies
+        # the primitive that `jax.device_put` uses for copies
         _put.def_impl(self._placing(_put.impl))
 
     def lack_error(self, text: str) -> Exception:
@@ -91,16 +92,16 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return error
 
     def memory(self, device: Device) -> Memory:
-        """Returns the size of a device's memory, its free and allocated bytes, and their peak.
-        If a virtual GPU has a limit, the bytes of its arrays are counted first."""
-        # arrays may have gone since the last operation
+        """Returns the size of a device's memory, its free and allocated bytes, and the peak of the allocated bytes. If
+        a virtual GPU has a limit, the bytes of its arrays are counted first."""
+        # arrays may have been deleted since the last operation
         if device.kind == "gpu" and self.ledger is not None:
             self._count([self.to_native(device)])
         return super().memory(device)
 
     def reset_peak(self, device: Device) -> None:
-        """Sets the peak of a device's memory to the bytes that are allocated now."""
-        self.memory(device)  # counts the bytes that are allocated now, which become the peak
+        """Sets the peak of a device's memory to the number of bytes that are currently allocated."""
+        self.memory(device)  # counts the currently allocated bytes, which become the peak
         super().reset_peak(device)
 
     def _compiling(self, compile_program: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,11 +109,10 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         value in the program has a dtype that one of the program's devices lacks."""
 
         def checked(client: Any, program: Any, natives: Any, *args: Any, **kwargs: Any) -> Any:
-            """Replaces JAX's function. `natives` is an array of the program's JAX devices."""
+            """Replaces JAX's function. `natives` is an array with the program's JAX devices."""
             for native in natives.flat:
                 place = self.from_native(native)
-                # without 64 bits JAX makes no such arrays, and its programs still count in
-                # int64
+                # if 64-bit mode is off, JAX creates no such arrays, although its programs still use int64 as counters
                 if place is not None and self.lacks(place) and jax.config.jax_enable_x64:
                     names = [_TYPES[text] for text in _types_in(program) if text in _TYPES]
                     self.refuse_lacking(place.index, names)
@@ -125,9 +125,9 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         has a dtype that its virtual GPU lacks, and counts the memory."""
 
         def checked(*args: Any, **kwargs: Any) -> Any:
-            """Replaces JAX's function: puts the arrays, and then checks the results."""
+            """Replaces JAX's function: puts the arrays on their devices, and then checks the results."""
             results = put(*args, **kwargs)
-            # the primitive returns a list, and the other function one array
+            # the primitive returns a list, and the other function returns one array
             for x in results if isinstance(results, list) else [results]:
                 # a symbol has no devices
                 natives = x.devices() if hasattr(x, "devices") else ()
@@ -154,9 +154,9 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return counted
 
     def _count(self, natives: Iterable[Any]) -> None:
-        """Tells the ledger how many bytes are allocated on those of the JAX devices that are
-        virtual GPUs. Raises the error for a lack of memory if they are too many."""
-        # without a limit nothing is counted
+        """Updates the ledger with the number of bytes that are allocated on each of the JAX devices `natives` that is a
+        virtual GPU. Raises the error for a lack of memory if a number exceeds the limit."""
+        # nothing is counted if there is no limit
         if self.ledger is None:
             return
         for native in natives:
@@ -180,7 +180,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
             others = [
                 native for native in map(self.to_native, self.devices()[1:]) if native != chosen
             ]
-            # the chosen device comes first, because programs take `jax.devices("cuda")[0]`
+            # the chosen device comes first, because programs use `jax.devices("cuda")[0]`
             return [chosen, *others]
 
         jax.devices = devices
@@ -188,19 +188,18 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
 
 
 def _slow_path(make_fast_path: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that takes the place of JAX's, and makes no fast path: without one,
-    JAX calls a compiled function by Python code that can be replaced."""
+    """Returns a replacement for JAX's function that creates fast paths. The replacement creates none, so JAX calls a
+    compiled function through Python code, which can be replaced."""
     return lambda *args, **kwargs: None
 
 
 def _types_in(program: Any) -> dict[str, None]:
-    """Returns the dtypes of all values in a program that JAX is about to compile, by their
-    names in the program, such as "f64", in the order in which they occur."""
+    """Returns the names of the dtypes of all values in a program that JAX is about to compile, in the order in which
+    they occur. The names are those in the program, such as "f64"."""
     types: dict[str, None] = {}
 
     def add(operation: Any) -> Any:
-        """Adds the dtypes of an operation's results. Its own result makes MLIR go on to the
-        next operation."""
+        """Adds the dtypes of an operation's results. The return value makes MLIR continue with the next operation."""
         for result in operation.results:
             # a token, which orders effects, has no elements
             types[str(getattr(result.type, "element_type", result.type))] = None
