@@ -490,7 +490,8 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch)
         (["--backends", "jax,"], "there is no backend '': the name is empty"),
         (
             ["--backends", "numpy,paddle"],
-            "paddle is not installed here; pip install paddlepaddle, or use --python paddle=PATH to name an interpreter",
+            "paddle is not installed here; pip install paddlepaddle, or use --python paddle=PATH to name "
+            "an interpreter",
         ),
         (
             ["--backends", "torch,jax", "--reference", "mxnet"],
