@@ -1,10 +1,8 @@
-"""The adapter for PyTorch: implements xdevice's hooks (the methods that the core calls) with
-PyTorch's functions.
+"""The adapter for PyTorch: implements xdevice's hooks (the methods that the core calls) with PyTorch's functions.
 
 The adapter must follow these rules:
 
-- A copy passes `copy=True`, because `x.to(d)` returns `x` itself if `x` is already on the
-  device `d`.
+- A copy passes `copy=True`, because `x.to(d)` returns `x` itself if `x` is already on the device `d`.
 - Nothing is copied with `non_blocking=True`, because the result of a device-to-host copy would
   then contain garbage until the program waits (pytorch/pytorch#140296). The exceptions are
   tensors that no code can read before the copy has ended (staging.py).
@@ -26,8 +24,7 @@ from xdevice.contract.loader import import_apart, importing
 from xdevice.errors import UnsupportedError
 
 with importing():
-    # triton, which PyTorch imports later, would crash next to some versions of TensorFlow;
-    # `import_apart` says why
+    # triton, which PyTorch imports later, would crash next to some versions of TensorFlow; see `import_apart`
     import_apart("triton._C.libtriton", beside="tensorflow")
     import torch
 
@@ -94,16 +91,14 @@ _frame_callback = private.get("torch._C._dynamo.eval_frame.get_eval_frame_callba
 
 
 def _is_dynamo_active() -> bool:
-    """Whether torch.compile traces the calling code, or would trace the functions that this
-    code calls."""
-    # after a graph break, Python runs a frame that torch.compile does not compile, in which
-    # `is_dynamo_compiling` is False; but torch.compile would trace the functions that such a
-    # frame calls
+    """Whether torch.compile traces the calling code, or would trace the functions that this code calls."""
+    # after a graph break, Python runs a frame that torch.compile does not compile, in which `is_dynamo_compiling` is
+    # False; but torch.compile would trace the functions that such a frame calls
     return torch.compiler.is_dynamo_compiling() or bool(_frame_callback())
 
 
 def _is_exporting() -> bool:
-    """Whether torch.export traces the code that runs now."""
+    """Whether torch.export is tracing the calling code."""
     # PyTorch 2.6 lacks `is_exporting`
     return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
 
@@ -156,9 +151,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self._gpus if kind == "gpu" else int(kind in self.kinds)
 
     def describe(self, device: Device) -> DeviceInfo:
-        """Returns the name of a device and the size of its memory in bytes. The size is None
-        for the CPU, for meta and for virtual GPUs, and for a GPU whose vendor's module does not
-        report it."""
+        """Returns the name of a device and the size of its memory in bytes. The size is None for the CPU, for meta and
+        for virtual GPUs, and for a GPU whose vendor's module does not report it."""
         if device.kind != "gpu":
             return DeviceInfo(device.kind, None)
         if self.virtual:
@@ -192,8 +186,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return device.kind != "gpu" or self._is_started(device.index)
 
     def to_native(self, device: Device) -> torch.device:
-        """Returns the `torch.device` of a `Device`, such as `torch.device("cuda", 1)` for
-        `gpu:1`."""
+        """Returns the `torch.device` of a `Device`, such as `torch.device("cuda", 1)` for `gpu:1`."""
         native = self._natives.get(device)
         if native is None:
             # only GPUs have an index, as in the `device` of a tensor
@@ -259,8 +252,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # tensors
 
     def device_of(self, x: torch.Tensor) -> Device:
-        """Returns the device of a tensor. Raises `UnsupportedError` if xdevice does not support
-        the device."""
+        """Returns the device of a tensor. Raises `UnsupportedError` if xdevice does not support the device."""
         return self._places[x.device]
 
     def probe(self, cls: type) -> Callable[[Any], Device]:
@@ -279,8 +271,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
 
         def place(x: torch.Tensor) -> Device:
             index = x.get_device()  # -1 on the host and on meta
-            # a tensor on another vendor's device may have the same index, so `is_cuda` is read
-            # too
+            # a tensor on another vendor's device may have the same index, so `is_cuda` is read too
             return gpus[index] if index >= 0 and x.is_cuda else device_of(x)
 
         return place
@@ -319,8 +310,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         other tensors are moved one by one."""
         native = self.to_native(device)
         try:
-            # copies to these devices do not use page-locked memory, so the checks of `move` are
-            # skipped
+            # copies to these devices do not use page-locked memory, so the checks of `move` are skipped
             if device.kind == "meta" or self.virtual:
                 return [x.to(native) for x in tensors]
             # not for subclasses, because `sent` calls `x.cuda()`, which a subclass may override
@@ -379,8 +369,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         self.synchronize(self.device_of(x))
 
     def blocking(self) -> AbstractContextManager[Any]:
-        """Returns a context manager in which each operation returns only after its result has
-        been computed."""
+        """Returns a context manager in which each operation returns only after its result has been computed."""
         self._refuse_lazy()
         # PyTorch already computes synchronously if there are no real GPUs (`virtual` is the
         # number of virtual GPUs), or if CUDA_LAUNCH_BLOCKING is in effect
@@ -419,14 +408,12 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return torch.tensor(array, device=native)
 
     def to_numpy(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
-        """Returns the values of a tensor as an array, which may share the tensor's memory. If
-        NumPy cannot represent the tensor, raises `UnsupportedError`, which says what to read
-        instead."""
+        """Returns the values of a tensor as an array, which may share the tensor's memory. If NumPy cannot represent
+        the tensor, raises `UnsupportedError`, which says what to read instead."""
         self._require_values(x)
         try:
             return self._read(x)
-        # checks only now whether NumPy can represent the tensor, because the checks take longer
-        # than reading
+        # checks only now whether NumPy can represent the tensor, because the checks take longer than reading
         except (
             RuntimeError,
             TypeError,
@@ -447,8 +434,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
             dense = dense.to_dense()
         # None if PyTorch must make the copy
         staged = None if dense.is_cpu else staging.moved(dense, _HOST)
-        # NumPy reads the memory as it is, where a lazy conjugate or negative has not been
-        # computed yet
+        # NumPy reads the memory as it is, where a lazy conjugate or negative has not been computed yet
         host = (dense.cpu() if staged is None else staged).resolve_conj().resolve_neg()
         # NumPy lacks the dtypes in `BITS_AS`, so it is given their bits as integers. These
         # dtypes have at most 2 bytes. For wider dtypes the name is not looked up, because that
@@ -483,8 +469,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return "torch.fx" if _is_fx_tracing() else None
 
     def eagerly(self, function: Callable[[], Any]) -> Any:
-        """Calls `function`, and returns its result. If torch.compile is tracing, the call is
-        not traced."""
+        """Calls `function`, and returns its result. If torch.compile is tracing, the call is not traced."""
         # `disable` imports torch._dynamo, which takes long, so it is called only while
         # torch.compile is tracing
         return torch.compiler.disable(function)() if _is_dynamo_active() else function()
@@ -496,16 +481,14 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         composed of other tensors."""
         if x.layout is not torch.strided or x.is_nested:
             return False
-        # a tensor that is being copied to the host is a wrapper without memory until its values
-        # have arrived
+        # a tensor that is being copied to the host is a wrapper without memory until its values have arrived
         return type(x) in _PLAIN or conversion.is_plain(type(staging.arrive(x)))
 
     # memory
 
     def memory(self, device: Device) -> Memory:
-        """Returns the facts that PyTorch reports about a GPU's memory, in bytes. A number that
-        PyTorch does not report is None. For the host, meta and virtual GPUs all numbers are
-        None."""
+        """Returns the facts that PyTorch reports about a GPU's memory, in bytes. A number that PyTorch does not report
+        is None. For the host, meta and virtual GPUs all numbers are None."""
         if device.kind != "gpu" or self.virtual:
             return Memory()
         if self._gpu == "mps":
@@ -516,8 +499,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
                 torch.mps.current_allocated_memory(),
                 None,
             )
-        # the modules of some vendors lack some of these functions; the corresponding numbers
-        # are None
+        # the modules of some vendors lack some of these functions; the corresponding numbers are None
         names = ("mem_get_info", "memory_allocated", "max_memory_allocated")
         free_and_total, allocated, peak = [
             getattr(self._module(), name, lambda index: None)(device.index) for name in names
@@ -542,8 +524,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # floats of a parity run
 
     def default_to_float64(self) -> None:
-        """Makes PyTorch create float64 tensors where no dtype is specified, for a run of the
-        parity check."""
+        """Makes PyTorch create float64 tensors where no dtype is specified, for a run of the parity check."""
         torch.set_default_dtype(torch.float64)
 
     # explanations for users
@@ -557,16 +538,14 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # the process
 
     def after_fork(self) -> None:
-        """Limits PyTorch to one CPU thread. This is called in a forked child before the child
-        uses PyTorch."""
+        """Limits PyTorch to one CPU thread. This is called in a forked child before the child uses PyTorch."""
         # OpenMP's threads do not survive a fork, so the first parallel loop in the child would
         # wait for ever for these threads (pytorch/pytorch#41197)
         torch.set_num_threads(1)
 
     def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Returns `new`, the result of copying `x`. Raises `UnsupportedError` if `new` shares
-        memory with `x`, because the `clone` of a tensor subclass may return the tensor
-        itself."""
+        """Returns `new`, the result of copying `x`. Raises `UnsupportedError` if `new` shares memory with `x`, because
+        the `clone` of a tensor subclass may return the tensor itself."""
         if type(x) not in _PLAIN and conversion.is_alias(new, x):
             raise self.unsupported(
                 f"copying a tensor of type {type(x).__name__}, whose copies share its memory",
@@ -603,9 +582,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         self._synchronize(index)
 
     def _refuse_lazy(self) -> None:
-        """Raises `UnsupportedError` if a lazy device, such as XLA's, has been started. A lazy
-        device computes only when a result is read, so it is impossible to wait for all of its
-        work."""
+        """Raises `UnsupportedError` if a lazy device, such as XLA's, has been started. A lazy device computes only when
+        a result is read, so it is impossible to wait for all of its work."""
         lazy_type = accelerators.lazy()
         if lazy_type is not None:
             raise self.unsupported(

@@ -5,9 +5,8 @@ and the dtypes that it lacks.
 
 - As soon as a plugin is registered, even without devices, it reports the plugin as the current
   accelerator instead of CUDA. So `detect` counts the devices of each accelerator.
-- `torch.accelerator.synchronize` does not work for a backend written in Python, and the modules
-  of some vendors have no `synchronize`. So `waiter` calls the vendor's function first, and then
-  PyTorch's.
+- `torch.accelerator.synchronize` does not work for a backend written in Python, and the modules of some vendors have no
+  `synchronize`. So `waiter` calls the vendor's function first, and then PyTorch's.
 - On some backends its `Stream` and `Event` silently belong to device 0. So only the streams and
   events of CUDA and XPU are used.
 - It does not list lazy devices, which compute only when a result is read. It is impossible to wait for such a device.
@@ -34,22 +33,19 @@ _ask_lazy = private.get("torch._C._lazy._get_default_device_type", lambda: None)
 _BUILT_IN: Final = ("cuda", "xpu", "mps")
 """PyTorch's names of the accelerators that it supports without a vendor's plugin."""
 STREAMS: Final = ("cuda", "xpu")
-"""The accelerators whose streams and events are known to work like the streams and events of
-`torch.cuda`."""
+"""The accelerators whose streams and events are known to work like the streams and events of `torch.cuda`."""
 _LACKS: Final = {
     "cuda": frozenset[str](),
     "mps": frozenset(("float64", "complex128", *SHORT_FLOATS)),
     "hpu": frozenset(("float64", "complex64", "complex128")),
 }
-"""The dtypes that each accelerator lacks: for MPS according to PyTorch's source (MPS accepts
-complex128 tensors, but cannot compute with them), for HPU according to Gaudi's
-documentation."""
+"""The dtypes that each accelerator lacks: for MPS according to PyTorch's source (MPS accepts complex128 tensors, but
+cannot compute with them), for HPU according to Gaudi's documentation."""
 
 
 def detect() -> tuple[str, int]:
-    """Returns PyTorch's name for the device type of `gpu:i`, and the number of devices of this
-    type, or ("cuda", 0) if there is no accelerator. After this call users may write the name as
-    a device."""
+    """Returns PyTorch's name for the device type of `gpu:i`, and the number of devices of this type, or ("cuda", 0) if
+    there is no accelerator. After this call users may write the name as a device."""
     from xdevice.contract.accelerators import choose
 
     current = _current()
@@ -123,8 +119,7 @@ def lazy() -> str | None:
     none. The device of torch_xla is assumed to be started once torch_xla has been imported."""
     if "torch_xla" in sys.modules:
         return "xla"
-    # PyTorch contains a lazy backend of its own, which a program starts by importing this
-    # module
+    # PyTorch contains a lazy backend of its own, which a program starts by importing this module
     if "torch._lazy.ts_backend" not in sys.modules:
         return None
     try:

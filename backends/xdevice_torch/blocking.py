@@ -28,8 +28,7 @@ def is_blocking() -> bool:
 
 
 class _Wait(Mode):
-    """The dispatch mode that, after each operation of its thread, waits for all devices of the
-    backend."""
+    """The dispatch mode that, after each operation of its thread, waits for all devices of the backend."""
 
     def __init__(self, backend: Primitives) -> None:
         super().__init__()
@@ -38,8 +37,7 @@ class _Wait(Mode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Calls an operation, waits until its result has been computed, and returns the
-        result."""
+        """Calls an operation, waits until its result has been computed, and returns the result."""
         result = func(*args, **(kwargs or {}))
         # the last block may have ended in another thread, which cannot exit this thread's mode
         if not _waited.is_wanted():

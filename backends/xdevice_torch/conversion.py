@@ -43,8 +43,7 @@ _STAND_INS = (
     private["torch._subclasses.fake_tensor.FakeTensor"],
     private["torch._subclasses.functional_tensor.FunctionalTensor"],
 )
-"""The classes of objects that replace tensors while torch traces a function. These objects have
-no values."""
+"""The classes of objects that replace tensors while torch traces a function. These objects have no values."""
 _is_wrapped = private["torch._C._functorch.is_functorch_wrapped_tensor"]
 
 
@@ -88,8 +87,7 @@ def is_plain(cls: type[torch.Tensor]) -> bool:
 
 
 def _stands_in(cls: type[torch.Tensor]) -> bool:
-    """Whether objects of this type replace tensors while torch traces a function, and have no
-    values."""
+    """Whether objects of this type replace tensors while torch traces a function, and have no values."""
     # the first test is quick, and excludes nearly every type
     return cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and issubclass(
         cls, _STAND_INS
@@ -126,8 +124,7 @@ def why_not_numpy(x: torch.Tensor) -> str | None:
 
 
 class TorchConversion(Conversion):
-    """The hooks that share memory with other frameworks through DLPack, and with NumPy through
-    arrays."""
+    """The hooks that share memory with other frameworks through DLPack, and with NumPy through arrays."""
 
     _gpu: str
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
@@ -191,8 +188,7 @@ class TorchConversion(Conversion):
 
     def compact(self, x: torch.Tensor) -> torch.Tensor:
         """Returns a copy of `x` in C order, in new memory on the same device."""
-        # uses `copy_` and not `clone`, which preserves a lazy conjugate and may preserve
-        # strides
+        # uses `copy_` and not `clone`, which preserves a lazy conjugate and may preserve strides
         return torch.empty(x.shape, dtype=x.dtype, device=x.device).copy_(x)
 
     def adopt(self, lent: Lent, dtype: str) -> torch.Tensor:
@@ -201,8 +197,7 @@ class TorchConversion(Conversion):
         return dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
-        """Returns a tensor on the CPU that shares the memory of a NumPy array and keeps it
-        alive."""
+        """Returns a tensor on the CPU that shares the memory of a NumPy array and keeps it alive."""
         # `isbuiltin` is 2 for the dtypes of ml_dtypes; `kind` cannot be used, because
         # float8_e5m2 has the kind "f", like NumPy's own floats
         if array.dtype.isbuiltin != 2:

@@ -23,8 +23,7 @@ class _Probe(Module):
 
 # read from a state dict, because PyTorch has no public constant for this name
 NAME: Final = next(iter(_Probe().state_dict()))
-"""The last part of the key under which a state dict contains the result of a module's
-`get_extra_state()`."""
+"""The last part of the key under which a state dict contains the result of a module's `get_extra_state()`."""
 
 
 def lost(model: Module, extra: Iterable[str]) -> str | None:

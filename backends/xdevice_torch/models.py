@@ -1,5 +1,4 @@
-"""Moves PyTorch's modules and optimizers in place, and moves objects of other types that
-contain tensors.
+"""Moves PyTorch's modules and optimizers in place, and moves objects of other types that contain tensors.
 
 Facts about PyTorch that the code depends on:
 - Some modules, such as those of torchmetrics, have tensors that are neither parameters nor
@@ -9,9 +8,8 @@ Facts about PyTorch that the code depends on:
 - If two modules share a buffer, `Module.to` creates a new tensor in each module, so the buffer
   is no longer shared.
 - The `batch_sizes` of a `PackedSequence` stay on the CPU when its other tensors move.
-- With `weight_norm`, `spectral_norm` or `prune`, a module has an attribute that is computed
-  from its parameters, again before each call. PyTorch refuses to copy the result of recorded
-  operations.
+- With `weight_norm`, `spectral_norm` or `prune`, a module has an attribute that is computed from its parameters, again
+  before each call. PyTorch refuses to copy the result of recorded operations.
 - TorchScript stores its tensors in C++, where their contents can be replaced, but not the
   tensors themselves. So a tensor cannot move to a device with a different kind of tensors, such
   as a virtual GPU or meta. The tensors of a frozen ScriptModule are in its code.
@@ -49,11 +47,9 @@ _CACHES: Final = "transformers.cache_utils"
 object in the output of a model."""
 
 _GRAPHS: Final = "torch_geometric.data."
-"""The prefix of the Python modules that define the graphs of PyG (PyTorch Geometric) and their
-batches."""
+"""The prefix of the Python modules that define the graphs of PyG (PyTorch Geometric) and their batches."""
 _BOOKKEEPING: Final = ("_slice_dict", "_inc_dict")
-"""The attributes of a PyG batch that are always on the host, wherever the batch's graphs
-are."""
+"""The attributes of a PyG batch that are always on the host, wherever the batch's graphs are."""
 
 _EXPORTED: Final = "torch.export.exported_program"
 """The Python module that defines PyTorch's exported programs."""
@@ -251,8 +247,7 @@ def _refuse_script(model: Module, native: torch.device) -> None:
                 f"torch cannot move {name}, whose tensors torch.jit.freeze has put into its code; "
                 "move the module before it is frozen"
             )
-        # tries this with an empty tensor first, because PyTorch would fail halfway through the
-        # move
+        # tries this with an empty tensor first, because PyTorch would fail halfway through the move
         target = torch.empty(0, device=native)
         if not all(
             _takes_contents(x, target) for x in (*module.parameters(), *module.buffers())
@@ -263,9 +258,8 @@ def _refuse_script(model: Module, native: torch.device) -> None:
 
 
 def _refuse_meta(model: Module, native: torch.device) -> None:
-    """Raises `UnsupportedError` if the target device `native` is not meta, but a tensor of the
-    module is on meta, and so has no values. A module that has an attribute `to` of its own is
-    not checked."""
+    """Raises `UnsupportedError` if the target device `native` is not meta, but a tensor of the module is on meta, and
+    so has no values. A module that has an attribute `to` of its own is not checked."""
     # the library accelerate replaces the model's `to`; the error of its replacement says where
     # the values are
     if native.type == "meta" or "to" in vars(model):
@@ -291,8 +285,7 @@ def _takes_contents(x: torch.Tensor, target: torch.Tensor) -> bool:
 def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
     """Returns the tensors in the code of a frozen ScriptModule. Returns an empty list if the
     module has parameters or buffers, or has no code."""
-    # a frozen module no longer has parameters or buffers; a module without a `forward` has no
-    # graph
+    # a frozen module no longer has parameters or buffers; a module without a `forward` has no graph
     if next(iter(module.state_dict().values()), None) is not None or not hasattr(
         module, "inlined_graph"
     ):
@@ -319,9 +312,8 @@ def _shared_buffers(model: Module) -> list[list[tuple[Module, str]]]:
 
 
 class _MovingState:
-    """A view of the state that an optimizer stores for one parameter. The view omits the step
-    counter if this counter stays on the host. Setting an item changes the optimizer's own
-    state."""
+    """A view of the state that an optimizer stores for one parameter. The view omits the step counter if this counter
+    stays on the host. Setting an item changes the optimizer's own state."""
 
     def __init__(self, state: dict[str, Any], with_step: bool) -> None:
         self._state = state
@@ -375,9 +367,8 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _refuse_unknown(key: str, value: Any) -> None:
-    """Raises `UnsupportedError` if `value`, the entry `key` of an optimizer's state, is or
-    contains an object with attributes, because tensors in these attributes would not be
-    moved."""
+    """Raises `UnsupportedError` if `value`, the entry `key` of an optimizer's state, is or contains an object with
+    attributes, because tensors in these attributes would not be moved."""
     for leaf in leaves(value):
         # a function also has a `__dict__`, but stores no state there
         if (
@@ -424,8 +415,7 @@ def _packed(backend: Primitives) -> Way:
     the host, where PyTorch needs them."""
 
     def copy(x: PackedSequence, device: Device) -> PackedSequence:
-        """Returns a copy of a packed sequence on a device. The copy shares no memory with the
-        original."""
+        """Returns a copy of a packed sequence on a device. The copy shares no memory with the original."""
         parts: list[Any] = [part if part is None else part.clone() for part in x]
         twin = type(x)(*parts)
         return twin.to(backend.to_native(device))
@@ -458,8 +448,7 @@ class TorchModels(Models):
     # models
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        """Returns the name and the device of each tensor that moves with a module or an
-        optimizer."""
+        """Returns the name and the device of each tensor that moves with a module or an optimizer."""
         places = self._places
         return [(name, places[variable.device]) for name, variable in named_tensors(model)]
 
@@ -477,8 +466,7 @@ class TorchModels(Models):
         for extra state that is not a tensor or that could not be loaded."""
         if isinstance(model, torch.optim.Optimizer):
             return optimizer_state(model, self)
-        # with `keep_vars`, the dict contains the parameters themselves, and not detached
-        # tensors
+        # with `keep_vars`, the dict contains the parameters themselves, and not detached tensors
         state: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)
         for name, value in state.items():
             # only the extra state of a module may be anything other than a tensor
@@ -519,9 +507,8 @@ class TorchModels(Models):
         ]
 
     def parameters_of(self, model: Any) -> Iterable[torch.Tensor]:
-        """Returns the parameters that an optimizer updates. They belong to a module and do not
-        move with the optimizer. Returns an empty list for a module, whose parameters are among
-        its `variables`."""
+        """Returns the parameters that an optimizer updates. They belong to a module and do not move with the optimizer.
+        Returns an empty list for a module, whose parameters are among its `variables`."""
         groups = model.param_groups if isinstance(model, torch.optim.Optimizer) else ()
         return [p for group in groups for p in group["params"]]
 
@@ -542,8 +529,7 @@ class TorchModels(Models):
         return x
 
     def is_parameter(self, x: torch.Tensor) -> bool:
-        """Whether `x` is a `torch.nn.Parameter`, the type that modules list among their
-        parameters."""
+        """Whether `x` is a `torch.nn.Parameter`, the type that modules list among their parameters."""
         return isinstance(x, torch.nn.Parameter)
 
     def move_model(self, model: Any, device: Device) -> Any:
@@ -583,9 +569,8 @@ class TorchModels(Models):
     def gradients(
         self, model: torch.nn.Module
     ) -> Iterable[tuple[str, torch.Tensor, torch.Tensor | None]]:
-        """Returns the name, the tensor and the gradient of each trainable parameter of a
-        module. The gradient is None if it has not been computed. Raises `UnsupportedError` for
-        an optimizer."""
+        """Returns the name, the tensor and the gradient of each trainable parameter of a module. The gradient is None
+        if it has not been computed. Raises `UnsupportedError` for an optimizer."""
         if not isinstance(model, torch.nn.Module):
             raise self.unsupported(
                 f"gradients of {type(model).__qualname__} objects", "pass the model"
@@ -601,8 +586,7 @@ class TorchModels(Models):
         version of PyTorch lacks the function. `flatten(x)` returns the children of an object and its static part
         (everything else); `unflatten(static, children)` rebuilds an object from these two parts."""
         register = private.get("torch.utils._pytree.register_pytree_node")
-        # PyTorch refuses a type that is already registered, and passes the two arguments in the
-        # opposite order
+        # PyTorch refuses a type that is already registered, and passes the two arguments in the opposite order
         if register is not None and cls not in _NODES:
             register(cls, flatten, lambda children, static: unflatten(static, children))
 
@@ -613,8 +597,7 @@ class TorchModels(Models):
         # tested before tuples, because a packed sequence is a named tuple
         if isinstance(x, PackedSequence):
             return _packed(self)
-        # the core walks tuples itself, although named tuples are registered with PyTorch's
-        # pytrees
+        # the core walks tuples itself, although named tuples are registered with PyTorch's pytrees
         if isinstance(x, tuple):
             return None
         # the learning rates in a scheduler do not move, because they work with any device

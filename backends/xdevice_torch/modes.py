@@ -33,8 +33,7 @@ class Mode(_DispatchMode):  # type: ignore[misc]
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Tells torch.compile that it may compile functions inside the mode."""
-        # otherwise torch.compile would never compile a function that is first called inside the
-        # mode
+        # otherwise torch.compile would never compile a function that is first called inside the mode
         return True
 
 
@@ -46,9 +45,8 @@ def enter_mode(mode: Mode) -> Callable[[], None]:
 
 
 def _exit_mode(mode: Mode) -> None:
-    """Exits a dispatch mode, which need not be the innermost mode. `mode.__exit__` would exit
-    the innermost mode, so the modes inside `mode` are exited first and entered again
-    afterwards."""
+    """Exits a dispatch mode, which need not be the innermost mode. `mode.__exit__` would exit the innermost mode, so
+    the modes inside `mode` are exited first and entered again afterwards."""
     stack = dispatch_modes()
     # compares by identity, because a user's mode may define `__eq__`
     inner = stack[next(i for i, other in enumerate(stack) if other is mode) + 1 :]

@@ -38,8 +38,7 @@ FOR_GOOD: Final = (
     Private("virtual GPUs", "torch", ("_has_compatible_shallow_copy_type",)),
     # C++ creates the new tensor on the device with index 0 instead of the tensor's own device
     Private("virtual GPUs", "torch.Tensor", ("new", "new_tensor")),
-    # C++ treats a device without an index as index 0, but such a device means the current
-    # device
+    # C++ treats a device without an index as index 0, but such a device means the current device
     Private("virtual GPUs", "torch.Tensor", ("to",)),
     # as for `Tensor.to`, C++ treats a device without an index as index 0
     Private("virtual GPUs", "torch", ("tensor", "as_tensor", "asarray")),
@@ -58,11 +57,9 @@ FOR_GOOD: Final = (
     # `torch.accelerator` calls this function to empty a cache of pinned memory, which a virtual
     # GPU does not have
     Private("virtual GPUs", "torch._C", ("_accelerator_emptyHostCache",), "newer"),
-    # this function asks the device for an allocator, which a virtual GPU does not have, and
-    # crashes
+    # this function asks the device for an allocator, which a virtual GPU does not have, and crashes
     Private("virtual GPUs", "torch.accelerator", ("empty_cache",)),
-    # only C++ code can create generators for the device type that PyTorch reserves for other
-    # packages
+    # only C++ code can create generators for the device type that PyTorch reserves for other packages
     Private("virtual GPUs", "torch", ("Generator",)),
     # `DataParallel` calls these functions, which are written for CUDA. The replacements raise
     # an error that says what to use instead
@@ -75,15 +72,13 @@ FOR_GOOD: Final = (
     Private("virtual GPUs", "torch.autograd", ("_engine_run_backward",)),
     # "cuda" as the default device means a virtual GPU
     Private("--xd-cuda", "torch", ("set_default_device",)),
-    # code that finds CUDA available calls these functions; the replacements answer for the
-    # virtual GPUs
+    # code that finds CUDA available calls these functions; the replacements answer for the virtual GPUs
     Private(
         "--xd-cuda", "torch.cuda",
         ("is_available", "device_count", "device", "current_device", "set_device", "synchronize", "get_rng_state",
          "set_rng_state", "memory_allocated", "max_memory_allocated"),
     ),
-    # before they use CUDA, some programs call this function in addition to
-    # `torch.cuda.is_available`
+    # before they use CUDA, some programs call this function in addition to `torch.cuda.is_available`
     Private("--xd-cuda", "torch.backends.cuda", ("is_built",)),
 )  # fmt: skip
 """Attributes that are replaced until the process ends."""
@@ -112,15 +107,12 @@ PRIVATE: Final = (
     # recognizes the tensors that `torch.func` wraps: reading a tensor that
     # `torch.func.functionalize` wraps returns garbage
     Private("conversion", "torch._C", ("_functorch.is_functorch_wrapped_tensor",)),
-    # a module whose class overrides this method moves more tensors than its parameters and
-    # buffers
+    # a module whose class overrides this method moves more tensors than its parameters and buffers
     Private("models", "torch.nn.Module", ("_apply",)),
-    # names the attribute that `prune` computes before each call, and that therefore need not be
-    # moved
+    # names the attribute that `prune` computes before each call, and that therefore need not be moved
     Private("models", "torch.nn.utils.prune.BasePruningMethod", ("_tensor_name",)),
-    # tells whether a lazy device was started, because it is impossible to wait for the work of
-    # such a device. Without it, the device is assumed to be started once its module has been
-    # imported
+    # tells whether a lazy device was started, because it is impossible to wait for the work of such a device. Without
+    # it, the device is assumed to be started once its module has been imported
     Private("waiting", "torch._C", ("_lazy._get_default_device_type",)),
     # tells whether a GPU is in use, without starting the GPU. Without it, waiting creates a
     # context on each GPU of this process
@@ -155,12 +147,10 @@ PRIVATE: Final = (
     Private("compile and virtual GPUs", "torch._C", ("_set_conj", "_set_neg")),
     # describes the arguments of an operation, and tells to which of them it writes
     Private("compile and virtual GPUs", "torch._ops.OpOverload", ("_schema",)),
-    # creates the zero of derivatives, which has no memory: reading such a tensor ends the
-    # process
+    # creates the zero of derivatives, which has no memory: reading such a tensor ends the process
     Private("compile and virtual GPUs", "torch.ops.aten", ("_efficientzerotensor",)),
-    # the base class of a device context in which a DataLoader can shuffle. Without it, `with
-    # device:` is PyTorch's own context, in which such a DataLoader raises an error
-    # (pytorch/pytorch#110820)
+    # the base class of a device context in which a DataLoader can shuffle. Without it, `with device:` is PyTorch's own
+    # context, in which such a DataLoader raises an error (pytorch/pytorch#110820)
     Private("data loaders", "torch.utils._device", ("DeviceContext",)),
     # calls an operation without the Python method that wraps it, which takes 0.2 us of the
     # call's 2 us
@@ -169,16 +159,14 @@ PRIVATE: Final = (
     Private("compile", "torch._C", ("_DisableTorchDispatch",)),
     # lists the modes that see the operations: only scopes of a device may be among them
     Private("compile", "torch.overrides", ("_get_current_function_mode_stack",)),
-    # remove the scopes of devices for a computation, because PyTorch calls them for each
-    # operation and attribute. Without these functions, a step inside `with device:` takes twice
-    # as long
+    # remove the scopes of devices for a computation, because PyTorch calls them for each operation and attribute.
+    # Without these functions, a step inside `with device:` takes twice as long
     Private(
         "arithmetic", "torch._C",
         ("_len_torch_function_stack", "_get_function_stack_at", "_pop_torch_function_stack",
          "_push_on_torch_function_stack"),
     ),
-    # copies all parameters in one kernel. Without it, each parameter is copied by a separate
-    # kernel
+    # copies all parameters in one kernel. Without it, each parameter is copied by a separate kernel
     Private("arithmetic", "torch", ("_foreach_mul",)),
     # runs a compiled program outside the scopes of devices, which PyTorch would otherwise call
     # for each operation
@@ -192,8 +180,7 @@ PRIVATE: Final = (
     # copies tensors in one kernel: 99 small tensors take 50 us on a GPU. Without it, they are
     # copied one after another, which takes 640 us
     Private("several processes", "torch", ("_foreach_copy_",)),
-    # give each graph a cuBLAS workspace of its own, and free the memory that a failed recording
-    # leaves behind
+    # give each graph a cuBLAS workspace of its own, and free the memory that a failed recording leaves behind
     Private(
         "graphs", "torch._C", ("_cuda_clearCublasWorkspaces", "_cuda_endAllocateToPool", "_cuda_releasePool"), "CUDA",
     ),

@@ -47,10 +47,9 @@ def _viewed_as(dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
 
 
 def is_for_nccl(tensors: list[torch.Tensor]) -> bool:
-    """Whether NCCL can sum these tensors, which have the same shape and dtype, in place. The
-    tensors must be on different GPUs, contiguous and not empty, and have one of the dtypes in
-    `_NCCL`. No tensor may be a lazy negative, because its memory contains the numbers with the
-    opposite sign."""
+    """Whether NCCL can sum these tensors, which have the same shape and dtype, in place. The tensors must be on
+    different GPUs, contiguous and not empty, and have one of the dtypes in `_NCCL`. No tensor may be a lazy negative,
+    because its memory contains the numbers with the opposite sign."""
     return (
         # the first tensor represents all tensors, because they differ only in device and
         # values. These dtypes are real, so no tensor is a lazy conjugate
@@ -80,8 +79,7 @@ class TorchReplicas(Replicas):
     """The hooks for tensors on several devices of this process."""
 
     def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        """Returns the parts, joined along their first axis. Parts without axes are joined to a
-        vector."""
+        """Returns the parts, joined along their first axis. Parts without axes are joined to a vector."""
         # `cat` does not accept 0-d tensors
         return torch.cat(parts) if parts[0].dim() else torch.stack(parts)
 
@@ -136,9 +134,8 @@ class TorchReplicas(Replicas):
         return _viewed_as(first.dtype, total.to(dtype))
 
     def all_reduce(self, tensors: list[torch.Tensor], mean: bool) -> list[torch.Tensor]:
-        """Returns a list with the sum of tensors on several devices, or their mean if `mean` is
-        True, once on the device of each tensor. The result is written to each tensor that can
-        be written."""
+        """Returns a list with the sum of tensors on several devices, or their mean if `mean` is True, once on the
+        device of each tensor. The result is written to each tensor that can be written."""
         if not is_for_nccl(tensors):
             return super().all_reduce(tensors, mean)
         by_nccl(tensors, mean)

@@ -27,9 +27,8 @@ functions would draw on the block's device."""
 
 
 class _Scope(_Context):  # type: ignore[misc]  # a private class
-    """A device context in which PyTorch's data loaders draw random numbers on the device of
-    their generator. Inside the block, PyTorch calls `__torch_function__` for each call of its
-    functions."""
+    """A device context in which PyTorch's data loaders draw random numbers on the device of their generator. Inside the
+    block, PyTorch calls `__torch_function__` for each call of its functions."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -50,8 +49,7 @@ class _Scope(_Context):  # type: ignore[misc]  # a private class
 
 
 def _is_of_loaders() -> bool:
-    """Whether the function that `__torch_function__` handles was called by a module of
-    `torch.utils.data`."""
+    """Whether the function that `__torch_function__` handles was called by a module of `torch.utils.data`."""
     # frame 0 belongs to this function, frame 1 to `__torch_function__`, and frame 2 to the
     # caller, because PyTorch's part is C++
     return str(sys._getframe(2).f_globals.get("__name__")).startswith("torch.utils.data.")

@@ -33,8 +33,7 @@ _dispatch_modes = private.get(
 _make_wrapper = private["torch.Tensor._make_wrapper_subclass"]
 _OwnFunctions = private["torch._C.DisableTorchFunctionSubclass"]
 """A block in which PyTorch does not call the `__torch_function__` of tensor subclasses."""
-# without these names a tensor cannot wait for its values, so no copy to the host runs in the
-# background
+# without these names a tensor cannot wait for its values, so no copy to the host runs in the background
 _can_arrive = private.has("torch.Tensor._make_wrapper_subclass") and (
     private.has("torch._C.DisableTorchFunctionSubclass")
 )
@@ -42,21 +41,17 @@ TO_GPU: Final = 24 << 20
 """The size in bytes from which a copy to a GPU through the ring (of page-locked buffers) is
 faster than PyTorch's own copy."""
 TO_HOST: Final = 32 << 20
-"""The size in bytes from which a copy to the host through the ring (of page-locked buffers) is
-faster than PyTorch's own copy. For smaller tensors, malloc returns host memory that was used
-before."""
+"""The size in bytes from which a copy to the host through the ring (of page-locked buffers) is faster than PyTorch's
+own copy. For smaller tensors, malloc returns host memory that was used before."""
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
-"""The types of tensors that may be copied through the ring. A subclass may consist of more than
-its memory."""
+"""The types of tensors that may be copied through the ring. A subclass may consist of more than its memory."""
 
 
 def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
-    """Copies `x` through the ring, from the host to a GPU or from a GPU to the host, and
-    returns the copy. Gradients flow through the copy. Returns None if PyTorch must copy `x`
-    instead."""
-    # the quick tests come first, because every move of a tensor calls this function.
-    # `_is_plain` repeats two of these tests for `started`. `TO_GPU` is the smaller of the two
-    # sizes
+    """Copies `x` through the ring, from the host to a GPU or from a GPU to the host, and returns the copy. Gradients
+    flow through the copy. Returns None if PyTorch must copy `x` instead."""
+    # the quick tests come first, because every move of a tensor calls this function. `_is_plain` repeats two of these
+    # tests for `started`. `TO_GPU` is the smaller of the two sizes
     if (
         torch.compiler.is_compiling()
         or type(x) not in _PLAIN
@@ -118,21 +113,18 @@ def _is_recorded(gpu: torch.device) -> bool:
 
 
 class _Move(torch.autograd.Function):
-    """A copy through the ring that autograd records: the backward pass copies the gradient
-    back."""
+    """A copy through the ring that autograd records: the backward pass copies the gradient back."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, native: torch.device) -> torch.Tensor:
-        """Returns a copy of `x` on the device `native`. PyTorch makes the copy if the ring
-        refuses it."""
+        """Returns a copy of `x` on the device `native`. PyTorch makes the copy if the ring refuses it."""
         ctx.back = x.device
         through = _through_ring(x.detach(), native)
         return x.detach().to(native) if through is None else through
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Returns the gradient of `x`, on the device of `x`, and None as the gradient of
-        `native`."""
+        """Returns the gradient of `x`, on the device of `x`, and None as the gradient of `native`."""
         (grad,) = grads
         through = moved(grad, ctx.back)
         return grad.to(ctx.back) if through is None else through, None
@@ -235,15 +227,13 @@ def sent(
     copies. `x.to(gpu)` would wait for each tensor: sending 100 tensors of 16 bytes to an H200
     took 1.39 ms with 100 waits, and 0.89 ms with one wait.
 
-    `move` is called for tensors that are large, not dense or not on the host. When this
-    function returns, all tensors have been read, so the caller may overwrite page-locked
-    tensors."""
+    `move` is called for tensors that are large, not dense or not on the host. When this function returns, all tensors
+    have been read, so the caller may overwrite page-locked tensors."""
     *first, last = tensors
     try:
         copies = [x.cuda(gpu, non_blocking=True) if _is_small(x) else move(x) for x in first]
         if _is_small(last):
-            # the last copy waits for all copies, which takes half as long as
-            # stream.synchronize()
+            # the last copy waits for all copies, which takes half as long as stream.synchronize()
             return [*copies, last.cuda(gpu)]
         copies.append(move(last))
     except BaseException:
@@ -340,8 +330,7 @@ class Arriving(torch.Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Waits for the values before `func` reads them, unless `func` reads an attribute in
-        `_ABOUT`."""
+        """Waits for the values before `func` reads them, unless `func` reads an attribute in `_ABOUT`."""
         if func in _ABOUT:
             # otherwise `func` would call this method again and again
             with _OwnFunctions():
@@ -373,5 +362,4 @@ _ABOUT: Final = frozenset(
     getattr(torch.Tensor, name).__get__
     for name in ("device", "dtype", "shape", "layout", "requires_grad", "is_meta")
 )
-"""The getters of those attributes of a tensor that can be read without waiting for the
-values."""
+"""The getters of those attributes of a tensor that can be read without waiting for the values."""

@@ -18,24 +18,22 @@ if TYPE_CHECKING:
 
 
 class TorchStreams(Streams):
-    """The hooks for streams and events of CUDA and XPU. A stream or event is PyTorch's own
-    object."""
+    """The hooks for streams and events of CUDA and XPU. A stream or event is PyTorch's own object."""
 
     _gpu: str
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     def new_stream(self, device: Device) -> Any:
-        """Returns a new stream on a GPU. Raises `UnsupportedError` for a device without
-        streams."""
+        """Returns a new stream on a GPU. Raises `UnsupportedError` for a device without streams."""
         return self._streams(device, "streams").Stream(self.to_native(device))
 
     def current_stream(self, device: Device) -> Any:
-        """Returns the stream to which this thread's work on a GPU goes. Raises
+        """Returns the stream on which this thread's work on a GPU is queued. Raises
         `UnsupportedError` for a device without streams."""
         return self._streams(device, "streams").current_stream(self.to_native(device))
 
     def stream_scope(self, stream: Any) -> AbstractContextManager[Any]:
-        """Returns a context manager in which this thread's work goes to a stream."""
+        """Returns a context manager in which this thread's work is queued on a stream."""
         # no check is needed, because without streams `new_stream` has already raised an error
         scope: AbstractContextManager[Any] = getattr(torch, self._gpu).stream(stream)
         return scope
@@ -60,8 +58,7 @@ class TorchStreams(Streams):
         event.synchronize()
 
     def elapsed(self, start: Any, end: Any) -> float:
-        """Returns the number of seconds between `start` and `end`, two events that have
-        happened."""
+        """Returns the number of seconds between `start` and `end`, two events that have happened."""
         return float(start.elapsed_time(end)) / 1000  # PyTorch returns milliseconds
 
     def keep_for(self, x: torch.Tensor, stream: Any) -> None:

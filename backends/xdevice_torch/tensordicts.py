@@ -38,8 +38,7 @@ def container_way(x: Any, backend: Primitives) -> Way | None:
     """Returns how `x` is walked, rebuilt, moved and copied if it is a collection of the library tensordict. Returns
     None for any other object."""
     library = sys.modules.get("tensordict")
-    # an old release of the library, or an unrelated module of the same name, has no
-    # `is_non_tensor`
+    # an old release of the library, or an unrelated module of the same name, has no `is_non_tensor`
     if (
         library is None
         or not hasattr(library, "is_non_tensor")
@@ -55,8 +54,7 @@ def container_way(x: Any, backend: Primitives) -> Way | None:
         return _locked_as(x, x.to(native))
 
     def copy(x: Any, device: Device) -> Any:
-        """Returns a copy of the collection `x` on a device. Raises the same `ContainerError` as
-        `move`."""
+        """Returns a copy of the collection `x` on a device. Raises the same `ContainerError` as `move`."""
         native = backend.to_native(device)
         _refuse_left_behind(library, x, native)
         return _locked_as(x, x.clone().to(native))
@@ -110,9 +108,8 @@ def _hidden(
 
 
 def _refuse_left_behind(library: ModuleType, x: Any, native: torch.device) -> None:
-    """Raises `ContainerError` if a tensor in a non-tensor entry of a collection is not on
-    `native`, the device to which the collection is moved, because the library would not move
-    this tensor."""
+    """Raises `ContainerError` if a tensor in a non-tensor entry of a collection is not on `native`, the device to which
+    the collection is moved, because the library would not move this tensor."""
     left = next((path for path, leaf in _hidden(library, x) if leaf.device != native), None)
     if left is not None:
         raise ContainerError(
@@ -122,8 +119,7 @@ def _refuse_left_behind(library: ModuleType, x: Any, native: torch.device) -> No
 
 
 def _items(x: Any) -> dict[str, Any]:
-    """Returns the entries of a collection. Raises `ContainerError` for a lazily stacked
-    collection."""
+    """Returns the entries of a collection. Raises `ContainerError` for a lazily stacked collection."""
     # only lazily stacked collections have this attribute
     if hasattr(x, "stack_dim"):
         raise ContainerError(

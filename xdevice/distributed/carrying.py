@@ -56,7 +56,7 @@ _SMALL_BYTES: Final = 2**16
 """The maximum size, in bytes, of a tensor that is sent together with other tensors in one call
 of `all_reduce` or `broadcast`."""
 _JOINED: Final = (*FLOATS, "int32", "int64")
-"""The dtypes of which the backend of every engine can join tensors to one vector."""
+"""The dtypes whose tensors the backend of every engine can join to one vector."""
 _WIDE: Final = {"float16": "float32", "bfloat16": "float32"}
 """Maps each 16-bit float dtype to the dtype in which its values are summed."""
 
@@ -97,7 +97,7 @@ def require_here(operand: Operand, verb: str, own_device: Callable[[], Device]) 
         refuse_symbol(operand)
         refuse_sparse(operand, verb)
     x = read(operand)
-    # raises an error inside `torch.func.grad`, where other objects take the place of tensors
+    # raises an error inside `torch.func.grad`, where other objects replace the tensors
     operand.backend.detached(x)
     tensor_device = operand.backend.device_of(x)
     # `own_device` is not called for a tensor on the CPU, because the call may import a
@@ -164,8 +164,7 @@ def _reshaped(y: Any, shape: tuple[int, ...]) -> Any:
 
 
 class Weight(NamedTuple):
-    """The weight of this rank's tensors in a mean (`own`), and the sum of the weights of all
-    ranks (`total`)."""
+    """The weight of this rank's tensors in a mean (`own`), and the sum of the weights of all ranks (`total`)."""
 
     own: float
     total: float
@@ -184,8 +183,8 @@ def weight_of(value: Any) -> float:
 
 
 class Carrier:
-    """Runs collectives on tensors of any backend. It consists of an engine and the backend
-    whose tensors the engine accepts. A `Session` creates it.
+    """Runs collectives on tensors of any backend. A carrier consists of an engine and the
+    backend whose tensors the engine accepts. A `Session` creates the carrier.
 
     Args:
         backend: the backend of the engine's framework.
@@ -215,8 +214,7 @@ class Carrier:
         """Raises `DTypeError` or `UnsupportedError` if the engine's method `verb` does not
         support this tensor's dtype. `op` is the name of the reduction, or None if the method
         does not reduce."""
-        # the result depends only on these four values, and each training step needs the same
-        # few results
+        # the result depends only on these four values, and each training step needs the same few results
         key = operand.backend.name, read(operand).dtype, verb, op
         if key not in self._admitted:
             self._require_dtype(operand, verb, op)
@@ -276,10 +274,9 @@ class Carrier:
         return new | {id(operand.value): run_one(operand) for operand in rest}
 
     def all_reduce(self, operand: Operand, op: str, weight: Weight | None) -> Any:
-        """Returns the sum, mean, max or min (`op`) of an operand over the ranks. The result is
-        written to the caller's tensor, which is returned; if that tensor cannot be written, a
-        new tensor is returned. `weight` is used for a mean; None means that all ranks have
-        equal weights."""
+        """Returns the sum, mean, max or min (`op`) of an operand over the ranks. The result is written to the caller's
+        tensor, which is returned; if that tensor cannot be written, a new tensor is returned. `weight` is used for a
+        mean; None means that all ranks have equal weights."""
         if _is_empty(operand):
             return operand.value
         y, is_shared = self._as_writable(operand)
@@ -342,10 +339,9 @@ class Carrier:
         return y if weight is None else self._multiply(y, wide or dtype, weight.own)
 
     def _extreme(self, y: Any, op: str, reduce: Callable[[Any, str], Any]) -> Any:
-        """Returns the max or min of `y` over the ranks. As in NumPy, the result is NaN where
-        any rank has NaN. `reduce` is the engine's method. It is called twice, because engines
-        lose NaN in some orders of the ranks: with 0, NaN and 2 on three ranks, gloo's max is
-        0."""
+        """Returns the max or min of `y` over the ranks. As in NumPy, the result is NaN where any rank has NaN. `reduce`
+        is the engine's method. It is called twice, because engines lose NaN in some orders of the ranks: with 0, NaN
+        and 2 on three ranks, gloo's max is 0."""
         xp = array_namespace(y)
         is_nan = xp.isnan(y)
         has_nan = reduce(xp.astype(is_nan, y.dtype), "max")
@@ -421,8 +417,7 @@ class Carrier:
         """Returns the caller's tensor, converted to the engine's framework. The two tensors may
         share memory, so the result must not be written."""
         x = read(operand)
-        # waits until the framework has computed the values, because the engine reads the memory
-        # at once
+        # waits until the framework has computed the values, because the engine reads the memory at once
         operand.backend.finish(x)
         return convert(x, self.backend)
 
@@ -444,8 +439,7 @@ class Carrier:
             return self._copy_of(plain), False
 
     def _copy_of(self, x: Any) -> Any:
-        """Returns a copy of `x`, a tensor of any framework, as a tensor of the engine's
-        framework."""
+        """Returns a copy of `x`, a tensor of any framework, as a tensor of the engine's framework."""
         return self._run_copy(lambda: convert(x, self.backend, copy=True))
 
     def _store(self, operand: Operand, y: Any, is_shared: bool, new: Any) -> Any:
@@ -497,8 +491,7 @@ class Carrier:
     def _native_values(self, operands: list[Operand]) -> list[Any] | None:
         """Returns the values of the operands if all operands are tensors of the engine's
         framework, and otherwise None."""
-        # a variable, such as a TensorFlow variable, is an operand of the kind "model", and not
-        # a tensor
+        # a variable, such as a TensorFlow variable, is an operand of the kind "model", and not a tensor
         if any(
             operand.backend is not self.backend or operand.kind == "model"
             for operand in operands
@@ -510,8 +503,7 @@ class Carrier:
         """Writes `new`, a tensor of the engine's framework, to the caller's tensor, and returns the caller's tensor. If
         the caller's tensor cannot be written, returns `new`, converted to the framework of the caller's tensor."""
         back = self._to_framework(new, operand.backend)
-        # a variable, such as a TensorFlow variable, has the kind "model" and can always be
-        # written
+        # a variable, such as a TensorFlow variable, has the kind "model" and can always be written
         if operand.kind != "model" and not operand.backend.can_write(
             operand.backend.detached(operand.value)
         ):

@@ -79,8 +79,7 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
 
     # runs after the vote, which sets `total`
     def job() -> dict[int, Any]:
-        """Reduces the tensors, and returns a dict that maps the `id` of each tensor to its
-        result."""
+        """Reduces the tensors, and returns a dict that maps the `id` of each tensor to its result."""
         return carrier.one_by_one_or_packed(
             unique,
             lambda operand: carrier.all_reduce(operand, op, total),
@@ -112,8 +111,7 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
         return x
     carrier, unique = session.carrier, _each_once(parts)
 
-    # the tensors of an optimizer are sent, but its numbers, such as the learning rate, are only
-    # compared
+    # the tensors of an optimizer are sent, but its numbers, such as the learning rate, are only compared
     settings = "".join(
         f"; {operand.name} {text}"
         for operand in operands
@@ -125,8 +123,7 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
         return f"broadcast from {root}: {signatures(parts)}{overlap(parts)}{others_text(x)}{settings}"
 
     def job() -> dict[int, Any]:
-        """Sends the tensors, and returns a dict that maps the `id` of each tensor to its
-        result."""
+        """Sends the tensors, and returns a dict that maps the `id` of each tensor to its result."""
         return carrier.one_by_one_or_packed(
             unique,
             lambda operand: carrier.broadcast(operand, root),
@@ -147,8 +144,7 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
     operands = _sort(tensors_in(x, "x", "all_gather"))
     session.require_ready("all_gather", operands)
     if session.size == 1:
-        # a 0-d tensor becomes a vector with one number for each rank, even if there is only one
-        # rank
+        # a 0-d tensor becomes a vector with one number for each rank, even if there is only one rank
         scalars = [operand for operand in operands if not shape_of(operand)]
         _remember(x, _NO_OP)
         return _replaced(
@@ -204,8 +200,7 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
     for operand in operands:
         carrying.check_op(operand, op)
         length = length_of([operand])
-        # each rank gets an equal part, because engines do not support parts of different
-        # lengths
+        # each rank gets an equal part, because engines do not support parts of different lengths
         if length % session.size:
             raise ShapeError(
                 f"{operand.name} has the length {length} along its first axis, which cannot be divided "
@@ -282,8 +277,7 @@ def split_batch(session: Session, x: Any, even: bool) -> Any:
     x = registry.as_array(x)
     operands = tensors_in(x, "x", "split")
     sizes = sizes_of(length_of(operands), session.size, even, "ranks")
-    # not `require_ready`, which would also check the requirements of the engine, but nothing is
-    # sent here
+    # not `require_ready`, which would also check the requirements of the engine, but nothing is sent here
     session.require_open("split_batch")
     if session.size == 1:
         _remember(x, _NO_OP)
@@ -307,11 +301,10 @@ def _require_op(verb: str, op: str) -> None:
 
 
 def _summands(x: Any) -> list[Operand]:
-    """Returns the tensors in `x`, which is a tensor or a container. Raises an error if `x`
-    contains no tensor, or anything other than dense tensors, such as None, a number or a sparse
-    tensor."""
+    """Returns the tensors in `x`, which is a tensor or a container. Raises an error if `x` contains no tensor, or
+    anything other than dense tensors, such as None, a number or a sparse tensor."""
     owner = registry.kind_of(type(x))
-    # the usual case: a single tensor needs no walk through a container
+    # in the usual case, a single tensor, no container is walked
     if owner is not None and owner.kind == "tensor":
         return [Operand("x", x, *owner)]
     operands = summands_in(x, "x", "this rank")
@@ -375,8 +368,7 @@ def _is_checked(session: Session, x: Any, op: str) -> bool:
     same type and dtype has passed these checks, and `x` itself is dense, has a first axis, and
     is on the CPU or on the device of the session."""
     backend = _checked.get((type(x), getattr(x, "dtype", None), op))
-    # for a tensor without a first axis, `all_gather` returns a vector, and `split_batch` raises
-    # an error
+    # for a tensor without a first axis, `all_gather` returns a vector, and `split_batch` raises an error
     if backend is None or not backend.is_dense(x) or not len(x.shape):
         return False
     # raises an error inside `torch.func.grad`, where other objects replace the tensors
@@ -386,8 +378,7 @@ def _is_checked(session: Session, x: Any, op: str) -> bool:
 
 
 def _remember(x: Any, op: str) -> None:
-    """Records that `x` has passed the full checks for `op`, if `x` is a tensor and not a
-    container."""
+    """Records that `x` has passed the full checks for `op`, if `x` is a tensor and not a container."""
     owner = registry.kind_of(type(x))
     if owner is not None and owner.kind == "tensor":
         _checked[type(x), x.dtype, op] = owner.backend

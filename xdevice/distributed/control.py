@@ -78,8 +78,7 @@ GOODBYE: Final = "end the world"
 """The text of a rank's last vote, after the rank has closed its engine."""
 
 PROTOCOL: Final = "xdevice control 1 "
-"""The text that precedes the nonce in a greeting. A server that sends any other text is not a
-hub."""
+"""The text that precedes the nonce in a greeting. A server that sends any other text is not a hub."""
 MAX_FRAME: Final = 64 * 2**20
 """The maximum size of a frame, in bytes."""
 MAX_FRAME_BEFORE_PROOF: Final = 4096
@@ -88,8 +87,7 @@ _EXPLAINED: Final = 1.5
 """The number of seconds that `raise_reason` waits, after an engine's error, for the hub to name a failed rank as the
 reason."""
 _LONGEST: Final = 300
-"""The maximum number of characters of a call's text that the message about a mismatch
-quotes."""
+"""The maximum number of characters of a call's text that the message about a mismatch quotes."""
 _HEAD: Final = struct.Struct("!Ic")
 """The header of a frame: the length of the text in bytes, and the kind."""
 _open: weakref.WeakSet[Conn] = weakref.WeakSet()
@@ -126,8 +124,7 @@ class Conn:
         # a text may contain an unpaired surrogate, which UTF-8 cannot encode
         body = text.encode("utf-8", "backslashreplace")
         frame = _HEAD.pack(len(body), kind) + body
-        # frames must arrive in order, so this frame is stored behind those that are already
-        # waiting
+        # frames must arrive in order, so this frame is stored behind those that are already waiting
         if self.out:
             self.out += frame
             return
@@ -197,9 +194,8 @@ class Conn:
             self.is_open = False
 
     def is_delivered(self) -> bool:
-        """Whether the operating system on the other side has acknowledged all bytes. It then
-        stores them until the program reads them. Returns False if the system here cannot
-        tell."""
+        """Whether the operating system on the other side has acknowledged all bytes. It then stores them until the
+        program reads them. Returns False if the system here cannot tell."""
         if self.out:
             return False
         try:
@@ -245,11 +241,9 @@ class Clock:
 
 
 def beat_of(timeout: float) -> float:
-    """Returns the beat: the number of seconds after which the hub repeats its question to a
-    rank for which other ranks wait. `timeout` is the number of seconds after which a rank is
-    late."""
-    # the hub asks at least eight times within the timeout, so that a single slow answer is not
-    # decisive
+    """Returns the beat: the number of seconds after which the hub repeats its question to a rank for which other ranks
+    wait. `timeout` is the number of seconds after which a rank is late."""
+    # the hub asks at least eight times within the timeout, so that a single slow answer is not decisive
     return min(0.25, timeout / 8)
 
 
@@ -287,8 +281,7 @@ class Line:
         """The error that has closed the world, and that every collective raises from then on;
         None as long as the world is open."""
         self.on_lost_hub: Callable[[], None] = lambda: None
-        """A function to call when the hub has ended. It is called in the thread of
-        `_answer`."""
+        """A function to call when the hub has ended. It is called in the thread of `_answer`."""
         self.liveness = Liveness()
         self.hub = hub
         self._vote = Conn(vote)
@@ -367,9 +360,8 @@ class Line:
                         )
 
     def fail(self, why: str, text: str) -> None:
-        """Reports to the hub, and thereby to all ranks, that this rank has failed. `why` is one
-        word, "raised", and `text` is the message of the error. Does nothing in a world that has
-        already failed."""
+        """Reports to the hub, and thereby to all ranks, that this rank has failed. `why` is one word, "raised", and
+        `text` is the message of the error. Does nothing in a world that has already failed."""
         if self.failure is None:
             # waits up to a second until the frame is sent, because the process may end right
             # after this call
@@ -388,8 +380,7 @@ class Line:
         frame reports that calls which were not voted on differ."""
         ready = self._poll(seconds)
         now = self._clock.tick()
-        # rank 0 sends ALIVE at each beat, so it is silent if nothing comes for the timeout plus
-        # one beat
+        # rank 0 sends ALIVE at each beat, so it is silent if nothing comes for the timeout plus one beat
         if not ready and now - self._last_frame > self._timeout + self._beat:
             text = (
                 f"rank 0 has been silent for {self._timeout:g} s: "
@@ -404,12 +395,12 @@ class Line:
         for kind, text in frames:
             if kind == CLOSED:
                 error = self.record_failure(_error(json.loads(text)))
-                # the caller raises the mismatch, which is more informative, and the next call
-                # raises `error`
+                # the caller raises the mismatch, which is more informative, and the next call raises `error`
                 if any(kind == MISMATCH for kind, _ in frames):
                     break
                 raise error
-        # a GO may be the last frame before the hub ends normally
+        # GO may be the last frame before the hub ends normally, so it is no failure if the
+        # connection ends after a GO
         if not self._vote.is_open and not any(kind == GO for kind, _ in frames):
             raise self.record_failure(
                 PeerError(
@@ -452,8 +443,7 @@ class Line:
         begun = self._last_frame = self._clock.tick()
         try:
             while not done(0.1):
-                # the engine is starting: its thread exchanges addresses, and has its own
-                # deadline
+                # the engine is starting: its thread exchanges addresses, and has its own deadline
                 if not self._lock.acquire(blocking=False):
                     begun = self._clock.tick()
                     continue
@@ -491,11 +481,9 @@ class Line:
         """Runs in its own thread: answers the hub's questions, on the connection "pulse",
         whether this process is still working, until this connection ends."""
         poll = _poller(self._pulse)
-        # another thread may close the connection in the meantime, which raises one of these
-        # errors here
+        # another thread may close the connection in the meantime, which raises one of these errors here
         with suppress(OSError, ValueError):
-            # the thread sleeps in a system call until the hub asks, so it costs the program no
-            # time
+            # the thread sleeps in a system call until the hub asks, so it costs the program no time
             while self._pulse.is_open:
                 poll(None)
                 for _ in self._pulse.frames():
@@ -516,7 +504,7 @@ class Line:
         self.on_lost_hub()
 
     def close(self) -> None:
-        """Closes both connections. Rank 0 first waits until the hub has sent its last frames."""
+        """Closes both connections. In rank 0, first waits until the hub has sent its last frames."""
         self._vote.close()
         if self.hub is not None:
             self.hub.join(3)
@@ -544,13 +532,13 @@ def _poller(conn: Conn) -> Callable[[float | None], bool]:
     def poll(seconds: float | None) -> bool:
         """Waits up to `seconds`, and returns whether the connection is ready."""
         waiting = both if conn.out else reading
-        # the system counts in milliseconds
+        # `poll` expects milliseconds
         return bool(waiting.poll(None if seconds is None else seconds * 1000))
 
     return poll
 
 
-# texts of errors
+# error messages
 
 
 def _error(message: dict[str, Any]) -> PeerError | CollectiveMismatchError:
@@ -565,9 +553,8 @@ def _error(message: dict[str, Any]) -> PeerError | CollectiveMismatchError:
 
 
 def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
-    """Returns the error for calls that differ. `calls` maps each rank to the string that
-    describes its call, and `then` is the last part of the error's message, which states the
-    consequences."""
+    """Returns the error for calls that differ. `calls` maps each rank to the string that describes its call, and `then`
+    is the last part of the error's message, which states the consequences."""
     by_call: dict[str, list[int]] = {}
     # ranks that make the same call are named together
     for rank, call in calls.items():
@@ -630,16 +617,14 @@ def describe(error: BaseException) -> str:
 
 
 PROVEN: Final = ("rank", "line", "run", "world", "size", "nonce")
-"""The keys of the values in a rank's HELLO frame that its proof covers, in the order that the
-proof uses."""
+"""The keys of the values in a rank's HELLO frame that its proof covers, in the order that the proof uses."""
 
 
 class Terms(NamedTuple):
     """The values that must be equal in all processes of a world. The hub checks them when a process connects."""
 
     key: str
-    """The secret in the environment variable XDEVICE_TOKEN. It may be empty if rank 0 listens
-    on loopback."""
+    """The secret in the environment variable XDEVICE_TOKEN. It may be empty if rank 0 listens on loopback."""
     run: str
     """The string that identifies the run: see `Launch.run`."""
     world: int
@@ -659,8 +644,7 @@ def proof(key: str, *parts: object) -> str:
 
 
 def is_proof(claimed: object, key: str, *parts: object) -> bool:
-    """Whether `claimed`, which the other side has sent, is the `proof` for this key and these
-    parts."""
+    """Whether `claimed`, which the other side has sent, is the `proof` for this key and these parts."""
     # `compare_digest` always takes the same time, wherever the strings differ, so nobody can
     # guess a proof digit by digit
     return isinstance(claimed, str) and hmac.compare_digest(
@@ -669,8 +653,7 @@ def is_proof(claimed: object, key: str, *parts: object) -> bool:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Returns the JSON object in the text of a frame, or {} if the text is not a JSON
-    object."""
+    """Returns the JSON object in the text of a frame, or {} if the text is not a JSON object."""
     try:
         message = json.loads(text)
     # a text with deeply nested lists raises RecursionError

@@ -83,10 +83,9 @@ def _fitting(names: list[str], own: Backend, device: Device) -> list[str]:
 
 
 def agree(lists: list[str]) -> str:
-    """Returns the name of the engine that all ranks use: the first engine in rank 0's list that
-    is in the lists of all ranks. `lists` contains, for each rank, the JSON text of the list
-    that `candidates` returned on that rank. Raises `LaunchError` if no engine is in all
-    lists."""
+    """Returns the name of the engine that all ranks use: the first engine in rank 0's list that is in the lists of all
+    ranks. `lists` contains, for each rank, the JSON text of the list that `candidates` returned on that rank. Raises
+    `LaunchError` if no engine is in all lists."""
     rows: list[list[str]] = [json.loads(text) for text in lists]
     # in the order of rank 0 on every rank, so that all ranks choose the same engine
     for name in rows[0]:
@@ -102,7 +101,7 @@ def agree(lists: list[str]) -> str:
 def gpu_of(device: Device) -> str:
     """Returns the JSON text of a list of two items: the name of `device`, the device of this
     process, and the UUID of this GPU. The UUID is null if the GPU has none, or if the device is
-    a CPU. The ranks exchange these texts for `require_gpu_each`."""
+    a CPU. The ranks exchange these texts and pass them to `require_gpu_each`."""
     return json.dumps(
         [str(device), nvidia.uuid(device.index) if device.kind == "gpu" else None]
     )
@@ -155,8 +154,7 @@ def setting(value: Any, name: str, default: Any, read: Callable[[str], Any], wha
 def require_seconds(value: object, name: str) -> float:
     """Returns the argument `name` of `processes` as a float. Raises `ArgumentError` if it is
     not a number of seconds above 0."""
-    # the limit of 116 days also excludes infinity, which the system's functions for waiting do
-    # not accept
+    # the limit of 116 days also excludes infinity, which the system's functions for waiting do not accept
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e7:
         raise ArgumentError(f"{name} must be a number of seconds above 0, not {shown(value)}")
     return float(value)

@@ -35,7 +35,7 @@ def arm(error: BaseException | None) -> None:
     It is called after a rank has failed. `error` is the exception that leaves the block of
     `processes`, or None."""
     global _armed_in, _status
-    # the program has chosen its exit status
+    # the program has set its exit status with `sys.exit`
     if isinstance(error, SystemExit):
         _status = error.code if isinstance(error.code, int) else int(error.code is not None)
     # in a forked child the variable has the parent's id, because the child does not have the
@@ -79,8 +79,7 @@ def _at_exit() -> None:
 
 
 def _exit(status: int) -> None:
-    """Flushes the output, and ends the process with this exit status, without running exit
-    hooks."""
+    """Flushes the output, and ends the process with this exit status, without running exit hooks."""
     # `os._exit` itself flushes nothing
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 _COMPARED: Final = "weights"
-"""A key that is in `Session.plans[model]` if the ranks have compared the weights of the
-model."""
+"""A key that is in `Session.plans[model]` if the ranks have compared the weights of the model."""
 
 
 def average_gradients(session: Session, model_or_gradients: Any, weight: float | None) -> Any:
@@ -68,9 +67,8 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         plan = Plan(unique)
     else:
         plan = _plan(session, "average_gradients", backend, model_or_gradients, unique)
-    # a world of one has nothing to average, but refuses a weight of 0, as a larger world does.
-    # `str`, which returns "", replaces the function that describes the call, because nothing is
-    # sent
+    # a world of one has nothing to average, but refuses a weight of 0, as a larger world does. `str`, which returns "",
+    # replaces the function that describes the call, because nothing is sent
     if session.size == 1:
         session.agree(str, own_weight)
         return model_or_gradients
@@ -92,8 +90,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
 
     # runs after the vote, which sets `total`
     def job() -> dict[int, Any]:
-        """Averages the gradients, and returns a dict that maps the `id` of each gradient to its
-        mean."""
+        """Averages the gradients, and returns a dict that maps the `id` of each gradient to its mean."""
         # starts to send all buckets before it waits for the first, so that some are sent while
         # others are packed
         sent = []
@@ -168,7 +165,7 @@ def _as_operand(name: str, value: Any) -> Operand:
     """Returns the operand for `value`, a gradient or a parameter. Errors refer to it as `name`.
     Raises `NotATensorError` if `value` is not a tensor."""
     owner = registry.kind_of(type(value))
-    # a model that is not a single variable
+    # this excludes models, except a single variable
     if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
         raise NotATensorError(
             f"{name} is {shown(value)} of type {type(value).__qualname__}, but a gradient must be a tensor or None"
@@ -185,10 +182,9 @@ class Plan:
         self.arrange(operands, [])
 
     def arrange(self, operands: list[Operand], missing: list[int]) -> None:
-        """Assigns gradients with the dtypes and shapes of `operands` to buckets. `missing`
-        contains the numbers of the gradients that were None in the previous step. The buckets
-        of these gradients come last, because a bucket is sent only after all buckets before
-        it."""
+        """Assigns gradients with the dtypes and shapes of `operands` to buckets. `missing` contains the numbers of the
+        gradients that were None in the previous step. The buckets of these gradients come last, because a bucket is
+        sent only after all buckets before it."""
         self.missing = missing
         """The numbers of the gradients that were None in the last step."""
         others = [i for i in range(len(operands)) if i not in set(missing)]
@@ -218,8 +214,7 @@ def _plan(
     error if an operand cannot be averaged."""
     # these facts change if a layer was frozen, moved or resized since the last step
     facts = [_facts_of(operand.backend, operand.name, operand.value) for operand in operands]
-    # the dict refers to the model weakly, so the model's plans are deleted together with the
-    # model
+    # the dict refers to the model weakly, so the model's plans are deleted together with the model
     plans = session.plans.setdefault(model, {})
     if verb not in plans or plans[verb][0] != facts:
         session.require_supported(operands, "all_reduce", "mean")
@@ -237,8 +232,7 @@ def _first_weights(session: Session, backend: Backend, model: Any) -> str:
         return ""
     checksum = 0
     for _, variable, _ in backend.gradients(model):
-        # a checksum of 32 bits is long enough to detect different weights, and short enough for
-        # a vote
+        # a checksum of 32 bits is long enough to detect different weights, and short enough for a vote
         checksum = zlib.crc32(creation.to_numpy(variable).tobytes(), checksum)
     return (
         f"; first weights {checksum:08x}, which world.broadcast(model) makes equal on all ranks"
@@ -254,10 +248,9 @@ def _start_mean(
 
 
 def _require_written(gradients: list[Operand], means: dict[int, Any], instead: str) -> None:
-    """Raises `ArgumentError` if a mean was not written to its gradient: the model would then
-    use its own gradient, and the ranks would diverge. `means` maps the `id` of each gradient to
-    its mean, and `instead` is the part of the message that tells the user what to do
-    instead."""
+    """Raises `ArgumentError` if a mean was not written to its gradient: the model would then use its own gradient, and
+    the ranks would diverge. `means` maps the `id` of each gradient to its mean, and `instead` is the part of the
+    message that tells the user what to do instead."""
     for operand in gradients:
         if means[id(operand.value)] is not operand.value:
             raise ArgumentError(f"the gradient of {operand.name} cannot be written; {instead}")
@@ -380,8 +373,7 @@ class _Sending:
         session: this process's session.
         plan: the buckets.
         parameters: the trainable parameters of the model.
-        weight: the weight of this rank and the sum of all weights, or None if the weights are
-            equal.
+        weight: the weight of this rank and the sum of all weights, or None if the weights are equal.
     """
 
     def __init__(
@@ -400,8 +392,7 @@ class _Sending:
         self._gradients: dict[int, Any] = {}
         """The gradients that were recorded, by their numbers."""
         self._sent: list[tuple[list[Operand], Callable[[], Any]]] = []
-        """For each bucket that was started: its gradients, and the function that waits for
-        their means."""
+        """For each bucket that was started: its gradients, and the function that waits for their means."""
         self._writes_at_start = [_times_written(parameter) for parameter in parameters]
         """How often each parameter had been written when the block began; None if the framework does not count
         writes."""
@@ -538,7 +529,7 @@ class _Sending:
         if gradient is None:
             backend = parameter.backend
             device = backend.device_of(parameter.value)
-            # zeros, so that every rank sends buckets of the same length
+            # a tensor of zeros, so that every rank sends buckets of the same length
             gradient = backend.full(shape_of(parameter), 0.0, device, dtype_of(parameter))
         return Operand(parameter.name, gradient, parameter.backend, "tensor")
 

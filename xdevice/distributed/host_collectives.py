@@ -1,7 +1,6 @@
-"""The collectives that need no engine, because they send everything over the control
-connection: `barrier`, `first`, `split_range`, which assigns indices of a data set to each rank,
-and `all_gather_object`, for small values of Python's built-in types. None of them waits for
-devices."""
+"""The collectives that need no engine, because they send everything over the control connection: `barrier`, `first`,
+`split_range`, which assigns indices of a data set to each rank, and `all_gather_object`, for small values of Python's
+built-in types. None of them waits for devices."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 _BLOCK: Final = "first(), where the ranks run one after another"
-"""The name of the block of `first` in the error that a collective raises when it is called in
-the block."""
+"""The name of the block of `first` in the error that a collective raises when it is called in the block."""
 _MAX_BYTES: Final = 16 * 2**20
 """The maximum total size of the values of all ranks, in bytes. One message on the control
 connection contains all of these values."""
@@ -105,8 +103,7 @@ def split_range(
 
 
 def _require_whole(name: str, value: object) -> None:
-    """Raises `ArgumentError` if `value`, the argument called `name`, is not a non-negative
-    int."""
+    """Raises `ArgumentError` if `value`, the argument called `name`, is not a non-negative int."""
     # compares the type exactly, because bool is a subclass of int
     if type(value) is not int or value < 0:
         raise ArgumentError(f"{name} must be a non-negative int, not {shown(value)}")

@@ -153,9 +153,8 @@ def _listener(launch: Launch, terms: Terms) -> socket.socket:
 
 
 def _bind(launch: Launch, terms: Terms) -> socket.socket:
-    """Opens the socket on which rank 0 listens, at the first free port of `launch.ports()`.
-    Raises `LaunchError` if no port is free, or if another process is already rank 0 of this
-    run."""
+    """Opens the socket on which rank 0 listens, at the first free port of `launch.ports()`. Raises `LaunchError` if no
+    port is free, or if another process is already rank 0 of this run."""
     refused: OSError | None = None
     for port in launch.ports():
         for family, kind, protocol, _, address in control.addresses(
@@ -167,7 +166,7 @@ def _bind(launch: Launch, terms: Terms) -> socket.socket:
                 if os.name == "posix":
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 sock.bind(address)
-                # a long queue, because all ranks may connect at the same time
+                # the queue is long, because all ranks may connect at the same time
                 sock.listen(1024)
                 return sock
             except OSError as error:
@@ -186,7 +185,7 @@ def _bind(launch: Launch, terms: Terms) -> socket.socket:
 
 
 class Pending(NamedTuple):
-    """The call of one rank, for which the hub waits until the other ranks have made theirs."""
+    """The call of one rank, which is pending until the other ranks have made the same call."""
 
     kind: bytes
     """VOTE, PAIR or SLOW."""
@@ -215,11 +214,9 @@ class Peer:
         """The time of the rank's last answer to a question from the hub; before the first
         answer, the time of the first question."""
         self.program_line = ""
-        """The line of the program that was named in the rank's last answer; "" before the first
-        answer."""
+        """The line of the program that was named in the rank's last answer; "" before the first answer."""
         self.pid = ""
-        """The host name and the id of the rank's process; "" for rank 0, and before the
-        handshake."""
+        """The host name and the id of the rank's process; "" for rank 0, and before the handshake."""
 
     @property
     def has_joined(self) -> bool:
@@ -276,8 +273,7 @@ class Calls:
     def _count(self, pending: Pending, change: int) -> None:
         """Adds `change`, which is 1 or -1, to the number of ranks that are in the call
         `pending`. Ignores a `send` or `recv`."""
-        # a `send` or `recv` concerns only two ranks, and has no number that is the same on all
-        # ranks
+        # a `send` or `recv` concerns only two ranks, and has no number that is the same on all ranks
         if pending.kind == PAIR or pending.number < 0:
             return
         is_vote = pending.kind == VOTE
@@ -308,9 +304,8 @@ class Calls:
             # all ranks had begun this call before that rank left
             if pending.kind == SLOW and pending.number <= left.pending.number:
                 continue
-            # a `send` or `recv` with a third rank does not need the rank that left. The
-            # payload, such as "send 3 float32 [2]", contains the partner's rank as its second
-            # word
+            # a `send` or `recv` with a third rank does not need the rank that left. The payload, such as "send 3
+            # float32 [2]", contains the partner's rank as its second word
             if pending.kind == PAIR and int(pending.payload.split(" ", 2)[1]) != left.rank:
                 continue
             return left.rank, peer.rank, pending.call
@@ -356,14 +351,12 @@ class Hub(threading.Thread):
         self._connected = 0
         """The number of connections of ranks so far: two for each rank when all ranks have joined."""
         self._refused = 0
-        """The number of processes that were refused because they did not prove that they have
-        the token."""
+        """The number of processes that were refused because they did not prove that they have the token."""
         self._calls = Calls()
         self._all_called_since = 0.0
         """The time since which every rank has been in a call, and at least one rank in a slow call of the engine."""
         self._waiting_since: float | None = None
-        """The time since which at least one rank has been waiting; None if no rank is
-        waiting."""
+        """The time since which at least one rank has been waiting; None if no rank is waiting."""
         self._log_after = timeout
         """The seconds of waiting after which the next warning is logged."""
 
@@ -380,8 +373,8 @@ class Hub(threading.Thread):
     # the loop of the thread, and the connections
 
     def run(self) -> None:
-        """Runs the thread: serves the ranks until the world ends. An error in the hub itself
-        ends the world too, because otherwise all ranks would wait for ever."""
+        """Runs the thread: handles the frames of all ranks until the world ends. An error in
+        the hub itself ends the world too, because otherwise all ranks would wait for ever."""
         try:
             self._serve()
         except Exception as error:
@@ -402,8 +395,7 @@ class Hub(threading.Thread):
         next_beat = 0.0
         self._tell_if_all_joined()
         while not self.ended:
-            # while no rank waits, the thread sleeps until a frame arrives, and uses no
-            # processor time
+            # while no rank waits, the thread sleeps until a frame arrives, and uses no processor time
             ready = self._selector.select(self._beat if self._needs_time() else None)
             now = self._clock.tick()
             for key, events in ready:
@@ -433,8 +425,7 @@ class Hub(threading.Thread):
         if conn is None or not conn.is_open:
             return
         conn.send(kind, text)
-        # the socket has not accepted all bytes, so the loop also waits until the socket can be
-        # written
+        # the socket has not accepted all bytes, so the loop also waits until the socket can be written
         if conn.out:
             key = self._selector.get_key(conn)
             self._selector.modify(conn, selectors.EVENT_READ | selectors.EVENT_WRITE, key.data)
@@ -475,8 +466,7 @@ class Hub(threading.Thread):
                     self._flush(conn)
                     if not conn.out:
                         conn.finish()
-                # frames that still arrive are discarded; `frames` also notices when the
-                # connection ends
+                # frames that still arrive are discarded; `frames` also notices when the connection ends
                 for _ in conn.frames():
                     pass
                 if not conn.is_open:
@@ -617,8 +607,7 @@ class Hub(threading.Thread):
             self._close(unproven.conn)
 
     def _end_never_joined(self) -> None:
-        """Ends the world because ranks are missing after `join_timeout` seconds, and names
-        these ranks."""
+        """Ends the world because ranks are missing after `join_timeout` seconds, and names these ranks."""
         missing = [peer.rank for peer in self.peers if not peer.has_joined]
         named = (
             f"rank {missing[0]} has"
@@ -654,8 +643,7 @@ class Hub(threading.Thread):
             elif kind == DONE:
                 self._calls.remove(peer)
             else:
-                # only two splits, because the payload may contain line breaks, but the call
-                # cannot
+                # only two splits, because the payload may contain line breaks, but the call cannot
                 number, call, payload = text.split("\n", 2)
                 self._calls.add(peer, Pending(kind, int(number), call, payload))
                 self._decide(peer)
@@ -683,10 +671,9 @@ class Hub(threading.Thread):
             self._end_died(peer)
 
     def _decide(self, caller: Peer) -> None:
-        """Reacts to a new call of the rank `caller`. When all ranks have called, tells them to
-        continue, or that their calls differ. Ends the world if a call can never be matched.
-        Loops over all ranks only after the last call, because otherwise large worlds would be
-        slow."""
+        """Reacts to a new call of the rank `caller`. When all ranks have called, tells them to continue, or that their
+        calls differ. Ends the world if a call can never be matched. Loops over all ranks only after the last call,
+        because otherwise large worlds would be slow."""
         pending = caller.pending
         if pending is None:
             return
@@ -847,14 +834,12 @@ class Hub(threading.Thread):
     def _end_late(self, peer: Peer, waiting: list[Peer], now: float) -> None:
         """Ends the world because of the rank `peer`, for which the ranks in `waiting` wait. The
         rank is "late" if its process still answers, and otherwise "silent"."""
-        # the message contains the call of one waiting rank, and the number of the other waiting
-        # ranks
+        # the message contains the call of one waiting rank, and the number of the other waiting ranks
         caller = waiting[0] if waiting else peer
         calls = f"rank {caller.rank} calls {caller.pending.call}" if caller.pending else ""
         others = f"; in all, {len(waiting)} ranks are waiting" if len(waiting) > 1 else ""
         silent = now - peer.answered_at
-        # the rank's process has answered within the last four beats, so only its program is
-        # stuck
+        # the rank's process has answered within the last four beats, so only its program is stuck
         if silent <= 4 * self._beat:
             text = f"rank {peer.rank} has not arrived within {self.timeout:g} s and makes no progress: it is at"
             self._end(peer.rank, "late", f"{text} {peer.program_line}; {calls}{others}")

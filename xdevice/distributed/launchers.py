@@ -30,21 +30,18 @@ class Launch(NamedTuple):
     launcher."""
 
     launcher: str
-    """The launcher's name, as `xdevice info` shows it, such as "torchrun", "srun" or "xdevice
-    launch"."""
+    """The launcher's name, as `xdevice info` shows it, such as "torchrun", "srun" or "xdevice launch"."""
     rank: int
     size: int
     local_rank: int
     local_size: int
     host: str
-    """The host at which the other ranks reach rank 0; "127.0.0.1" if all ranks are on one
-    machine."""
+    """The host at which the other ranks reach rank 0; "127.0.0.1" if all ranks are on one machine."""
     port: int | None
     """The port on which rank 0 listens, if XDEVICE_ADDRESS names one. Otherwise None, and rank
     0 tries the ports that `ports()` returns."""
     run: str
-    """A string that identifies this run: no other run on the same machines has the same
-    string."""
+    """A string that identifies this run: no other run on the same machines has the same string."""
 
     def ports(self) -> list[int]:
         """Returns the ports on which rank 0 tries to listen, in this order."""
@@ -102,8 +99,8 @@ class _Launcher(NamedTuple):
     run: tuple[str, ...] = ()
     """The variables that distinguish two runs of this launcher."""
     is_served: bool = True
-    """Whether `processes` works under this launcher. If not, it raises `LaunchError` for
-    several processes, because a world of one would be wrong."""
+    """Whether `processes` supports this launcher. If not, `processes` raises `LaunchError` if
+    there are several processes, because a world of one would be wrong."""
 
 
 _SRUN: Final = _Launcher(
@@ -168,8 +165,7 @@ def _started(launcher: _Launcher) -> bool:
     if _text(launcher.rank) is None:
         return False
     is_under_srun = _text(_SRUN.size) is not None
-    # this process is the script of a Slurm job, or a shell in such a job, and was not started
-    # by srun
+    # this process is the script of a Slurm job, or a shell in such a job, and was not started by srun
     if launcher is _SRUN and not is_under_srun:
         return False
     # `srun --mpi=pmi2` also sets PMI_RANK, but not MPICH's variable for the local rank
@@ -237,8 +233,7 @@ def _launch(launcher: _Launcher) -> Launch:
     if host is None:
         run = f"{run}/{_starter(launcher.rank, launcher.size)}"
     on_this_machine = _count_here(size, local_size, host)
-    # no other machine takes part, so rank 0 need not listen on an address that other machines
-    # can reach
+    # no other machine takes part, so rank 0 need not listen on an address that other machines can reach
     if on_this_machine == size and (address is None or is_loopback(address)):
         host = LOOPBACK
     if host is None:
@@ -247,11 +242,9 @@ def _launch(launcher: _Launcher) -> Launch:
             "XDEVICE_ADDRESS=host:port to the same value in all processes, with a free port on rank 0's machine"
         )
     if local_rank is None:
-        # if there are several machines and no local ranks, each machine is assumed to run one
-        # process
+        # if there are several machines and no local ranks, each machine is assumed to run one process
         local_rank = rank if on_this_machine == size else 0
-    # `on_this_machine` is 0 if the number is not known, but this machine has at least this
-    # process
+    # `on_this_machine` is 0 if the number is not known, but this machine has at least this process
     return Launch(launcher.name, rank, size, local_rank, on_this_machine or 1, host, port, run)
 
 
@@ -289,11 +282,10 @@ def _count_here(size: int, local_size: int | None, host: str | None) -> int:
 
 
 def _starter(*names: str) -> int:
-    """Returns the id of the process that started the ranks of this machine: the nearest
-    ancestor in which the environment variables `names` have other values than in this process.
-    The parent may not be that process: a shell script that runs the program has the same
-    variables. If the system does not show the environments of processes, returns the parent's
-    id."""
+    """Returns the id of the process that started the ranks of this machine: the nearest ancestor in which the
+    environment variables `names` have other values than in this process. The parent may not be that process: a shell
+    script that runs the program has the same variables. If the system does not show the environments of processes,
+    returns the parent's id."""
     # PMI_FD, the number of a connection that MPICH opens for each process, is compared too
     own_entries = [_environment_entry("self", name) for name in (*names, "PMI_FD")]
     pid = os.getppid()
@@ -393,8 +385,7 @@ def _first_node(nodes: str) -> str | None:
 def _tasks_here(size: int) -> int | None:
     """Returns how many of srun's processes are on this machine, or None if srun's variables do
     not contain this. `size` is the total number of processes."""
-    # Slurm's "2(x3),1" means two processes on each of the nodes 0 to 2, and one process on node
-    # 3
+    # Slurm's "2(x3),1" means two processes on each of the nodes 0 to 2, and one process on node 3
     text, node = _text(_SRUN.local_size) or "", _text("SLURM_NODEID") or ""
     rows = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
     tasks = [int(count) for count, times in rows for _ in range(int(times or 1))]

@@ -35,14 +35,12 @@ last reading. A blocked thread uses less, and one iteration of a loop that sleep
 
 
 class _Reading(NamedTuple):
-    """The signs of life of this process at one moment. Processor times are in seconds since the
-    process started."""
+    """The signs of life of this process at one moment. Processor times are in seconds since the process started."""
 
     when: float
     """The time of the reading, by `time.monotonic`."""
     place: tuple[int, int]
-    """The `id` of the innermost frame of the program's thread, and the index of the frame's
-    current instruction."""
+    """The `id` of the innermost frame of the program's thread, and the index of the frame's current instruction."""
     program: float
     """The processor time of the program's thread."""
     engine: float
@@ -75,7 +73,7 @@ class Liveness:
         """Whether the process has done any work since the last call; True at the first call."""
         reading = self._read()
         last, self._last = self._last, reading
-        # the program's thread itself has moved
+        # the program's own thread has moved
         if (
             last is None
             or reading.place != last.place
@@ -83,9 +81,8 @@ class Liveness:
         ):
             self._recent = [reading]
             return True
-        # the other threads are measured over a longer span, because a framework's background
-        # work comes in bursts: a whole burst may fall between two readings, and is no sign of
-        # progress
+        # the other threads are measured over a longer span, because a framework's background work comes in bursts: a
+        # whole burst may fall between two readings, and is no sign of progress
         self._recent = [
             earlier for earlier in self._recent if reading.when - earlier.when < _SPAN_SECONDS
         ] or [last]
@@ -173,8 +170,7 @@ class Liveness:
             suppress(OSError, IndexError),
             open(f"/proc/self/task/{self.thread.native_id}/stat") as file,
         ):
-            # the first field after the name in parentheses is the state; D is "uninterruptible
-            # sleep"
+            # the first field after the name in parentheses is the state; D is "uninterruptible sleep"
             return file.read().rpartition(")")[2].split()[0] == "D"
         return False
 

@@ -58,9 +58,8 @@ def write(stream: TextIO | None, lines: bytes) -> None:
 
 
 def _mute(stream: TextIO) -> None:
-    """Discards everything that is written to a stream from now on. Otherwise, every later write
-    would try again to flush the bytes that are left in the stream's buffer, and would fail
-    again."""
+    """Discards everything that is written to a stream from now on. Otherwise, every later write would try again to
+    flush the bytes that are left in the stream's buffer, and would fail again."""
     # replaces the file descriptor and not the stream, because other code refers to the stream
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError, ValueError):
@@ -97,9 +96,8 @@ class RankOutput:
                 thread.start()
 
     def close(self) -> None:
-        """Waits for the last output of the rank, then closes the file. Waits at most half a
-        second for each stream, because a process that the rank has left behind may keep the
-        streams open."""
+        """Waits for the last output of the rank, then closes the file. Waits at most half a second for each stream,
+        because a process that the rank has left behind may keep the streams open."""
         for thread in self._threads:
             thread.join(0.5)
         if self._log is not None and not any(thread.is_alive() for thread in self._threads):
@@ -124,9 +122,8 @@ def _read(source: IO[bytes], lines: Lines) -> None:
 
 
 class _Log:
-    """A file to which the lines of one rank, from its standard output and its standard error,
-    are appended. If the file cannot be written, the lines are lost, and a message is printed
-    once."""
+    """A file to which the lines of one rank, from its standard output and its standard error, are appended. If the file
+    cannot be written, the lines are lost, and a message is printed once."""
 
     def __init__(self, path: Path) -> None:
         # unbuffered, so that the file is complete if the launcher is killed
@@ -175,8 +172,7 @@ class Lines:
     def take(self, data: bytes) -> None:
         """Receives the next bytes, and shows the lines that are complete. A line that is being
         overwritten is shown once a second."""
-        # the bytes may end in the middle of a line; this part is stored until the next bytes
-        # arrive
+        # the bytes may end in the middle of a line; this part is stored until the next bytes arrive
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._show(*map(_last_state, lines))
         if len(self._rest) > _MAX_LINE:
@@ -201,8 +197,7 @@ class Lines:
             self._show(_last_state(self._rest))
 
     def _show(self, *lines: bytes) -> None:
-        """Writes the lines to `target` with the prefix, and to `kept` and `log` without the
-        prefix."""
+        """Writes the lines to `target` with the prefix, and to `kept` and `log` without the prefix."""
         if self._kept is not None:
             self._kept.extend(line.decode(errors="replace") for line in lines)
         if self._log is not None:

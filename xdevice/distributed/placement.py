@@ -1,5 +1,5 @@
-"""`local_device`: which of the machine's devices this process uses, if a launcher has started one process for each
-device."""
+"""`local_device`: determines which of the machine's devices this process uses if a launcher has started one process for
+each device."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def local_device() -> Device:
         return try_gpu()
     rank = _rank(*setting)
     count = selection.current().count("gpu")
-    # a script for GPUs also runs on a machine without any
+    # a script for GPUs also runs on a machine without GPUs
     if count == 0:
         return CPU
     if rank < count:

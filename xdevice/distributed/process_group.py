@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 _current: World | None = None
-"""The world whose block this process is in."""
+"""The world whose block this process has entered; None outside such a block."""
 
 
 def processes(
@@ -89,7 +89,7 @@ def processes(
 
 
 def world() -> World:
-    """Returns the `World` of the `with xdevice.distributed.processes()` block that this process is in.
+    """Returns the `World` of the block `with xdevice.distributed.processes()` that this process has entered.
 
     Experimental: it may change in a minor version.
 
@@ -194,8 +194,8 @@ class World:
             x: a tensor, or a container of tensors, with the same keys, dtypes and shapes on each rank.
             op: "sum", "mean", "max" or "min". Bools support only "max" and "min", complex numbers only "sum" and
                 "mean".
-            weight: for "mean", the weight of this rank's `x`, such as its number of samples: the mean is sum(weight *
-                x) / sum(weight). With weight 0 the values of `x` are ignored, even if they are NaN.
+            weight: for "mean", the weight of this rank's `x`, such as its number of samples: the mean is
+                sum(weight * x) / sum(weight). With weight 0 the values of `x` are ignored, even if they are NaN.
 
         Raises:
             NotATensorError, DTypeError, ArgumentError, UnsupportedError: as in `xdevice.parallel.all_reduce`.
@@ -244,8 +244,7 @@ class World:
         return collectives.all_gather(self._session, x, even)
 
     def reduce_scatter(self, x: Any, op: str = "sum") -> Any:
-        """Reduces `x` over all ranks, as `all_reduce` does, and returns this rank's part of the result along the first
-        axis.
+        """Reduces `x` over all ranks, as `all_reduce` does, and returns this rank's part along the first axis.
 
         The tensors returned are new; `x` is not written.
 
@@ -351,8 +350,7 @@ class World:
     def averaging(
         self, model: Any, weight: float | None = None
     ) -> AbstractContextManager[None]:
-        """Returns a block for one backward pass. After the block, each gradient of the model is the mean over all
-        ranks.
+        """Returns a block for one backward pass, after which each gradient of the model is the mean over all ranks.
 
         In `with world.averaging(model): loss.backward()`, PyTorch and Paddle send gradients, in buckets of 25 MB, while
         the pass computes the next gradients. With MXNet, and with engines other than PyTorch's, the gradients are sent
@@ -371,21 +369,20 @@ class World:
         Raises:
             NotATensorError: `model` is not a model, or has no trainable parameters. ScopeError: two backward passes
                 were run in the block.
-            UnsupportedError: the framework does not keep gradients in the model (use `average_gradients`); the model
-            holds a trainable layer in a plain list; after the pass, a gradient is sparse, or spread over processes.
+            UnsupportedError: the framework does not store gradients in the model (use `average_gradients`); the model
+                has a trainable layer in a plain list; after the pass, a gradient is sparse, or spread over processes.
             DTypeError, ArgumentError: as in `all_reduce`.
         """
         return gradients.averaging(self._session, model, weight)
 
     def native_group(self) -> None:
-        """Creates the framework's own process group from these processes: PyTorch's default
-        process group.
+        """Creates the framework's own process group from these processes: PyTorch's default process group.
 
         From then on, and until the block of this world ends, DDP, FSDP (`fully_shard`),
         DTensor, and the libraries that use `torch.distributed` work on this world. If the
         program has called `init_process_group` itself, that group is used. The ranks do not
         vote on PyTorch's own collectives, but if a rank dies or raises an error, the errors on
-        the other ranks name it.
+        the other ranks name that rank.
 
         Raises:
             UnsupportedError: the backend in use has no such group; only PyTorch has one. LaunchError: the program's own
@@ -394,8 +391,7 @@ class World:
         self._session.start_native_group()
 
     def first(self) -> AbstractContextManager[bool]:
-        """Returns a block that rank 0 runs first, while the other ranks wait; they run it afterwards. Yields whether
-        this is rank 0.
+        """Returns a block that rank 0 runs first, while the other ranks wait. The block yields whether this is rank 0.
 
         In `with world.first(): data = load()`, rank 0 downloads the data, and the other ranks find the data on disk. To
         run code only on rank 0, write `with world.first() as is_first: if is_first: xdevice.save(...)`. Rank 0 may

@@ -39,7 +39,7 @@ class Runner(threading.Thread):
     def result(self) -> Any:
         """Returns the result of the job that has ended, or raises the job's error. It may be
         called only once for each job."""
-        # neither is kept, because it would keep its tensors alive until the next call
+        # clears both attributes, because they would keep their tensors alive until the next call
         result, error, self._result, self._error = self._result, self._error, None, None
         if error is not None:
             raise error
@@ -59,11 +59,9 @@ class Runner(threading.Thread):
                 return
             try:
                 self._result = job()
-            # errors of every kind are caught, because `result` raises them in the program's
-            # thread
+            # errors of every kind are caught, because `result` raises them in the program's thread
             except BaseException as error:
                 self._error = error
-            # the variable would keep the job's tensors alive, so it is deleted before the end
-            # is signalled
+            # the variable would keep the job's tensors alive, so it is deleted before the end is signalled
             del job
             self._end.release()

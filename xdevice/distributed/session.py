@@ -53,12 +53,10 @@ _SLOWEST: Final = 10e6
 """The speed of the slowest engine, in bytes per second. A call may take as long as its bytes
 need at this speed, plus the timeout."""
 _COUNTED: Final = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
-"""The methods of an engine (the library that moves tensors, such as NCCL) that all ranks call
-at the same time. The calls of these methods are numbered; calls of `send` and `recv` are
-not."""
+"""The methods of an engine (the library that moves tensors, such as NCCL) that all ranks call at the same time. The
+calls of these methods are numbered; calls of `send` and `recv` are not."""
 _ALONE: Final = launchers.Launch("none", 0, 1, 0, 1, launchers.LOOPBACK, None, "")
-"""The `Launch` of a process that was not started by a launcher: rank 0 of 1, local rank 0 of
-1."""
+"""The `Launch` of a process that was not started by a launcher: rank 0 of 1, local rank 0 of 1."""
 
 _failed: BaseException | None = None
 """The error that has ended a world of this process, or None. After such an error the other ranks have ended too, so
@@ -138,8 +136,7 @@ class Session:
         if self.size > 1:
             self._connect()
             if selection.current().computes_on == "scope" and self.device.kind != "cpu":
-                # only after the engine has started, because entering the device initializes
-                # TensorFlow
+                # only after the engine has started, because entering the device initializes TensorFlow
                 self._scope.enter_context(self.device)
         elif self.options.engine != "auto":
             # a world of one raises the same errors for names of engines as a larger world
@@ -152,8 +149,7 @@ class Session:
         self._line = join(self.launch, self.options.timeout, self.options.join_timeout)
         self._runner = Runner()
         self._line.liveness.engine_threads.append(self._runner)
-        # from now on, the end of rank 0 is noticed even while the program waits inside a
-        # framework
+        # from now on, the end of rank 0 is noticed even while the program is waiting inside a framework
         self._line.on_lost_hub = self._on_lost_hub
         try:
             self._line.vote(f"processes({self.options})")
@@ -171,8 +167,7 @@ class Session:
             self._carrier = self.call(
                 "", lambda: f"the start of {self.engine}", self._start, []
             )
-        # `BaseException` includes Ctrl-C: the ranks that wait for this rank must learn that it
-        # is gone
+        # `BaseException` includes Ctrl-C: the ranks that wait for this rank must learn that it is gone
         except BaseException as error:
             self._close_after_failure(error)
             raise
@@ -197,13 +192,12 @@ class Session:
         unless this world already has one."""
         backend = selection.current()
         self.require_ready("native_group")
-        # PyTorch allows only one default group in each process, so creating a second one would
-        # fail
+        # PyTorch allows only one default group in each process, so creating a second one would fail
         if self._native is not None:
             return
 
         def describe_call() -> str:
-            """Returns the text that describes this call, and must be the same on all ranks."""
+            """Returns the string that describes this call. It must be the same on all ranks."""
             return f"native_group of {backend.name}"
 
         with self.exclusive("native_group"):
@@ -228,8 +222,7 @@ class Session:
         if self._line is None and native is not None:
             self._native = None
             native.close()
-        # in a forked child there is nothing to close, because the connections belong to its
-        # parent
+        # in a forked child there is nothing to close, because the connections belong to its parent
         if self._line is None or os.getpid() != self._pid:
             return
         # NCCL and gloo report a dead rank as a RuntimeError about a socket; only the hub knows which rank has died
@@ -285,7 +278,8 @@ class Session:
             if not runner.ends_within(self.options.timeout):
                 exits.arm(None)
                 return
-            # a rank that fails now has already done its part in every collective
+            # a rank that fails at this point has already done its part in every collective, so
+            # its failure is ignored
             with suppress(PeerError):
                 runner.result()
                 line.vote(GOODBYE)
@@ -318,8 +312,7 @@ class Session:
         """Aborts the engine and the framework's own group, once."""
         if self._has_aborted:
             return
-        # set before the work begins, because the program's thread and another thread may both
-        # call this
+        # set before the work begins, because the program's thread and another thread may both call this
         self._has_aborted = True
         if self._native is not None:
             self._native.abort()
@@ -387,9 +380,8 @@ class Session:
         self.require_supported(tensors, verb, op)
 
     def require_supported(self, tensors: Iterable[Operand], verb: str, op: str | None) -> None:
-        """Raises an error if the engine does not support one of the tensors in the collective
-        `verb`. In a world of one, which has no engine, raises an error for the tensors that no
-        engine supports."""
+        """Raises an error if the engine does not support one of the tensors in the collective `verb`. In a world of
+        one, which has no engine, raises an error for the tensors that no engine supports."""
         for operand in tensors:
             if self.size > 1:
                 self.carrier.require_dtype(operand, verb, op)
@@ -447,8 +439,7 @@ class Session:
             self._busy.release()
 
     def require_rank(self, value: object, name: str) -> None:
-        """Raises `ArgumentError` if `value`, the argument called `name`, is not a rank of this
-        world."""
+        """Raises `ArgumentError` if `value`, the argument called `name`, is not a rank of this world."""
         if type(value) is not int or not 0 <= value < self.size:
             raise ArgumentError(
                 f"{name} must be a rank from 0 to {self.size - 1}, not {shown(value)}"
@@ -469,9 +460,8 @@ class Session:
         """Votes on a collective: sends the other ranks the string that `describe_call` returns, and waits until all
         ranks have sent the same string. With `check=False` and no weight, does not vote, and only counts the call.
 
-        If this rank has a weight, `own`, returns this weight and the sum of the weights of all
-        ranks; otherwise returns None. Raises `OnAllError` if that sum is 0, and the errors of
-        `Line.vote`."""
+        If this rank has a weight, `own`, returns this weight and the sum of the weights of all ranks; otherwise returns
+        None. Raises `OnAllError` if that sum is 0, and the errors of `Line.vote`."""
         if own is not None:
             total = (
                 sum(map(float, self.vote(describe_call(), repr(own)))) if self.size > 1 else own
@@ -514,19 +504,16 @@ class Session:
         Raises `PeerError` if a rank fails in the meantime.
 
         Args:
-            verb: the name of the engine's method, or "" if the engine's thread is used for
-                something else.
+            verb: the name of the engine's method, or "" if the engine's thread is used for something else.
             describe_call: returns the string that describes the call.
             job: the function that makes the call.
-            tensors: the tensors that are sent. Their size determines how long the call may
-                take.
+            tensors: the tensors that are sent. Their size determines how long the call may take.
         """
         if self.size == 1:
             return job()
         self._current_call = describe_call, tensors
         try:
-            # these methods of the engine wait in this thread, with `_wait`, which notices
-            # failures
+            # these methods of the engine wait in this thread, with `_wait`, which notices failures
             if self._carrier is not None and verb in self._carrier.engine.in_steps:
                 return job()
             return self._run_in_engine_thread(job, verb in _COUNTED)

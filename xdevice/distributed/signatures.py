@@ -89,10 +89,9 @@ def others_text(x: Any) -> str:
 
 
 def _same_everywhere(value: Any) -> str:
-    """Returns a string that describes an object, and is the same for equal objects on all
-    ranks. None, a number, a string, bytes or a member of an enum is described by its `repr`.
-    Any other object is described only by the name of its type, because its `repr` may contain a
-    memory address."""
+    """Returns a string that describes an object, and is the same for equal objects on all ranks. None, a number, a
+    string, bytes or a member of an enum is described by its `repr`. Any other object is described only by the name of
+    its type, because its `repr` may contain a memory address."""
     import numpy as np
 
     if value is None or isinstance(value, Number | str | bytes | np.generic | Enum):

@@ -1,5 +1,4 @@
-"""`xdevice launch`: starts this machine's processes of one world, shows their output, and ends
-them.
+"""`xdevice launch`: starts this machine's processes of one world, shows their output, and ends them.
 
 Each rank is the leader of its own process group, so that the processes that it has started can
 be ended together with it. Ctrl-C in a terminal reaches only the launcher, which passes the
@@ -32,12 +31,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PATIENCE: Final = 3.0
-"""The number of seconds between the signal that asks a process to end and SIGKILL, which kills
-it."""
+"""The number of seconds between the signal that asks a process to end and SIGKILL, which kills it."""
 _ECHO_SECONDS: Final = 0.25
-"""The number of seconds, after the first failure, during which further failures are collected:
-the launcher may notice a rank that failed because of another rank before it notices that other
-rank."""
+"""The number of seconds, after the first failure, during which further failures are collected: the launcher may notice
+a rank that failed because of another rank before it notices that other rank."""
 _REPEATED: Final = "PeerError: "
 """A traceback that contains this text only repeats the failure of another rank."""
 _HAS_GROUPS: Final = hasattr(os, "killpg")
@@ -50,8 +47,7 @@ _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 _PR_SET_CHILD_SUBREAPER: Final = 36
 """The constant PR_SET_CHILD_SUBREAPER of linux/prctl.h."""
 _NO_SIGNAL: Final = 0
-"""Signal 0, which has no effect. Sending it only shows whether a process group still contains a
-process."""
+"""Signal 0, which has no effect. Sending it only shows whether a process group still contains a process."""
 # the program of the guard. Each line of its input adds or removes a process group. If there are
 # still groups when the input ends, the launcher is gone
 _GUARD: Final = f"""
@@ -132,8 +128,7 @@ def launch(
         guard = stack.enter_context(_guard())
         attempt = 0
         while True:
-            # a new object for each attempt, because it must not handle events of the previous
-            # attempt
+            # a new object for each attempt, because it must not handle events of the previous attempt
             ranks = _Ranks(guard, size * nodes.rank, folder)
             with ranks.listening():
                 for rank in range(size):
@@ -216,7 +211,7 @@ def reserve(host: str) -> Iterator[int]:
         keeper.bind((host, 0))
         port = keeper.getsockname()[1]
         try:
-            # tests whether rank 0 can listen on the port while `keeper` is open
+            # checks whether rank 0 can listen on the port while `keeper` is open
             socket.create_server((host, port), family=family).close()
         # this system does not allow two sockets, but rank 0 must be able to listen, so the port
         # is not reserved
@@ -250,8 +245,7 @@ class _Ranks:
         self._alive: set[int] = set()
         """The ranks that have not ended, according to the events handled so far."""
         self._failed: dict[int, int] = {}
-        """The exit status of each rank that has failed, in the order in which the failures were
-        noticed."""
+        """The exit status of each rank that has failed, in the order in which the failures were noticed."""
         self._signal = 0
         """The signal that this process has received; 0 if none."""
         self._events: SimpleQueue[tuple[str, int, int]] = SimpleQueue()
@@ -260,12 +254,11 @@ class _Ranks:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """A block in which signals to this process are queued as events for `run`. All ranks
-        are ended when the block ends."""
+        """A block in which signals to this process are queued as events for `run`. When the
+        block ends, all ranks are ended."""
         _adopt_orphans()
         before = {number: signal.getsignal(number) for number in _SIGNALS}
-        # the handlers are restored at the end, because a program may call `launch` as a
-        # function
+        # the handlers are restored at the end, because a program may call `launch` as a function
         for number in before:
             # a signal that is ignored, for example because of nohup, stays ignored
             if before[number] is signal.SIG_IGN:
@@ -307,16 +300,15 @@ class _Ranks:
         thread.start()
 
     def _notify_guard(self, line: str) -> None:
-        """Sends a line to the guard: "+123" adds the process group 123, and "-123" removes
-        it."""
+        """Sends a line to the guard: "+123" adds the process group 123, and "-123" removes it."""
         if self._guard is not None:
             # writing fails if the guard has been killed
             with suppress(OSError):
                 self._guard.write(f"{line}\n".encode())
 
     def _wait(self, rank: int) -> None:
-        """Runs in a thread: waits for a rank to end, and then ends the processes that it has left behind in its process
-        group."""
+        """Runs in a thread: waits for a rank to end, and then ends the processes that the rank has left behind in its
+        process group."""
         process = self._processes[rank]
         status = process.wait()
         # queued before the clean-up below, which may take seconds
@@ -324,8 +316,7 @@ class _Ranks:
         if not _HAS_GROUPS:
             return
         deadline = time.monotonic() + PATIENCE
-        # processes may be left, such as the workers of a DataLoader, which outlive a rank that
-        # was killed
+        # processes may be left, such as the workers of a DataLoader, which outlive a rank that was killed
         is_left = _send(process.pid, signal.SIGTERM)
         while is_left and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -345,11 +336,10 @@ class _Ranks:
             output.say(
                 f"{signal.Signals(self._signal).name} is passed on to the ranks; processes that do not end are killed"
             )
-        # a rank that failed because of another rank may be noticed a little before that rank
+        # a rank that failed because of another rank may be noticed shortly before that other rank
         if self._failed:
             self._collect(time.monotonic() + _ECHO_SECONDS)
-        # read before the ranks are ended, because the report tells whether some ranks were
-        # still running
+        # read before the ranks are ended, because the report tells whether some ranks were still running
         is_cut_off = bool(self._alive)
         self._end(self._signal or signal.SIGTERM)
         if self._signal:
@@ -379,13 +369,12 @@ class _Ranks:
         # a rank has ended, and `number` is the rank
         self._alive.discard(number)
         self._outputs[number].close()
-        # after a signal all ranks end with a failing status, which is not reported
+        # after a signal all ranks end with a nonzero status, which is not reported
         if status != 0 and not self._signal:
             self._failed.setdefault(number, status)
 
     def _collect(self, deadline: float) -> None:
-        """Handles events until all ranks have ended, or until `time.monotonic` has reached the
-        deadline."""
+        """Handles events until all ranks have ended, or until `time.monotonic` has reached the deadline."""
         with suppress(Empty):
             while self._alive:
                 self._take(max(0.0, deadline - time.monotonic()))
@@ -435,7 +424,7 @@ def _send(leader: int, number: int) -> bool:
     try:
         if _HAS_GROUPS:
             os.killpg(leader, number)
-        # Windows has no process groups, but this command ends the child processes too
+        # Windows has no process groups, but this command also ends the child processes
         else:
             done = subprocess.run(
                 ["taskkill", "/T", "/F", "/PID", str(leader)], capture_output=True, check=False

@@ -24,8 +24,7 @@ class TorchProcesses(Processes):
 
     def engines(self) -> Sequence[str]:
         """Returns the names of the engines that this process can start, with the best first."""
-        # imported here, because importing torch.distributed takes 50 ms, and few programs need
-        # it
+        # imported here, because importing torch.distributed takes 50 ms, and few programs need it
         from . import processes
 
         # NCCL cannot use virtual GPUs, whose memory is the host's

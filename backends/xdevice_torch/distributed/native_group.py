@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from xdevice.distributed.contract.processes import Group
 
 _INTERFACE: Final = "GLOO_SOCKET_IFNAME"
-"""The environment variable that contains the name of the network interface on which gloo
-listens. If it is not set, gloo looks up the host's name, and listens on the address that it
-finds."""
+"""The environment variable that contains the name of the network interface on which gloo listens. If it is not set,
+gloo looks up the host's name, and listens on the address that it finds."""
 
 _abort: Any = private.get("torch.distributed.distributed_c10d._abort_process_group")
 """PyTorch's function that ends the default group without waiting for other ranks; None if this
@@ -48,8 +47,7 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
     answers = group.exchange(own_rank)
     expected = [f"rank {rank} of {group.size}" for rank in range(group.size)]
     is_cuda = native.type == "cuda"
-    # FSDP and DTensor create tensors on the current GPU, but NCCL accepts only tensors on
-    # `native`
+    # FSDP and DTensor create tensors on the current GPU, but NCCL accepts only tensors on `native`
     scope = torch.cuda.device(native) if is_cuda else nullcontext()
     if is_initialized and answers == expected:
         return NativeGroup(scope, lambda: None, lambda: None)
@@ -70,7 +68,7 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
     def restore() -> None:
         """Unsets GLOO_SOCKET_IFNAME if it was not set before, because otherwise it would also
         determine the interface on which the program's later groups listen. The variable stays
-        set until the group ends, because each `new_group` of the program reads it."""
+        set until the group ends, because each call of `new_group` in the program reads it."""
         if before is None:
             os.environ.pop(_INTERFACE, None)
 
@@ -99,8 +97,7 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
         restore()
         # PyTorch's function supports NCCL only; gloo's connections end with the process
         if _abort is not None and is_cuda and dist.is_initialized():
-            # in a thread, because this function must not wait, and NCCL's abort may wait for
-            # ever
+            # in a thread, because this function must not wait, and NCCL's abort may wait for ever
             threading.Thread(target=_abort, daemon=True).start()
 
     return NativeGroup(scope, close, abort)

@@ -1,5 +1,4 @@
-"""Moves tensors between processes: with gloo if they are on the host, with NCCL if they are on
-GPUs.
+"""Moves tensors between processes: with gloo if they are on the host, with NCCL if they are on GPUs.
 
 `TorchEngine` creates process groups of its own, without `init_process_group`, so that a program
 can use `torch.distributed` as well; the module `native_group` creates the default group. gloo
@@ -39,8 +38,7 @@ _c10d: Any = dist
 _Options: Any = private["torch.distributed.ProcessGroupGloo._Options"]
 _devices = private.field("torch.distributed.ProcessGroupGloo._Options._devices")
 _timeout = private.field("torch.distributed.ProcessGroupGloo._Options._timeout")
-"""The field of gloo's options that contains the timeout; NCCL's options have a field of the
-same name."""
+"""The field of gloo's options that contains the timeout; NCCL's options have a field of the same name."""
 _copy_each = private.get("torch._foreach_copy_")
 """Copies many tensors in one kernel; None if this version of PyTorch lacks it."""
 _STEP: Final = timedelta(seconds=0.1)
@@ -96,9 +94,8 @@ class TorchEngine(Engine):
         self._gloo: Any = None
         self._nccl: Any = None
         self._last: Any = None
-        """PyTorch's object for the last mean whose function (the result of `start_mean`) was
-        called; None if no such function was called. On a GPU only the stream has waited for
-        this mean."""
+        """PyTorch's object for the last mean whose function (the result of `start_mean`) was called; None if no such
+        function was called. On a GPU only the stream has waited for this mean."""
         # both groups use the same store, in which the prefixes separate their addresses
         if kind == "nccl":
             torch.cuda.set_device(native)
@@ -118,8 +115,7 @@ class TorchEngine(Engine):
         return None
 
     def all_reduce(self, x: torch.Tensor, op: str) -> torch.Tensor:
-        """Writes the "sum", "max" or "min" of the tensors `x` of all ranks to `x`, and returns
-        `x`."""
+        """Writes the "sum", "max" or "min" of the tensors `x` of all ranks to `x`, and returns `x`."""
         buffer = self._buffer(x)
         self._wait(
             buffer, lambda group: group.allreduce([buffer], _options(dist.AllreduceOptions, op))
@@ -167,7 +163,7 @@ class TorchEngine(Engine):
         self._wait(buffer, lambda group: group.send([buffer], to, 0), False)
 
     def recv(self, like: torch.Tensor, source: int) -> torch.Tensor:
-        """Writes the tensor that the rank `source` sends to `like`, and returns `like`."""
+        """Writes to `like` the tensor that the rank `source` sends, and returns `like`."""
         buffer = self._bytes(like)
         # False: does not wait in steps, as in `send`
         self._wait(buffer, lambda group: group.recv([buffer], source, 0), False)
@@ -212,8 +208,7 @@ class TorchEngine(Engine):
         form in which `pack` returns the elements of such tensors."""
         parts = x.split([tensor.numel() for tensor in tensors])
         shaped = [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
-        # `_copy_each` runs one kernel for all tensors, but refuses lazy conjugates and
-        # negatives
+        # `_copy_each` runs one kernel for all tensors, but refuses lazy conjugates and negatives
         if _copy_each is not None and not any(
             tensor.is_conj() or tensor.is_neg() for tensor in tensors
         ):
@@ -243,8 +238,7 @@ class TorchEngine(Engine):
     def abort(self) -> None:
         """Ends the calls in progress after a failure, without waiting for their end."""
         group = self._nccl
-        # in a thread, because NCCL's `abort` may wait for a kernel for ever; some versions lack
-        # `abort`
+        # in a thread, because NCCL's `abort` may wait for a kernel for ever; some versions lack `abort`
         if group is not None and hasattr(group, "abort"):
             threading.Thread(target=group.abort, daemon=True).start()
 
@@ -304,8 +298,7 @@ class TorchEngine(Engine):
         return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
 
     def _to_engine_device(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns `x`, or a copy of `x` on the host if `x` is on a GPU and the engine is not
-        NCCL."""
+        """Returns `x`, or a copy of `x` on the host if `x` is on a GPU and the engine is not NCCL."""
         return x if x.is_cpu or (x.is_cuda and self._nccl is not None) else x.cpu()
 
 
@@ -340,8 +333,7 @@ def _is_idle(stream: Any, seconds: float) -> bool:
 
 
 def _write_into(x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
-    """Writes the result in `buffer` to `x`, unless `buffer` already uses the memory of `x`, and
-    returns `x`."""
+    """Writes the result in `buffer` to `x`, unless `buffer` already uses the memory of `x`, and returns `x`."""
     # the devices are compared too, because the memory of two devices may have the same address
     if buffer.data_ptr() == x.data_ptr() and buffer.device == x.device:
         if not x.is_inference():
@@ -367,9 +359,8 @@ def _as_tensor_like(buffer: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _options(cls: Any, op: str, goes_on: bool = False) -> Any:
-    """Returns options of PyTorch's class `cls` for the reduction `op`, such as "sum". With
-    `goes_on`, the collective runs on a stream of NCCL while the current stream continues to
-    compute."""
+    """Returns options of PyTorch's class `cls` for the reduction `op`, such as "sum". With `goes_on`, the collective
+    runs on a stream of NCCL while the current stream continues to compute."""
     options = cls()
     options.reduceOp = getattr(dist.ReduceOp, _OPS[op])
     # since 2.8, PyTorch runs NCCL on the current stream unless this option is set; older

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _version: Final = private.get("torch.Tensor._version")
-"""The attribute that counts how often a tensor was written; None if this version of PyTorch
-lacks it."""
+"""The attribute that counts how often a tensor was written; None if this version of PyTorch lacks it."""
 # this hook runs only after the gradient has been added to `parameter.grad`
 _watch: Final = GradientWatch(
     lambda parameter, report: parameter.register_post_accumulate_grad_hook(lambda _: report())

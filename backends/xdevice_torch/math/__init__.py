@@ -1,4 +1,4 @@
-"""Arrays, gradients and compiled functions on PyTorch."""
+"""PyTorch's hooks for array functions, gradients, compiled functions and reproducible numbers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 
 class TorchArithmetic(Arithmetic):
-    """The capability `Arithmetic` on PyTorch; its methods are documented in
-    `xdevice.math.contract.arithmetic`."""
+    """The capability `Arithmetic` on PyTorch; its methods are documented in `xdevice.math.contract.arithmetic`."""
 
     # None if this version of PyTorch does not reveal the class of its scopes; then no scope is
     # set aside, and calls are slower

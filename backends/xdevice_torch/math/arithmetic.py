@@ -75,8 +75,7 @@ def copy(x: Tensor) -> Tensor:
 
 
 def full_like(x: Tensor, value: complex, name: str) -> Tensor:
-    """Returns a tensor with the shape and the device of `x` and the dtype `name`, filled with
-    `value`."""
+    """Returns a tensor with the shape and the device of `x` and the dtype `name`, filled with `value`."""
     # only the shape and the device of `x` are used, so no gradient flows to `x`
     return torch.full_like(x, value, dtype=dtype(name), requires_grad=False)
 
@@ -181,8 +180,7 @@ def nonzero(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def norm(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
-    """Returns the Euclidean norm over `axes`: the square root of the sum of the squared
-    magnitudes."""
+    """Returns the Euclidean norm over `axes`: the square root of the sum of the squared magnitudes."""
     return torch.linalg.vector_norm(x, 2, axes, keepdims)  # type: ignore[no-any-return]
 
 
@@ -215,8 +213,7 @@ unstack = torch.unbind
 
 
 def view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Returns a tensor with the given shape in the memory of `x`. Raises ValueError if that is
-    not possible."""
+    """Returns a tensor with the given shape in the memory of `x`. Raises ValueError if that is not possible."""
     try:
         return x.view(shape)
     except RuntimeError as error:

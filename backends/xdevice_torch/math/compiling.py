@@ -6,9 +6,9 @@ read. Each operation that reaches PyTorch's dispatcher below autograd, even in t
 written as a line of source code. These lines form another function, the program.
 
 Rules for this module, and why:
-- The following is refused, because it might have to be done differently in another call: reading a value, a shape that
-  depends on values, an operation of another library, and writing to a tensor that is neither an argument nor created by
-  the function.
+- The following is refused, because another call might have to do it differently: reading a value, a shape that depends
+  on values, an operation of another library, and writing to a tensor that is neither an argument nor created by the
+  function.
 - The function itself is called instead of the program if it does more than run its operations:
   if gradients must flow through it, under autocast, or inside other transformations. It is also
   called on devices on which compiling was not measured.
@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 
 # a subclass could do more than run the operations that reach the dispatcher
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
-# the types of devices on which compiling was measured; on other devices the function itself is
-# called
+# the types of devices on which compiling was measured; on other devices the function itself is called
 _MEASURED: Final = ("cpu", "cuda")
 # types whose `repr` can be used as a literal in the program. float is not among these types,
 # because the `repr` of infinity or NaN is not a literal
@@ -91,8 +90,7 @@ class Symbol(torch.Tensor):
 
     @staticmethod
     def __new__(cls, value: torch.Tensor, variable: str) -> Symbol:
-        """Creates a symbol with the shape, dtype, device and flags of `value`, but without
-        memory."""
+        """Creates a symbol with the shape, dtype, device and flags of `value`, but without memory."""
         self: Symbol = _make_symbol(
             cls,
             value.shape,
@@ -156,9 +154,8 @@ for _name in (
 
 
 class Reading(TorchFunctionMode):
-    """A mode that refuses the reads in `_READS` if the tensor is not a symbol. These reads do
-    not reach the dispatcher, so the compiled program would always use the values of the first
-    call."""
+    """A mode that refuses the reads in `_READS` if the tensor is not a symbol. These reads do not reach the dispatcher,
+    so the compiled program would always use the values of the first call."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -197,8 +194,7 @@ class Recorder(Mode):
         """The global variables of the program, by name: operations, tensors from outside the
         function, and other objects."""
         self._earlier_values: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        """Maps the `id` of each argument that was written to the argument and a copy of its
-        earlier values."""
+        """Maps the `id` of each argument that was written to the argument and a copy of its earlier values."""
         self.outside: list[torch.Tensor] = []
         """The tensors that are neither arguments nor results of an operation."""
         # a tensor that is passed twice has only one symbol, because it is also a single object
@@ -215,8 +211,7 @@ class Recorder(Mode):
         operation that might have to be done differently in another call of the function. PyTorch calls this method for
         each operation below autograd, because it is also the class's `__torch_dispatch__` (see below)."""
         kwargs = kwargs or {}
-        # autograd creates many aliases; they compute nothing, so they are not added to the
-        # program
+        # autograd creates many aliases; they compute nothing, so they are not added to the program
         if func in _ALIASES and type(args[0]) is Symbol:
             return Symbol(func(args[0].value), args[0].variable)
         # reading one of autograd's zeros without memory would end the process here, so real
@@ -231,8 +226,7 @@ class Recorder(Mode):
             raise self._refuse(
                 f"setting the default dtype {_WHILE_COMPILED}", "set it outside the function"
             )
-        # operations such as `unsqueeze_`, which would change the shape of an argument of the
-        # program
+        # operations such as `unsqueeze_`, which would change the shape of an argument of the program
         if torch.Tag.inplace_view in func.tags:
             return self._record_reshape(func, args, kwargs)
         if _schema(func).is_mutable:
@@ -257,9 +251,8 @@ class Recorder(Mode):
     # operations that might have to run differently in another call of the function
 
     def _require_repeatable(self, func: Any, args: Any) -> None:
-        """Raises `UnsupportedError` if the operation is defined by another library, if it
-        returns a value of a tensor to Python, or if the shape of its result depends on
-        values."""
+        """Raises `UnsupportedError` if the operation is defined by another library, if it returns a value of a tensor
+        to Python, or if the shape of its result depends on values."""
         # only PyTorch's own operations are known to do the same in each call
         if func.namespace != "aten":
             raise self._refuse(
@@ -368,8 +361,7 @@ class Recorder(Mode):
         return symbol
 
     def _call_source(self, func: Any, args: Any, kwargs: Any) -> str:
-        """Returns the source code with which the program calls an operation, such as "c0(v1,
-        2)"."""
+        """Returns the source code with which the program calls an operation, such as "c0(v1, 2)"."""
         arguments = [
             *map(self._source_of, args),
             *(f"{name}={self._source_of(x)}" for name, x in kwargs.items()),
@@ -408,11 +400,10 @@ class Recorder(Mode):
     def _symbols_and_target(
         self, result: Any, argument_symbols: dict[int, Symbol]
     ) -> tuple[Any, str]:
-        """Returns the result of an operation with symbols instead of tensors, and the source
-        code of the variables to which the program assigns the result: "v3", "(v3, v4, )", or
-        "_" for a result that needs no new variable. `argument_symbols` maps the `id` of each
-        tensor among the arguments to its symbol. Raises `UnsupportedError` for a tensor that is
-        not dense."""
+        """Returns the result of an operation with symbols instead of tensors, and the source code of the variables to
+        which the program assigns the result: "v3", "(v3, v4, )", or "_" for a result that needs no new variable.
+        `argument_symbols` maps the `id` of each tensor among the arguments to its symbol. Raises `UnsupportedError` for
+        a tensor that is not dense."""
         if type(result) in (list, tuple):
             parts = [self._symbols_and_target(part, argument_symbols) for part in result]
             target = "".join(f"{target}, " for _, target in parts)
@@ -452,8 +443,7 @@ class Recorder(Mode):
         sources, values = (
             zip(*map(self._result_source, results), strict=True) if results else ((), ())
         )
-        # sets each variable to None after its last use, so that memory is freed as it is in the
-        # function itself
+        # sets each variable to None after its last use, so that memory is freed as it is in the function itself
         free = [""] * len(self._lines)
         for variable, i in self._last_use.items():
             free[i] += f"; {variable} = None"
@@ -536,27 +526,23 @@ _active: Final[list[Recorder]] = []
 
 def is_recording() -> bool:
     """Whether this thread is currently compiling a function."""
-    # `_active` is empty most of the time, and testing this is quicker than reading this
-    # thread's modes
+    # `_active` is empty most of the time, and testing this is quicker than reading this thread's modes
     return bool(_active) and any(type(mode) is Recorder for mode in dispatch_modes())
 
 
 class TorchCompiling(Compiling):
-    """The capability `Compiling` on PyTorch; its methods are documented in
-    `xdevice.math.contract.compiling`."""
+    """The capability `Compiling` on PyTorch; its methods are documented in `xdevice.math.contract.compiling`."""
 
     # the methods `classify` and `tracing` of this class override those of the adapter's device
     # layer, and call them
     precedes = True
 
     def classify(self, cls: type) -> Kind | None:
-        """Returns "symbol" for `Symbol`, and for any other class the result of the device
-        layer's `classify`."""
+        """Returns "symbol" for `Symbol`, and for any other class the result of the device layer's `classify`."""
         return "symbol" if cls is Symbol else super().classify(cls)  # type: ignore[safe-super]
 
     def tracing(self) -> str | None:
-        """Returns the name of the tracer that is tracing the calling code, or None if nothing
-        is tracing."""
+        """Returns the name of the tracer that is tracing the calling code, or None if nothing is tracing."""
         return "xdevice.compile" if is_recording() else super().tracing()
 
     virtual: int

@@ -49,8 +49,7 @@ _is_inference, _detach, _require_grad = (
 
 
 class TorchGradients(Gradients):
-    """The capability `Gradients` on PyTorch; its methods are documented in
-    `xdevice.math.contract.gradients`."""
+    """The capability `Gradients` on PyTorch; its methods are documented in `xdevice.math.contract.gradients`."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         """Calls `call` with inputs that have the values of `leaves`. Returns the loss, the gradient of the loss with
@@ -68,8 +67,7 @@ class TorchGradients(Gradients):
         if not torch.is_grad_enabled():
             with torch.inference_mode(False), torch.enable_grad():
                 return self.value_and_grad([x.detach() for x in leaves], call, False)
-        # autograd refuses tensors that were created in inference mode, but accepts clones of
-        # them
+        # autograd refuses tensors that were created in inference mode, but accepts clones of them
         if any(map(_is_inference, leaves)):
             leaves = [x.clone() if x.is_inference() else x for x in leaves]
         # whether gradients flow from the results to the caller's tensors
@@ -82,8 +80,7 @@ class TorchGradients(Gradients):
         else:
             inputs = [*map(_require_grad, map(_detach, leaves))]
         loss, rest = call(inputs)
-        # a loss that was not recorded does not depend on any input, and autograd would raise an
-        # error
+        # a loss that was not recorded does not depend on any input, and autograd would raise an error
         gradients = (
             self._gradients(loss, inputs, flows_on)
             if loss.requires_grad
@@ -104,10 +101,9 @@ class TorchGradients(Gradients):
     def _gradients(
         self, loss: torch.Tensor, inputs: list[torch.Tensor], flows_on: bool
     ) -> list[Any]:
-        """Returns a list with the gradient of the loss with respect to each input, or None for
-        an input on which the loss does not depend. If `flows_on` is True, the computation of
-        the gradients is recorded too. Raises `UnsupportedError` if one of the operations has no
-        second gradient."""
+        """Returns a list with the gradient of the loss with respect to each input, or None for an input on which the
+        loss does not depend. If `flows_on` is True, the computation of the gradients is recorded too. Raises
+        `UnsupportedError` if one of the operations has no second gradient."""
         try:
             # on a GPU, this thread launches the kernels itself, because waking a thread of the
             # engine would take 0.15 ms of a step on an H100
@@ -122,8 +118,7 @@ class TorchGradients(Gradients):
                 f"the gradient of this gradient: {error}",
                 "write the function with operations that have second gradients",
             ) from error
-        # the gradient of a sparse embedding is sparse, but the contract requires dense
-        # gradients
+        # the gradient of a sparse embedding is sparse, but the contract requires dense gradients
         return [
             g if g is None or g.layout is torch.strided else g.to_dense() for g in gradients
         ]
@@ -138,8 +133,7 @@ class TorchGradients(Gradients):
         # an optimization step is recorded only inside an outer gradient
         torch.set_grad_enabled(nested and before)
         try:
-            # the rows are copied inside the block, so that the copies are recorded if the rule
-            # is recorded
+            # the rows are copied inside the block, so that the copies are recorded if the rule is recorded
             return [rule(*row) for row in (_copied(rows) if writes else rows)]
         finally:
             torch.set_grad_enabled(before)
@@ -148,8 +142,7 @@ class TorchGradients(Gradients):
 def _engine_gradients(
     loss: torch.Tensor, inputs: list[torch.Tensor], flows_on: bool
 ) -> Sequence[torch.Tensor | None]:
-    """Returns the result of `torch.autograd.grad` for these arguments. Skips its checks if
-    possible."""
+    """Returns the result of `torch.autograd.grad` for these arguments. Skips its checks if possible."""
     # subclasses with `__torch_function__` may replace `autograd.grad`, so this function must be
     # called for them
     if not _has_engine or has_torch_function((loss, *inputs)):

@@ -52,8 +52,7 @@ log_softmax = torch.log_softmax
 
 
 def ends(indices: Tensor) -> list[int]:
-    """Returns a list of two ints, the smallest and the largest index, with a single copy to the
-    host."""
+    """Returns a list of two ints, the smallest and the largest index, with a single copy to the host."""
     conversion.require_values(indices)
     # faster than reading all indices with NumPy
     return torch.stack(torch.aminmax(indices)).tolist()
@@ -97,8 +96,7 @@ def _nan_where_wrong(function: Callable[[Tensor], Tensor], indices: Tensor, n: i
 
 
 def _losses(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
-    """Returns PyTorch's cross-entropy without ignoring any label. `reduction` is "mean" or
-    "none"."""
+    """Returns PyTorch's cross-entropy without ignoring any label. `reduction` is "mean" or "none"."""
     # by default PyTorch would silently ignore the label -100, which is out of range and must
     # raise an error
     ignored_label = _IGNORED_WHEN_COMPILED if _is_compiling() else _IGNORED_LABEL
@@ -140,11 +138,9 @@ def embedding(indices: Tensor, table: Tensor) -> Tensor:
 
 
 def one_hot(indices: Tensor, n: int, name: str) -> Tensor:
-    """Returns a vector of length `n` for each index, in the dtype `name`: 1 at the index, and 0
-    elsewhere."""
+    """Returns a vector of length `n` for each index, in the dtype `name`: 1 at the index, and 0 elsewhere."""
     if _is_unchecked_on_gpu(indices):
-        # a comparison works with any index, while `scatter_` could make the GPU unusable (see
-        # `_is_unchecked_on_gpu`)
+        # a comparison works with any index, while `scatter_` could make the GPU unusable (see `_is_unchecked_on_gpu`)
         return (indices.unsqueeze(-1) == torch.arange(n, device=indices.device)).to(
             arithmetic.dtype(name)
         )
@@ -167,10 +163,9 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-    """Returns, for each query in `q`, the mean of the values `v`, weighted by how well the
-    query matches the keys `k`. `mask` is None, or a bool tensor that is True for each pair of a
-    query and a key that may be combined. With `causal`, a query is not combined with later
-    keys."""
+    """Returns, for each query in `q`, the mean of the values `v`, weighted by how well the query matches the keys `k`.
+    `mask` is None, or a bool tensor that is True for each pair of a query and a key that may be combined. With
+    `causal`, a query is not combined with later keys."""
     # PyTorch accepts either a mask or `is_causal`, so the two are combined to one mask: `tril`
     # excludes the keys after each query
     if causal and mask is not None:
@@ -201,8 +196,8 @@ def adam(
     before this one. Returns NotImplemented if this kernel cannot be used, so that the core
     computes the step by its own formula."""
     params, grads, *means = zip(*rows, strict=True)
-    # the fused kernel does not keep the type of a subclass, and it was tested only on the CPU
-    # and on CUDA. All tensors of the rows are of the type of the first (`Rows.kernel`)
+    # the fused kernel does not preserve the type of a subclass, and it was tested only on the
+    # CPU and on CUDA. All tensors of the rows are of the type of the first (`Rows.kernel`)
     if type(params[0]) not in (torch.Tensor, torch.nn.Parameter, Symbol) or not (
         step.is_cpu or step.is_cuda
     ):
@@ -211,15 +206,13 @@ def adam(
     # has no batching rule
     if _fused_adam is None or _transformation() is not None:
         return NotImplemented
-    # cloned, because the kernel writes to these tensors, and contiguous, because it ignores
-    # strides
+    # cloned, because the kernel writes to these tensors, and contiguous, because it ignores strides
     with torch.no_grad():
         p, m, v = (
             [x.clone(memory_format=torch.contiguous_format) for x in each]
             for each in (params, *means)
         )
-        # the kernel expects the number of steps including this one, as a float32 tensor for
-        # each parameter
+        # the kernel expects the number of steps including this one, as a float32 tensor for each parameter
         g, steps = [x.contiguous() for x in grads], [step.float() + 1.0] * len(p)
         settings: dict[str, Any] = {
             "beta1": betas[0],

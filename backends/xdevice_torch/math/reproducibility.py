@@ -1,4 +1,4 @@
-"""Seeds and deterministic kernels on PyTorch."""
+"""PyTorch's hooks for seeds and deterministic kernels."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ class TorchReproducibility(Reproducibility):
         # for an operation without a deterministic kernel, PyTorch then raises an error instead
         # of a warning
         torch.use_deterministic_algorithms(True)
-        # with `benchmark`, cuDNN would choose kernels by their measured times, which differ
-        # between runs
+        # with `benchmark`, cuDNN would choose kernels by their measured times, which differ between runs
         cudnn.deterministic, cudnn.benchmark = True, False
         try:
             yield _lacking()

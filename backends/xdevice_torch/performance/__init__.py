@@ -1,4 +1,4 @@
-"""Graphs, parallel tasks, copies in the background and transfers on PyTorch."""
+"""PyTorch's hooks for graphs, parallel tasks, copies in the background, and reports of transfers."""
 
 from __future__ import annotations
 

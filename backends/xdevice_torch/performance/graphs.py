@@ -1,5 +1,4 @@
-"""CUDA graphs: records the work of a task (a function) on a GPU once, and repeats this work at
-each replay.
+"""CUDA graphs: records the work of a task (a function) on a GPU once, and repeats this work at each replay.
 
 A replay reads and writes the memory that the task used during the recording, even if that
 memory has been freed since then. So the graph keeps the memory alive that the task's operations
@@ -42,8 +41,7 @@ _end_pool = (
 )
 
 _one_at_a_time = threading.Lock()
-"""Held while a graph is recorded, because PyTorch allows only one recording at a time in a
-process."""
+"""Held while a graph is recorded, because PyTorch allows only one recording at a time in a process."""
 
 _failed: list[Any] = []
 """Graphs whose recording has failed. They stay in this list until the process ends, because
@@ -151,9 +149,8 @@ def _own_workspace() -> Iterator[None]:
 
 @contextmanager
 def _no_casts_from_before() -> Iterator[None]:
-    """A block in which autocast's cache of cast weights is empty and disabled. Otherwise each
-    replay would use the weights that were in the cache during the recording
-    (https://github.com/pytorch/pytorch/issues/71631)."""
+    """A block in which autocast's cache of cast weights is empty and disabled. Otherwise each replay would use the
+    weights that were in the cache during the recording (https://github.com/pytorch/pytorch/issues/71631)."""
     was_enabled = torch.is_autocast_cache_enabled()
     torch.clear_autocast_cache()
     torch.set_autocast_cache_enabled(False)
@@ -247,8 +244,7 @@ def _tensors(x: Any) -> list[torch.Tensor]:
 
 
 def _memory(x: torch.Tensor) -> tuple[int, Any]:
-    """Returns a key that identifies the memory of a tensor, and an object that keeps this
-    memory alive."""
+    """Returns a key that identifies the memory of a tensor, and an object that keeps this memory alive."""
     # a sparse tensor has no storage
     if x.layout is not torch.strided:
         return id(x), x
@@ -268,8 +264,7 @@ class TorchGraphs(Graphs):
     compiler = "torch.compile"
 
     def new_graph(self, device: Device) -> Any:
-        """Returns a graph that can record work on a GPU. Raises `UnsupportedError` for other
-        devices."""
+        """Returns a graph that can record work on a GPU. Raises `UnsupportedError` for other devices."""
         # PyTorch also calls ROCm's GPUs "cuda"
         if self._gpu != "cuda" or device.kind != "gpu":
             raise self.no_graphs()
@@ -282,8 +277,7 @@ class TorchGraphs(Graphs):
         return OnlyOn(self.to_native(device))
 
     def capture(self, graph: Any, stream: Any, task: Callable[[], Any]) -> Any:
-        """Calls `task`, records the work that it queues on `stream` in `graph`, and returns the
-        task's result."""
+        """Calls `task`, records the work that it queues on `stream` in `graph`, and returns the task's result."""
         return graph.capture(stream, task)
 
     def replay(self, graph: Any) -> None:

@@ -16,16 +16,14 @@ if TYPE_CHECKING:
 
 
 class TorchParallel(Parallel):
-    """The hook for tasks in threads, which run with the state of the thread that starts
-    them."""
+    """The hook for tasks in threads, which run with the state of the thread that starts them."""
 
     _gpu: str
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Reads this thread's gradient mode, autocast settings, default device and current GPU.
-        Returns a function that returns a context manager in which another thread has the same
-        state."""
+        """Reads this thread's gradient mode, autocast settings, default device and current GPU. Returns a function that
+        returns a context manager in which another thread has the same state."""
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         casts = [
             (kind, torch.get_autocast_dtype(kind), torch.is_autocast_cache_enabled())
@@ -54,8 +52,7 @@ class TorchParallel(Parallel):
                 stack.enter_context(torch.set_grad_enabled(grad))
                 for kind, dtype, cache in casts:
                     stack.enter_context(torch.autocast(kind, dtype, cache_enabled=cache))
-                # the CPU is the default anyway, and a scope costs a few microseconds at every
-                # call
+                # the CPU is the default anyway, and a scope costs a few microseconds at every call
                 if place.type != "cpu":
                     stack.enter_context(place)
                 yield

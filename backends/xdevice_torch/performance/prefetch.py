@@ -1,6 +1,5 @@
-"""Copies tensors and arrays to a device for `xdevice.prefetch` and `xdevice.load`. When a
-function of this module returns, it has read its source, so the owner may overwrite the
-source."""
+"""Copies tensors and arrays to a device for `xdevice.prefetch` and `xdevice.load`. When a function of this module
+returns, it has read its source, so the owner may overwrite the source."""
 
 from __future__ import annotations
 

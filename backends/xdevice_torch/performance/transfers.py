@@ -56,8 +56,7 @@ open in the thread, because each additional mode would report every transfer aga
 
 
 class _Watch(Mode):
-    """The dispatch mode that reports the transfers among the operations of its thread to
-    `hooks`."""
+    """The dispatch mode that reports the transfers among the operations of its thread to `hooks`."""
 
     def __init__(self, backend: Primitives, hooks: Hooks) -> None:
         super().__init__()
@@ -96,9 +95,8 @@ class _Watch(Mode):
 
 
 def _named(backend: Primitives, native: Any) -> Device | None:
-    """Returns the `Device` that stands for a `torch.device` in the record of a transfer, even
-    if xdevice does not support this type of device. Returns None if `native` is not a
-    device."""
+    """Returns the `Device` that stands for a `torch.device` in the record of a transfer, even if xdevice does not
+    support this type of device. Returns None if `native` is not a device."""
     try:
         return backend.from_native(native)
     except UnsupportedError:
@@ -147,8 +145,7 @@ class TorchTransfers(Transfers):
 
         # if one of these functions returns None, there is no transfer to report
         def source_of(x: torch.Tensor) -> Device | None:
-            """Returns the device from which the host reads `x`, or None if the read must not be
-            reported."""
+            """Returns the device from which the host reads `x`, or None if the read must not be reported."""
             # a tensor on meta has no values to read
             if x.is_meta or (x.is_cpu and not x.ndim and _is_read_by_its_optimizer(x)):
                 return None
@@ -156,8 +153,7 @@ class TorchTransfers(Transfers):
 
         def target_of_to(x: torch.Tensor, *args: Any, **kwargs: Any) -> Device | None:
             """Returns the device to which `x.to(...)` moves `x`."""
-            # the argument of `to` is a device, a dtype or another tensor; for a dtype `_named`
-            # returns None
+            # the argument of `to` is a device, a dtype or another tensor; for a dtype `_named` returns None
             argument: Any = args[0] if args else kwargs.get("device", kwargs.get("other"))
             if isinstance(argument, torch.Tensor):
                 return _named(self, argument.device)
@@ -168,8 +164,7 @@ class TorchTransfers(Transfers):
         def target_of_cuda(
             x: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any
         ) -> Device | None:
-            """Returns the device to which `x.cuda(...)`, or the method of another accelerator,
-            moves `x`."""
+            """Returns the device to which `x.cuda(...)`, or the method of another accelerator, moves `x`."""
             return target_of_to(x, self._gpu if device is None else device)
 
         with Hooks(self, report, _size, source_of) as hooks:

@@ -124,8 +124,8 @@ class TorchSamples(Samples):
         return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).to(native))
 
     def optimized(self) -> tuple[Any, Any, Step]:
-        """Returns a model, its optimizer, and a function that trains the model by one step on
-        `x, y` and returns the loss."""
+        """Returns a model, its optimizer, and a function that makes one training step with the
+        inputs `x` and the targets `y`, and returns the loss."""
         net = nn.Linear(4, 1)
         # two calls must create equal models
         nn.init.constant_(net.weight, 0.5)
@@ -133,8 +133,7 @@ class TorchSamples(Samples):
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 
         def step(x: torch.Tensor, y: torch.Tensor) -> float:
-            # after the suite has moved the model, moves the optimizer too, as users do in their
-            # own loops
+            # after the suite has moved the model, moves the optimizer too, as users do in their own loops
             device = self.backend.from_native(net.weight.device)
             if device is not None and not self.backend.is_all_on(optimizer, device):
                 self.backend.move_model(optimizer, device)
@@ -156,8 +155,7 @@ class TorchSamples(Samples):
         # used once before the work begins
         _ = x + 1
         stream = torch.cuda.current_stream(device.index)
-        # nothing else may be in progress, because `is_done` tells whether the whole stream is
-        # idle
+        # nothing else may be in progress, because `is_done` tells whether the whole stream is idle
         torch.cuda.synchronize(device.index)
         with torch.cuda.device(device.index):
             _sleep(500_000_000)  # clock cycles: about 0.3 s

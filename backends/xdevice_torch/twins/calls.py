@@ -109,8 +109,7 @@ class TorchCalls(Calls):
                 if isinstance(
                     module, torch.nn.TransformerEncoder | torch.nn.TransformerEncoderLayer
                 ):
-                    # the hook prevents PyTorch from using its fused path (see the top of this
-                    # file)
+                    # the hook prevents PyTorch from using its fused path (see the top of this file)
                     stack.callback(module.register_forward_pre_hook(lambda *_: None).remove)
             watch = common.Watch(
                 self, paths, follow=common.GradientHooks(self, stack, _requires_gradient).follow
@@ -140,8 +139,7 @@ class TorchCalls(Calls):
         return common.outermost(Module, around, torch.compiler.is_compiling)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Returns the result of a module in evaluation mode, without recording anything for
-        gradients."""
+        """Returns the result of a module in evaluation mode, without recording anything for gradients."""
         with self.evaluating(model), torch.no_grad():
             return model(*inputs, **named)
 
@@ -158,8 +156,7 @@ class TorchCalls(Calls):
                 module.training = True
 
     def is_training(self, model: Any) -> bool | None:
-        """Whether the module itself is in training mode. Modules inside it may be in another
-        mode."""
+        """Whether the module itself is in training mode. Modules inside it may be in another mode."""
         return bool(model.training)
 
     def has_channels_last(self, model: Any) -> bool | None:

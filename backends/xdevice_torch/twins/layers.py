@@ -65,10 +65,9 @@ def _layers(
         if id(module) in owned:
             continue
         if layer.kind == layouts.ATTENTION:
-            # the attention layer reads the weight of this Linear itself, and never calls the
-            # Linear
+            # the attention layer reads the weight of this Linear itself, and never calls the Linear
             owned.add(id(module.out_proj))
-        # empty parts mean the usual ones
+        # empty parts mean the usual parts
         parts, settings = layer.parts, {**layer.settings, **settings_by_id.get(id(module), {})}
         norm_names, spectral = _weight_norm_names(module), _spectral_norm_of(module)
         if norm_names or spectral:
@@ -182,8 +181,7 @@ def _block_settings(module: Any) -> dict[int, Settings]:
 
 
 def _activation(activation: Any) -> str:
-    """Returns the name of an activation of a Transformer layer, which is a module or a
-    function."""
+    """Returns the name of an activation of a Transformer layer, which is a module or a function."""
     # a GELU computes one of two functions, depending on its `approximate`; other frameworks
     # have a name for each function
     if isinstance(activation, nn.GELU) and activation.approximate == "tanh":

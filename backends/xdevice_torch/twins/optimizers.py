@@ -101,8 +101,7 @@ def _on_meta(p: torch.Tensor) -> torch.Tensor:
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Returns the parameters of all groups, in the order in which `state_dict()` numbers
-    them."""
+    """Returns the parameters of all groups, in the order in which `state_dict()` numbers them."""
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 

@@ -22,8 +22,7 @@ _OWN = ("device_count", "device", "set_device", "synchronize", "get_rng_state", 
 """The functions of `torch.cuda` that are replaced by those of the same name in `torch.vgpu`,
 because code that finds CUDA available calls them."""
 _COUNTS = ("memory_allocated", "max_memory_allocated")
-"""The functions of `torch.cuda` that are replaced by those of the same name in
-`torch.accelerator`."""
+"""The functions of `torch.cuda` that are replaced by those of the same name in `torch.accelerator`."""
 
 
 def take_for_cuda(
@@ -59,8 +58,7 @@ def take_for_cuda(
 
 
 class _Cuda(TorchFunctionMode):
-    """The function mode that replaces "cuda" with a virtual GPU in the arguments of PyTorch's
-    functions."""
+    """The function mode that replaces "cuda" with a virtual GPU in the arguments of PyTorch's functions."""
 
     def __init__(
         self, device: torch.device, has_default: Callable[[FrameType], bool] | None
@@ -88,8 +86,7 @@ class _Cuda(TorchFunctionMode):
     ) -> Any:
         """Calls a function of PyTorch with the virtual GPU instead of "cuda", and returns its
         result. `x.cuda(...)` becomes `x.to(device, ...)`."""
-        # `x.cuda()` may have no argument in which "cuda" could be replaced, so it becomes
-        # `x.to(virtual GPU)`
+        # `x.cuda()` may have no argument in which "cuda" could be replaced, so it becomes `x.to(virtual GPU)`
         if function is torch.Tensor.cuda:
             named = {
                 **(kwargs or {}),

@@ -46,8 +46,7 @@ def class_for(own: Any, name: str) -> Any:
 
         def __instancecheck__(cls, value: object) -> bool:
             """Whether `isinstance(value, cls)` is True."""
-            # programs also check `isinstance(x, torch.Generator)` for generators that PyTorch
-            # has created
+            # programs also check `isinstance(x, torch.Generator)` for generators that PyTorch has created
             if cls is Generator:
                 return isinstance(value, own)
             return bool(super().__instancecheck__(value))
@@ -56,8 +55,7 @@ def class_for(own: Any, name: str) -> Any:
         """A generator of a virtual GPU. It uses the algorithm of the host's generator."""
 
         def __new__(cls, place: torch.device) -> Any:
-            """Creates a generator of the host, and records its address as that of a virtual
-            GPU's generator."""
+            """Creates a generator of the host, and records its address as that of a virtual GPU's generator."""
             # the device can be another one only if the class is a program's subclass
             if place.type != name:
                 raise UnsupportedError(
@@ -67,8 +65,7 @@ def class_for(own: Any, name: str) -> Any:
             generator: Any = own.__new__(cls)
             address = _address(generator)
             _addresses.add(address)
-            # removed at the end, because a later generator of the host may have the same
-            # address
+            # removed at the end, because a later generator of the host may have the same address
             weakref.finalize(generator, _addresses.discard, address)
             return generator
 

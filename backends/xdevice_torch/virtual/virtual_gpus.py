@@ -130,8 +130,7 @@ def _not_compiling(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
     KeyError for a device that is implemented in Python."""
 
     def run(compiler: Any, graph: torch.fx.GraphModule, inputs: Any) -> Any:
-        """Returns a function that does the work of `graph`: a compiled function, or `graph`
-        itself."""
+        """Returns a function that does the work of `graph`: a compiled function, or `graph` itself."""
         # even a graph without tensors among its inputs may create tensors on a virtual GPU
         values = [*inputs, *(node.meta.get("example_value") for node in graph.graph.nodes)]
         if all(x.device.type != NAME for x in values if isinstance(x, torch.Tensor)):
@@ -171,8 +170,7 @@ class _Module:
         return int(getattr(self._thread, "index", 0))
 
     def set_device(self, device: Any) -> None:
-        """Makes a device this thread's current device. Raises RuntimeError if the device does
-        not exist."""
+        """Makes a device this thread's current device. Raises RuntimeError if the device does not exist."""
         index = self._index(device)
         # for index 0 PyTorch's functions are right, so programs with one GPU are not slowed
         # down by the replacements
@@ -204,8 +202,7 @@ class _Module:
     def is_bf16_supported(self) -> bool:
         return True
 
-    # the host's generator draws for all virtual GPUs, so its state is also the state of each
-    # virtual GPU
+    # the host's generator draws for all virtual GPUs, so its state is also the state of each virtual GPU
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
         return torch.get_rng_state()
 
@@ -244,8 +241,7 @@ def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
     device guard or an allocator of the device, and would fail or crash."""
 
     def exchange(index: int) -> int:
-        """Makes a device this thread's current device, and returns the index of the previous
-        one."""
+        """Makes a device this thread's current device, and returns the index of the previous one."""
         before = module.current_device()
         # -1 means no device, so nothing is changed
         if index >= 0:
@@ -299,8 +295,7 @@ def _no_stream(*args: Any) -> Any:
 
 
 def _no_communication(*args: Any) -> Any:
-    """Replaces a collective of `torch.nn.parallel`, which is written for CUDA, and always
-    raises `UnsupportedError`."""
+    """Replaces a collective of `torch.nn.parallel`, which is written for CUDA, and always raises `UnsupportedError`."""
     raise UnsupportedError(
         "torch.nn.DataParallel and torch.nn.parallel do not support virtual GPUs; "
         "use xdevice.parallel.replicate, xdevice.split_batch, xdevice.parallel.run and xdevice.parallel.all_reduce"
@@ -338,8 +333,7 @@ class _Indexed:
 
 
 def _with_index(device: Any) -> Any:
-    """Returns the current virtual GPU for "vgpu" and `torch.device("vgpu")`. Returns any other
-    value unchanged."""
+    """Returns the current virtual GPU for "vgpu" and `torch.device("vgpu")`. Returns any other value unchanged."""
     # compares the types first, because the arguments of `_Indexed` may be tensors, whose `==`
     # does not return a bool
     if (type(device) is str and device == NAME) or (
@@ -371,8 +365,7 @@ class _New(_Indexed):
         device = _with_index(kwargs.get("device") or x.device)
         if torch.device(device).type != NAME or not takes_device:
             return self._function(x, *args, **kwargs)
-        # calls `new` of an empty tensor on the host with the same dtype, and then moves the
-        # result
+        # calls `new` of an empty tensor on the host with the same dtype, and then moves the result
         return self._function(torch.empty(0, dtype=x.dtype, device="cpu"), *args).to(device)
 
 
@@ -507,14 +500,12 @@ _REPLACEMENTS: dict[tuple[Any, str], Callable[[Any], Any]] = {
     private.place("torch._TorchCompileInductorWrapper.__call__"): _not_compiling,
     private.place("torch.autograd._engine_run_backward"): _without_threads,
 }
-"""The attributes of PyTorch that are replaced. The keys are pairs of an owner and the name of
-its attribute. Each value is a function that is called with PyTorch's own value and returns the
-replacement."""
+"""The attributes of PyTorch that are replaced. The keys are pairs of an owner and the name of its attribute. Each value
+is a function that is called with PyTorch's own value and returns the replacement."""
 
 
 class TorchVirtualGpus(LimitedGpus, VirtualGpus):
-    """The hooks for virtual GPUs of PyTorch. Their memory and dtypes are limited if the user
-    sets limits."""
+    """The hooks for virtual GPUs of PyTorch. Their memory and dtypes are limited if the user sets limits."""
 
     # attributes of `TorchBackend` that change when virtual GPUs replace the real GPUs
     _gpu: str
@@ -541,8 +532,7 @@ class TorchVirtualGpus(LimitedGpus, VirtualGpus):
             devices.spell(f"{NAME}:{index}", devices.of("gpu", index))
 
     def limit(self) -> None:
-        """Makes the virtual GPUs refuse the dtypes that they lack, and count the memory that is
-        used."""
+        """Makes the virtual GPUs refuse the dtypes that they lack, and count the memory that is used."""
         # the memory is always counted, because `torch.accelerator` also reports the memory of
         # GPUs without a limit
         self.count_memory()

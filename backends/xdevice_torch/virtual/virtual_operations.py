@@ -1,7 +1,7 @@
 """The operations of PyTorch's virtual GPUs. The function `run` carries out nearly all operations on the host.
 
-A tensor on a virtual GPU is a plain `torch.Tensor`. Its storage is labelled with the device, points to the host's
-memory, and has an attribute `host`: a tensor on the host in that memory. Sizes, strides and offset belong to the tensor
+A tensor on a virtual GPU is a plain `torch.Tensor`. Its storage is labelled with the device, points to memory of the
+host, and has an attribute `host`: a tensor on the host in that memory. Sizes, strides and offset belong to the tensor
 on the virtual GPU itself. So views share their storage, and tensors that C++ code creates (in `detach`, in autograd, in
 `as_subclass`) also have values.
 
@@ -72,8 +72,7 @@ _FROM_HOST = {
     "ctc_loss": ("input_lengths", "target_lengths"),
     **dict.fromkeys(("lstm", "gru"), ("batch_sizes",)),
 }
-"""Maps the name of an operation on a GPU to the names of those arguments that may be on the
-host."""
+"""Maps the name of an operation on a GPU to the names of those arguments that may be on the host."""
 
 _NOTHING: dict[int, Any] = {}
 """The default of dict arguments, which is never changed."""
@@ -127,7 +126,7 @@ def placed(host: torch.Tensor, device: torch.device, storage: Any = None) -> tor
         storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
         # keeps the memory alive, and `on_host` can use this tensor
         storage.host = host
-        # counts the memory as used until the storage is deleted
+        # counts the memory as used memory of the GPU until the storage is deleted
         storage.share = _Share(device.index, memory.nbytes())
     # an empty tensor on this device with this dtype, because PyTorch has no quick way to create a tensor from a
     # storage. `detach` creates a new tensor object, whose storage and shape are then set with the host's kernel,
@@ -157,9 +156,8 @@ def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
 
 
 class _Share:
-    """Counts the bytes of a storage as used memory of its virtual GPU. This object is an
-    attribute of the storage, so it is deleted together with the storage, and then the bytes are
-    free again."""
+    """Counts the bytes of a storage as used memory of its virtual GPU. This object is an attribute of the storage, so
+    it is deleted together with the storage, and then the bytes are free again."""
 
     __slots__ = ("_index", "_nbytes")
 
@@ -239,13 +237,11 @@ def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     with torch.inference_mode(False):
         to_capsule: Any = torch.utils.dlpack.to_dlpack  # type: ignore[attr-defined]
         capsule = to_capsule(torch.empty(0, dtype=torch.uint8, device=_HOST))
-        # the capsule of an empty tensor on the host is changed, so that its device is the
-        # virtual GPU
+        # the capsule of an empty tensor on the host is changed, so that its device is the virtual GPU
         header = _DLDevice.from_address(_pointer(capsule, b"dltensor"))
         header.kind, header.index = _EXTENSION, device.index
         new = torch.utils.dlpack.from_dlpack(capsule)
-        # DLPack does not support all dtypes, so the template is created as bytes and viewed as
-        # the dtype
+        # DLPack does not support all dtypes, so the template is created as bytes and viewed as the dtype
         if dtype is not torch.uint8:
             new = _aten.view.dtype.redispatch(_CPU, new, dtype)
     _templates[device, dtype] = new
@@ -293,7 +289,7 @@ class _Facts:
         self.is_view = any(
             r.alias_info is not None and not r.alias_info.is_write for r in schema.returns
         )
-        # `is_put`: whether it is an assignment to an index, `x[i] = value`
+        # `is_put`: whether it assigns to an index, as `x[i] = value` does
         self.is_copy, self.is_put = name == "copy_", name in _INDEX_PUTS
         # whether all of its operands must be on the same device
         self.needs_one_device = name not in _BETWEEN_DEVICES
@@ -333,8 +329,7 @@ def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     # in x[i] = value, the value may be on any device if it is a 0-d tensor, as with CUDA
     if facts.is_put and not args[2].dim():
         args = *args[:2], args[2].to(args[0].device), *args[3:]
-    # maps the `id` of each tensor on a virtual GPU to the tensor on the host with the same
-    # memory
+    # maps the `id` of each tensor on a virtual GPU to the tensor on the host with the same memory
     hosts: dict[int, torch.Tensor] = {}
     tensors = [*_tensors(args), *_tensors(kwargs.values())] if kwargs else [*_tensors(args)]
     # first the virtual GPU of the operands, and later that of the result
@@ -383,8 +378,7 @@ def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors among the arguments of an operation, including those in lists and
-    tuples."""
+    """Yields the tensors among the arguments of an operation, including those in lists and tuples."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -467,8 +461,7 @@ def _host_keywords(kwargs: dict[str, Any], hosts: dict[int, torch.Tensor]) -> di
 
 
 def _not_pinned() -> Exception:
-    """Returns the error for pinned memory on a virtual GPU. Its text follows that of CUDA's
-    error."""
+    """Returns the error for pinned memory on a virtual GPU. Its text follows that of CUDA's error."""
     return RuntimeError(f"cannot pin a tensor of {NAME}: only dense CPU tensors can be pinned")
 
 
@@ -478,11 +471,10 @@ def _wrapped(
     operands: dict[int, torch.Tensor] = _NOTHING,
     storages: dict[int, Any] = _NOTHING,
 ) -> Any:
-    """Returns the result of an operation on the host as tensors on the virtual GPU `gpu`. If an
-    operand was written in place, or passed as `out=`, the operand itself is returned;
-    `operands` maps the `id` of its tensor on the host to the operand. A view of an operand has
-    the operand's storage; `storages` maps the `id` of the storage on the host to this
-    storage."""
+    """Returns the result of an operation on the host as tensors on the virtual GPU `gpu`. If an operand was written in
+    place, or passed as `out=`, the operand itself is returned; `operands` maps the `id` of its tensor on the host to
+    the operand. A view of an operand has the operand's storage; `storages` maps the `id` of the storage on the host to
+    this storage."""
     if isinstance(result, torch.Tensor):
         if id(result) in operands:
             return operands[id(result)]
@@ -556,8 +548,7 @@ def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _sparse_on_host(x: torch.Tensor) -> torch.Tensor:
-    """Returns a sparse COO tensor on the host. Its indices and values share memory with those
-    of `x`."""
+    """Returns a sparse COO tensor on the host. Its indices and values share memory with those of `x`."""
     keys = _sparse_keys()
     # uses the host's keys, because otherwise PyTorch would pass these operations to `run`,
     # which calls this function
@@ -580,8 +571,7 @@ def _refuse_compressed(*parts: Any, layout: Any = None, **kwargs: Any) -> Any:
 
 @cache
 def _sparse_keys() -> Any:
-    """Returns the key under which the host's kernels for sparse tensors are registered in
-    PyTorch."""
+    """Returns the key under which the host's kernels for sparse tensors are registered in PyTorch."""
     return _keys(_key.SparseCPU)
 
 
@@ -599,16 +589,14 @@ _indices, _values = private["torch.ops.aten._indices"], private["torch.ops.aten.
 
 
 def _unsupported(kind: str) -> Exception:
-    """Returns the error for tensors of a kind that virtual GPUs do not support, such as
-    "quantized"."""
+    """Returns the error for tensors of a kind that virtual GPUs do not support, such as "quantized"."""
     return UnsupportedError(
         f"torch's virtual GPUs do not support {kind} tensors; keep them on the CPU, or make them dense"
     )
 
 
 def _refusing(kind: str) -> Callable[..., Any]:
-    """Returns a kernel that raises `UnsupportedError` for every operation on tensors of this
-    kind."""
+    """Returns a kernel that raises `UnsupportedError` for every operation on tensors of this kind."""
 
     def refuse(op: Any, *args: Any, **kwargs: Any) -> Any:
         """Raises `UnsupportedError` for the operation `op`."""
@@ -621,9 +609,8 @@ def _refusing(kind: str) -> Callable[..., Any]:
 
 
 def register() -> list[torch.library.Library]:
-    """Registers the kernels of virtual GPUs with PyTorch, and returns the libraries that
-    contain these kernels. PyTorch removes the kernels when nothing refers to the libraries any
-    more."""
+    """Registers the kernels of virtual GPUs with PyTorch, and returns the libraries that contain these kernels. PyTorch
+    removes the kernels when nothing refers to the libraries any more."""
     global _CPU
     _CPU = _keys(_key.CPU)
     # "_" stands for the operations of all libraries
@@ -674,8 +661,7 @@ def register() -> list[torch.library.Library]:
     # device for an allocator
     aten.impl(_pin.__name__, lambda x, device=None: x.clone(), "CPU")
     aten.impl("is_pinned", lambda x, device=None: False, "CPU")
-    # these kernels replace autograd's own kernels, because they call other operations, which
-    # record gradients
+    # these kernels replace autograd's own kernels, because they call other operations, which record gradients
     by_parts = {"ctc_loss.Tensor": _ctc_loss}
     for op in (_aten.lstm.input, _aten.lstm.data, _aten.gru.input, _aten.gru.data, _aten.lstm_cell.default,
                _aten.gru_cell.default):  # fmt: skip
@@ -707,8 +693,7 @@ def _composed() -> Iterator[str]:
 
 
 def _kernel_by_name(name: str) -> Callable[..., Any]:
-    """Returns a kernel that carries out the operation with this name, such as "add.Tensor", by
-    calling `run`."""
+    """Returns a kernel that carries out the operation with this name, such as "add.Tensor", by calling `run`."""
     packet, _, overload = name.partition(".")
     op = None
 
@@ -759,9 +744,8 @@ def _refuse_pinning(x: torch.Tensor, device: Any = None) -> torch.Tensor:
 
 
 def _pack(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
-    """The kernel of `_pack_padded_sequence`: returns the packed values on the virtual GPU, and
-    the batch sizes on the host. Like CUDA, raises RuntimeError if the lengths are not on the
-    host."""
+    """The kernel of `_pack_padded_sequence`: returns the packed values on the virtual GPU, and the batch sizes on the
+    host. Like CUDA, raises RuntimeError if the lengths are not on the host."""
     if lengths.device.type != "cpu":
         raise RuntimeError(
             f"'lengths' argument should be a 1D CPU int64 tensor, but got {lengths.dim()}D {lengths.device} tensor"

@@ -58,10 +58,9 @@ class Group(NamedTuple):
     ranks must call `exchange` the same number of times and in the same order. It raises
     `PeerError` if a rank fails."""
     wait: Callable[[Callable[[float], bool]], None] = lambda done: None
-    """The function with which the methods named in `Engine.in_steps` wait: `wait(done)` waits
-    until the call of the engine has ended. `done(seconds)` must wait for at most that many
-    seconds, and return whether the call has ended. `wait` raises `PeerError` if a rank fails in
-    the meantime."""
+    """The function with which the methods named in `Engine.in_steps` wait: `wait(done)` waits until the call of the
+    engine has ended. `done(seconds)` must wait for at most that many seconds, and return whether the call has ended.
+    `wait` raises `PeerError` if a rank fails in the meantime."""
 
 
 class NativeGroup(NamedTuple):
@@ -71,12 +70,10 @@ class NativeGroup(NamedTuple):
     """A context manager that the program's thread enters for as long as the group exists, such
     as one that sets the current device."""
     close: Callable[[], None]
-    """Ends the group after success. All ranks call it at the same time, before
-    `Engine.close`."""
+    """Ends the group after success. All ranks call it at the same time, before `Engine.close`."""
     abort: Callable[[], None]
-    """Ends the group after a failure; it is then called instead of `close`. It may be called in
-    any thread, even while another call of the group is waiting, and must return without
-    waiting."""
+    """Ends the group after a failure; it is then called instead of `close`. It may be called in any thread, even while
+    another call of the group is waiting, and must return without waiting."""
 
 
 class Engine(ABC):
@@ -85,8 +82,7 @@ class Engine(ABC):
 
     def __init__(self, name: str, group: Group) -> None:
         self.name = name
-        """The names of the framework and of the library that moves its tensors, such as
-        "torch:gloo"."""
+        """The names of the framework and of the library that moves its tensors, such as "torch:gloo"."""
         self.rank, self.size = group.rank, group.size
 
     in_steps: frozenset[str] = frozenset()
@@ -120,11 +116,9 @@ class Engine(ABC):
         `x`."""
 
     def reduce_scatter(self, x: Any, op: str) -> Any:
-        """Returns this rank's part of the result of `all_reduce`, which is split along the
-        first axis. The length of that axis is a multiple of the number of ranks. `x` may be
-        overwritten."""
-        # an engine whose library has such an operation overrides this method, and then sends
-        # fewer bytes
+        """Returns this rank's part of the result of `all_reduce`, which is split along the first axis. The length of
+        that axis is a multiple of the number of ranks. `x` may be overwritten."""
+        # an engine whose library has such an operation overrides this method, and then sends fewer bytes
         length = x.shape[0] // self.size
         return self.all_reduce(x, op)[self.rank * length : (self.rank + 1) * length]
 
@@ -184,9 +178,8 @@ class Engine(ABC):
         `Group.exchange` still works."""
 
     def abort(self) -> None:  # noqa: B027  # most engines cannot be interrupted, so this does nothing
-        """Ends the engine after a failure. It is called instead of `close`, possibly while
-        another call of the engine is waiting in another thread, and must return without
-        waiting."""
+        """Ends the engine after a failure. It is called instead of `close`, possibly while another call of the engine
+        is waiting in another thread, and must return without waiting."""
 
 
 class Processes(Primitives):
@@ -196,16 +189,14 @@ class Processes(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("engines", "start_engine")
 
     def engines(self) -> Sequence[str]:
-        """Returns the names of the engines that can be started here, such as "gloo", with the
-        best first. It starts nothing, and imports nothing that the adapter has not already
-        imported."""
+        """Returns the names of the engines that can be started here, such as "gloo", with the best first. It starts
+        nothing, and imports nothing that the adapter has not already imported."""
         return ()
 
     def start_engine(self, name: str, group: Group) -> Engine:
-        """Starts the engine `name`, one of `engines`, for the process that `group` describes,
-        and returns the engine. All processes of the group call this at the same time, and may
-        exchange addresses with `group.exchange`. The engine must listen only on the address
-        `group.host`."""
+        """Starts the engine `name`, one of `engines`, for the process that `group` describes, and returns the engine.
+        All processes of the group call this at the same time, and may exchange addresses with `group.exchange`. The
+        engine must listen only on the address `group.host`."""
         raise self.unsupported(
             f"the engine {name!r} for several processes",
             "choose engine='auto', which uses PyTorch",

@@ -1,6 +1,5 @@
-"""The facts about a training step that `World.averaging` and the votes of the ranks need: when
-a gradient is ready, whether a tensor was written too early, and which hyperparameters an
-optimizer has."""
+"""The facts about a training step that `World.averaging` and the votes of the ranks need: when a gradient is ready,
+whether a tensor was written too early, and which hyperparameters an optimizer has."""
 
 from __future__ import annotations
 
@@ -13,9 +12,8 @@ if TYPE_CHECKING:
 
 
 class Steps(Primitives):
-    """The capability of reporting gradients and writes during a training step. Without it,
-    gradients are sent after the backward pass, and an optimizer step that comes too early is
-    not detected."""
+    """The capability of reporting gradients and writes during a training step. Without it, gradients are sent after the
+    backward pass, and an optimizer step that comes too early is not detected."""
 
     needs: ClassVar[tuple[str, ...]] = ("watch_gradients",)
 

@@ -30,8 +30,7 @@ class GradientWatch:
         gradient of `variables[i]`. Returns a function that stops these calls."""
         for i, variable in enumerate(variables):
             reference = self._hooked.get(id(variable))
-            # Python may reuse the `id` of a deleted variable for a new variable, which has no
-            # hook yet
+            # Python may reuse the `id` of a deleted variable for a new variable, which has no hook yet
             if reference is None or reference() is not variable:
                 self._hook(variable)
             self._listeners[id(variable)] = i, ready
