@@ -82,7 +82,7 @@ def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
             progress.remove_task(tasks[name])
             return report
 
-        # only two at once: the import of TensorFlow 2.21 kept one core busy for 17 s, and took 760 MB
+        # only two at once: the import of TensorFlow 2.21 kept one core busy for 17 s, and used 760 MB of memory
         with ThreadPoolExecutor(max_workers=2) as pool:
             return list(pool.map(probe, names))
 

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 def run(*tasks: Callable[[], Any]) -> list[Any]:
     """Runs independent tasks side by side, and returns their results in order, ready for use.
 
-    Each task runs in its own thread, and on PyTorch on its own stream on every GPU in use. The task inherits `with
-    device:`, the selected backend, context variables and the framework's own per-thread state. Up to 32 tasks run at
-    once, or one per core on a machine with more than 32 cores; the others wait. Calls can be nested. See
+    Each task runs in its own thread, and on PyTorch on its own stream on every GPU in use. The task inherits
+    `with device:`, the selected backend, context variables and the framework's own per-thread state. Up to 32 tasks run
+    at once, or one per core on a machine with more than 32 cores; the others wait. Calls can be nested. See
     docs/reference/async.md. Costs tens of microseconds for each task, ten times as much when a thread is started, and
     on GPUs a few microseconds for each tensor in a result.
 
@@ -183,7 +183,7 @@ class _Run:
 
 def carry_states() -> list[Callable[[], AbstractContextManager[Any]]]:
     """Returns this thread's state (such as its gradient mode) in every loaded backend, as a list of functions. Each
-    function creates a context manager, inside whose block another thread has that state."""
+    function creates a context manager. Inside its block, another thread has this state."""
     return [
         # a backend with a `refusal` is left out: this process was forked after the framework
         # had been imported, and cannot use the framework

@@ -147,8 +147,8 @@ class Feed:
         self._is_whole = True
 
     def _cannot_restart(self, why: str) -> UnsupportedError:
-        """Returns the error for a second loop over a source that can be started only once. `why` describes how this
-        showed."""
+        """Returns the error for a second loop over a source that can be started only once. `why` says how `prefetch`
+        has noticed this."""
         return UnsupportedError(
             f"prefetch cannot restart its source, an object of type {type(self._source).__qualname__} that {why}; "
             f"pass a loader or a list, which each loop can restart, or call prefetch with a new source for each loop"

@@ -61,8 +61,8 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
 
 def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
     """Returns the tensors and symbols in `x`, as operands. Errors call `x` by `name`, and `verb` is the function that
-    was called. Raises `NotATensorError` if `x` contains no tensor, or a model; `UnsupportedError` for a tensor that is
-    not dense; and the errors of `leaves_in`."""
+    was called. Raises `NotATensorError` if `x` contains a model, or does not contain a tensor; `UnsupportedError` for a
+    tensor that is not dense; and the errors of `leaves_in`."""
     operands = leaves_in(x, name, verb)
     if not operands:
         refuse_non_container(x, verb)

@@ -61,8 +61,8 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
             parts come first: a length of 5 is split over 2 devices as 3 and 2, and 3 over 4 devices as 1, 1, 1 and 0.
 
     Raises:
-        ShapeError: if `even` is True and the length cannot be divided evenly; if a tensor has no first axis, or a
-            different length from the first tensor.
+        ShapeError: if `even` is True and the length cannot be divided evenly; if a tensor has no first axis, or if its
+            length differs from that of the first tensor.
         ArgumentError, DeviceError: if `devices` is empty; if `devices` is not a list.
         DeviceNotFoundError: if a tensor's backend lacks a device. NumPy arrays can only be on cpu:0: turn them into
             tensors.
@@ -204,7 +204,7 @@ def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
     """Copies `x` to each device with `copy_to`, always into new storage. Gradients flow.
 
     Args:
-        x: a tensor, a model, or a container of them.
+        x: a tensor, a model, or a container of these.
         devices: a list of devices in any spelling.
 
     Raises:

@@ -1,2 +1,1 @@
-"""Makes tensors, finds their devices, moves, copies and compares them, and converts them
-between frameworks."""
+"""Creates, moves, copies and compares tensors, finds their devices, and converts tensors between frameworks."""

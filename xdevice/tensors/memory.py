@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def devices() -> list[Device]:
-    """All devices of the selected backend: its CPUs, then its GPUs or TPUs, as JAX's `jax.devices()` lists them.
+    """Returns all devices of the selected backend: its CPUs, then its GPUs or TPUs, as JAX's `jax.devices()` does.
 
     `xdevice.memory(device)` returns the name and the memory of a device. Starts no CUDA
     context.

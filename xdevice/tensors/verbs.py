@@ -46,8 +46,8 @@ _movable = registry.movable
 
 
 def device(spec: object = _DEFAULT) -> Device:
-    """The device that `spec` names: a `Device`, a string in any framework's spelling, or a
-    native device object.
+    """Returns the device that `spec` names. `spec` is a `Device`, a string in any framework's spelling, or a native
+    device object.
 
     `device()` returns the device on which this thread creates tensors, like `torch.get_default_device`: the device of
     the innermost `with device:` block, else of `set_default_device`, else `cpu:0`. Defaults that were set with a
@@ -73,7 +73,8 @@ def device(spec: object = _DEFAULT) -> Device:
 
 
 def cpu(index: int = 0) -> Device:
-    """The host: `torch.device("cpu")`, `"/CPU:0"`, `mx.cpu(0)`, `paddle.CPUPlace()`, `jax.devices("cpu")[0]`.
+    """Returns the host's device: `torch.device("cpu")`, `"/CPU:0"`, `mx.cpu(0)`, `paddle.CPUPlace()`,
+    `jax.devices("cpu")[0]`.
 
     Only TensorFlow (logical CPUs), JAX (`--xla_force_host_platform_device_count`) and MXNet (`mx.cpu(1)`) have CPUs
     with an `index` above 0. The device need not exist.
@@ -89,7 +90,7 @@ def cpu(index: int = 0) -> Device:
 
 
 def gpu(index: int = 0) -> Device:
-    """The accelerator with this index, whether it exists or not. (`try_gpu` returns the CPU if it does not exist.)
+    """Returns the accelerator with this index, even if it does not exist. (In that case, `try_gpu` returns the CPU.)
 
     `torch.device("cuda:0")`, `"/GPU:0"`, `mx.gpu(0)`, `paddle.CUDAPlace(0)`, `jax.devices("gpu")[0]`.
 
@@ -196,8 +197,8 @@ def to_device(x: T, device: object, non_blocking: bool = False, **misspelled: No
 
     Args:
         x: a tensor, a model or optimizer, an object with its own method for moving, such as a `TensorDict`, or a
-            container of these, also nested. Containers keep their type, a tensor in two places stays one tensor, and
-            other values pass through.
+            container of these, which may be nested. Containers keep their type, a tensor in two places stays one
+            tensor, and other values pass through.
         device: any spelling that `xdevice.device` accepts.
         non_blocking: if True, the call returns before the copy is complete, if the framework supports this. The first
             use of the result waits. Do not write into the source before `xdevice.sync()`.
@@ -283,7 +284,7 @@ def device_of(x: object) -> Device:
         DeviceMismatchError: if a model or container is spread over devices; the error names a tensor on each of two.
         NotBuiltError, NotATensorError: if a model has no variables yet; if `x` holds nothing that has a device.
         UnsupportedError: for a symbolic tensor (inside `jax.jit` or `tf.function`), a tensor spread over devices, or a
-            tensor on a device that xdevice does not know (PyTorch's "lazy", another vendor's).
+            tensor on a device that xdevice does not know (such as PyTorch's "lazy").
 
     Example:
         >>> xdevice.device_of(xdevice.ones(2, device="cpu"))

@@ -55,8 +55,8 @@ class Hooks(Patches):
         self._report = report
         self._size = size
         self._place = place or backend.device_of
-        # a cache that says whether a class is a type of tensors, because every call of a hook
-        # must know this
+        # caches whether a class is a type of tensors, because every call of a hook needs this
+        # answer
         self._tensors: dict[type, bool] = {}
 
     def __exit__(self, *_: object) -> None:
@@ -121,9 +121,9 @@ class Hooks(Patches):
             self.calls(numpy, name, partial(_describe_numpy_read, name))
 
     def read(self, how: str, x: Any, *, explicit: bool = False) -> Transfer | None:
-        """Returns a record of a read of `x` by the host. `how` is the name of the call that causes the read, and
-        `explicit` says whether the program itself called the function with that name. Returns None if `x` is not a
-        tensor with values on one device, or if reading it is not a transfer."""
+        """Returns a record of a read of `x` by the host. `how` is the name of the call that causes the read. `explicit`
+        says whether the name of the call says that it reads; see `Transfer.explicit`. Returns None if `x` is not a
+        tensor with values on one device, or if reading `x` is not a transfer."""
         source = self._source(x)
         return (
             None
@@ -134,9 +134,9 @@ class Hooks(Patches):
     def move(
         self, how: str, x: Any, target: Device | None, *, explicit: bool = False
     ) -> Transfer | None:
-        """Returns a record of a move of `x` to the device `target`. `how` is the name of the call that causes the move,
-        and `explicit` says whether the program itself called the function with that name. Returns None if `x` is not a
-        tensor on one device, if `x` is on `target` already, or if `target` is None."""
+        """Returns a record of a move of `x` to the device `target`. `how` is the name of the call that causes the move.
+        `explicit` says whether the name of the call says that it moves; see `Transfer.explicit`. Returns None if `x` is
+        not a tensor on one device, if `x` is on `target` already, or if `target` is None."""
         source = self._source(x)
         if source is None or target is None or source is target:
             return None
@@ -152,8 +152,8 @@ class Hooks(Patches):
         explicit: bool = False,
     ) -> Transfer:
         """Returns a record of a transfer of `nbytes` by this backend from `source` to `destination`. `kind` is "read"
-        or "move", `how` is the name of the call that causes the transfer, and `explicit` says whether the program
-        itself called the function with that name."""
+        or "move", and `how` is the name of the call that causes the transfer. `explicit` says whether the name of the
+        call says that it transfers; see `Transfer.explicit`."""
         # nothing is moved if source and destination are both the CPU
         physical = source.kind != "cpu" or destination.kind != "cpu"
         return Transfer(

@@ -158,8 +158,8 @@ class Samples(ABC):
         return None
 
     def trainable(self) -> tuple[Any, Step] | None:
-        """Returns a model with 4 inputs and 1 output on cpu:0, and a function that trains the model for one step on `x,
-        y` and returns the loss as a Python number. Returns None if the framework has no models.
+        """Returns a model with 4 inputs and 1 output on cpu:0, and a function of `x` and `y` that trains the model for
+        one step and returns the loss as a Python number. Returns None if the framework has no models.
 
         The initial weights are the same at each call. The step uses an optimizer with state, such as momentum.
         """

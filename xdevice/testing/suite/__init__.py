@@ -1,6 +1,6 @@
 """The conformance suite: the checks that every adapter must pass, whether ours or a third party's.
 
-A third party's test file is three lines, and pytest does the rest::
+A third party's test file consists of three lines, and pytest does the rest::
 
     from xdevice.testing import Conformance
 

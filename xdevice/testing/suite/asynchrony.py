@@ -317,8 +317,8 @@ class StreamChecks(Suite):
             self.make(),
             xdevice.to_device(self.make(), self.second_device_with_values()),
         )
-        # called twice: at the second time there is a compiled program from the call with only
-        # `near`, which must not run
+        # called twice: the second time, there is a compiled program from the call with `near`
+        # only, which must not run
         for _ in range(2):
             with pytest.raises(
                 DeviceMismatchError, match="a compiled function takes tensors on one device"

@@ -1,5 +1,4 @@
-"""Checks of the contract between xdevice and an adapter, of devices, and of blocks that set a device, such as `with
-device:`."""
+"""Checks of the contract between xdevice and an adapter, of devices, and of blocks such as `with device:`."""
 
 from __future__ import annotations
 
@@ -212,7 +211,7 @@ class DeviceChecks(Suite):
                 "lacks() must return NumPy's names of dtypes"
             )
             assert "float32" not in lacks
-            # conversions go through the host, so the CPU must not lack a dtype
+            # conversions copy through the host, so the CPU must not lack a dtype
             assert not lacks or place is not devices.CPU, (
                 "cpu:0 must hold all dtypes of the framework"
             )

@@ -62,8 +62,8 @@ class LayerFunctionChecks(Suite):
         self.assert_labels_refused(x)
 
     def check_activations(self, x: Any) -> None:
-        """Checks the activation functions with numbers for which a naive formula would overflow. `x` is `[[0, -200],
-        [-3, -3]]`."""
+        """Checks the activation functions with numbers for which a naive formula would overflow. The logits in `x` are
+        `[[0, -200], [-3, -3]]`."""
         nn = xdevice.nn
         self.assert_near(nn.relu(self.make([-1.0, 0.0, 2.5])), [0.0, 0.0, 2.5])
         self.assert_near(nn.sigmoid(self.make([-1000.0, 0.0, 1000.0])), [0.0, 0.5, 1.0])

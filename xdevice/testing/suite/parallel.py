@@ -139,7 +139,7 @@ class ParallelChecks(Suite):
     @needs("Prefetch")
     def test_prefetch_has_read_its_source_when_it_goes_on(self) -> None:
         for target in self.devices_with_values():
-            # an uneven number of columns, so that rows are not aligned
+            # an odd number of columns, so that rows are not aligned
             buffer = np.zeros((64, 65), "float32")
             shared = self.make(buffer) if self.can_be_written() else None
 

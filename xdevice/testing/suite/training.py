@@ -49,7 +49,7 @@ class TrainingChecks(Suite):
         assert not self.adapter.state_to_come(untrained, []), (
             "state_to_come must return nothing if no names are requested"
         )
-        # a network has no state to come, whichever names are requested
+        # a network never has a state to come, whichever names are requested
         assert not self.adapter.state_to_come(fresh, lacking), (
             "state_to_come must return nothing for a network"
         )

@@ -22,8 +22,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import pytest
 
 LATE: Final = 2.0
-"""The seconds that the ranks wait for a late rank in the checks of failures
-(XDEVICE_TIMEOUT)."""
+"""How many seconds the ranks wait for a late rank in the checks of failures (XDEVICE_TIMEOUT)."""
 
 
 class _Promise(NamedTuple):
