@@ -98,7 +98,7 @@ def test_a_bad_index_is_refused(make):
     with pytest.raises(xdevice.errors.DeviceError, match="-1"):
         make(-1)
     for thing in (True, "0", 1.0, None):
-        with pytest.raises(xdevice.errors.DeviceError, match="int of 0 or more"):
+        with pytest.raises(xdevice.errors.DeviceError, match="a non-negative int, not"):
             make(thing)
 
 
