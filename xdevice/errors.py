@@ -19,12 +19,12 @@
      ├── UnsupportedError          NotImplementedError     something that this backend cannot do
      ├── SharingError              BufferError             memory that cannot be shared
      ├── CaptureError              RuntimeError            work that cannot be recorded as a graph
-     ├── TransferError             RuntimeError            a transfer where none is allowed
+     ├── TransferError             RuntimeError            a transfer in a block that forbids transfers
      ├── PeerError                 ConnectionError         another process that failed or did not join
      ├── CollectiveMismatchError   ValueError              processes whose collective calls differ
-     ├── ScopeError                RuntimeError            a block exited in a thread or task that has not entered it
+     ├── ScopeError                RuntimeError            a block exited in a thread or task that did not enter it
      ├── TimingError               RuntimeError            a time that cannot be read
-     ├── ParityError               AssertionError          two results that should be equal and are not
+     ├── ParityError               AssertionError          two results that should be equal, but differ
      ├── RecordingError            ValueError              a recording that cannot be written or read
      ├── FileFormatError           ValueError              a file that is not in the safetensors format
      └── FilePathError             OSError                 a path that cannot be read or written

@@ -223,7 +223,7 @@ def of(kind: str, index: int = 0) -> Device:
         device = _new_device(Device, kind=kind, index=index, _text=f"{kind}:{index}")
         if index >= _MOST_KEPT:
             return _intern_weakly(device)
-        # atomic: two threads that call this at once get the same device
+        # `setdefault` is atomic, so two threads that call it at once get the same device
         device = _interned.setdefault((kind, index), device)
     return device
 
@@ -233,7 +233,7 @@ def _intern_weakly(device: Device) -> Device:
     itself. The device is interned only as long as something refers to it."""
     global _interned_weakly
     with _lock:
-        # imported here, because hardly any program names such a device
+        # imported only here, because hardly any program names such a device
         if _interned_weakly is None:
             from weakref import WeakValueDictionary
 
@@ -280,7 +280,7 @@ def spell(text: str, device: Device) -> None:
 def _index_hint(spec: object) -> str:
     """Returns the advice that ends the error if `spec` is a bare int, which PyTorch accepts as the index of a GPU.
     Returns "" for any other object."""
-    # not `isinstance`: True is an int, too
+    # not `isinstance`, because True is an int too
     if type(spec) is int and spec >= 0:
         return f". For GPU {spec}, write xdevice.gpu({spec})"
     return ""

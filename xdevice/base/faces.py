@@ -19,7 +19,7 @@ def names_in(file: str) -> dict[str, str]:
     names = {}
     with open(os.path.splitext(file)[0] + ".pyi", encoding="utf-8") as stub:
         for line in stub:
-            # "from .core.selection import backend as backend": words 2 and 4
+            # in "from .core.selection import backend as backend", these are words 2 and 4
             if line.startswith("from "):
                 _, module, _, name = line.split()[:4]
                 names[name] = module

@@ -27,7 +27,7 @@ class Replicas(Primitives):
     def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
         """Returns parts of `x` with these sizes along the first axis, on the device of `x`. The parts may be views of
         `x`. Gradients flow."""
-        # the index after each part
+        # the index at which each part ends
         ends = list(accumulate(sizes))
         return [x[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 

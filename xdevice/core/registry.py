@@ -552,7 +552,7 @@ def _owner_of_module(root: str) -> Backend | None:
     for framework in KNOWN:
         if root in framework.modules:
             return load(framework.name)
-    # third-party adapters that are loaded already
+    # adapters of third parties that are already loaded
     for backend in list_loaded():
         if root in backend.modules:
             return backend

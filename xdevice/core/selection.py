@@ -1,5 +1,5 @@
-"""Selects the backend that is used if no tensor determines the backend: the one chosen by `use_backend`, by
-`set_backend` or by XDEVICE_BACKEND or, if none was chosen, one whose framework is imported or installed."""
+"""Selects the backend that is used if no tensor determines the backend. This is the backend chosen by `use_backend`,
+`set_backend` or XDEVICE_BACKEND. If no backend was chosen, it is a backend whose framework is imported or installed."""
 
 from __future__ import annotations
 
@@ -213,7 +213,8 @@ def backends() -> tuple[str, ...]:
 
 
 def set_backend(name: str | Backend | None) -> None:
-    """Makes a backend the default of the process; None lets XDEVICE_BACKEND and the installed frameworks decide again.
+    """Makes a backend the default of the process. If `name` is None, XDEVICE_BACKEND and the installed frameworks
+    decide again.
 
     An open `use_backend` block takes precedence. `set_backend` is meant for notebooks, which lose context variables
     between cells.
@@ -237,8 +238,8 @@ class use_backend:
     binds it to a name.
 
     Raises:
-        ScopeError: if the block is exited in a different thread or asyncio task than the one that
-            entered it; the thread or task that entered it then keeps the backend.
+        ScopeError: if the block is exited in a different thread or asyncio task than the one that entered it. The
+            backend then stays selected in the thread or task that entered the block.
         BackendNotFoundError, BackendImportError: on entering, as with `backend`.
 
     Example:

@@ -125,7 +125,7 @@ def _loaded() -> ctypes.CDLL | None:
 def _call(name: str, *arguments: Any) -> None:
     """Calls a function of the driver, which `is_usable` has loaded. Raises `DriverError` if the call fails."""
     status = getattr(_driver, name)(*arguments)
-    # 0 is success
+    # 0 means success
     if status:
         raise DriverError(f"{name} returned {status}")
 

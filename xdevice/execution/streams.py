@@ -1,5 +1,4 @@
-"""`Stream` and `Event`, which determine what work on a device waits for which other work, and measure how long work
-takes on the device.
+"""`Stream` and `Event`, which order the work on a device, and measure how long work takes on the device.
 
 This module checks the device and the backend with which a stream or an event is used. The frameworks do not check
 these, and with a wrong device they report wrong times, or do not wait.

@@ -56,7 +56,7 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
         ...     print(error)
         virtual_gpus() expects an int of 1 or more, or a string such as '2:mps', got 0
     """
-    # Python counts True as the int 1
+    # in Python, True is an int
     is_number = isinstance(n, int) and not isinstance(n, bool) and n > 0
     # a string must describe characters after a colon, because a number alone is passed as an int
     if not (is_number or (isinstance(n, str) and ":" in n)):

@@ -25,7 +25,7 @@ class LimitedGpus(Primitives):
     precedes: ClassVar[bool] = True
     characters: tuple[Character, ...] = ()
     ledger: Ledger | None = None
-    """Counts the memory if the framework itself does not; otherwise None."""
+    """The ledger that counts the memory, if the framework itself does not count it; otherwise None."""
 
     def take_characters(self, characters: tuple[Character, ...]) -> None:
         """Stores the character of each virtual GPU, that is, the limits of its dtypes and its memory, and applies these
