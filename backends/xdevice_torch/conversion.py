@@ -178,7 +178,7 @@ class TorchConversion(Conversion):
     def export(self, x: torch.Tensor) -> Any:
         """Returns a DLPack capsule of `x`, a detached tensor. Raises BufferError if `x` is a
         lazy conjugate or negative, whose values are not in memory."""
-        # the values may still be being copied to the host
+        # the copy of the values to the host may still be in progress
         x = staging.arrive(x)
         if x.is_conj() or x.is_neg():
             raise BufferError(

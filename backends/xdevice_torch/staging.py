@@ -44,7 +44,8 @@ TO_HOST: Final = 32 << 20
 """The size in bytes from which a copy to the host through the ring (of page-locked buffers) is faster than PyTorch's
 own copy. For smaller tensors, malloc returns host memory that was used before."""
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
-"""The types of tensors that may be copied through the ring. A subclass may consist of more than its memory."""
+"""The types of tensors that may be copied through the ring. A tensor of a subclass may consist of more than its
+memory."""
 
 
 def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:

@@ -50,8 +50,8 @@ BUCKET_BYTES: Final = 25 * 2**20
 """The maximum size of a bucket, in bytes. A larger gradient has a bucket of its own. PyTorch's
 DDP uses the same size."""
 FIRST_BUCKET_BYTES: Final = 2**20
-"""The maximum size of the first bucket of each kind, in bytes. The first bucket is small so
-that it is sent early."""
+"""The maximum size of the first bucket of each kind (backend, dtype and device), in bytes. The
+first bucket is small so that it is sent early."""
 _SMALL_BYTES: Final = 2**16
 """The maximum size, in bytes, of a tensor that is sent together with other tensors in one call
 of `all_reduce` or `broadcast`."""
@@ -137,7 +137,8 @@ def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
             bucket, used = Bucket(dtype, []), 0
             buckets.append(bucket)
         bucket.indices.append(i)
-        # gradients of several dtypes may alternate, so each kind has its own bucket that is being filled
+        # gradients of several dtypes may alternate, so for each kind (backend, dtype and device) one bucket is being
+        # filled
         filling[kind] = bucket, used + size, most
     return buckets
 

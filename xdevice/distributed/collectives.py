@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from .session import Session
 
 _checked: dict[tuple[type, Any, str], Backend] = {}
-"""Maps the type and dtype of each tensor that has passed the checks of a collective in a world of one, together with
-the operation, to the backend of the tensor. Later calls skip most checks, which would take most of the time in such a
-world. So a collective takes only a microsecond or two."""
+"""Maps the type and dtype of a tensor, together with an operation, to the tensor's backend. An entry means that such a
+tensor has passed the checks of a collective in a world of one. Later calls skip most of these checks, which would take
+most of the time in such a world, so a collective takes only a microsecond or two."""
 _NO_OP: Final = "none"
 """The operation in the keys of `_checked` for collectives that do not reduce."""
 
 
 def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     """Does the work of `World.all_reduce`: checks the arguments, votes on them, and reduces
-    each tensor. One call of the engine reduces many small tensors."""
+    each tensor. Many small tensors are reduced in one call of the engine."""
     _require_op("all_reduce", op)
     # a world of one returns its argument
     if (
@@ -94,7 +94,7 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
 
 def broadcast(session: Session, x: Any, root: int) -> Any:
     """Does the work of `World.broadcast`: checks the arguments, votes on them, and sends each
-    variable and tensor. One call of the engine sends many small ones."""
+    variable and tensor. Many small ones are sent in one call of the engine."""
     session.require_rank(root, "root")
     if session.is_ready_world_of_one and _is_checked(session, x, _NO_OP):
         return x

@@ -164,7 +164,7 @@ class Conn:
                 self.is_open = False
                 break
             self._in += data
-            # if fewer bytes came than were requested, nothing more has arrived yet
+            # if fewer bytes arrived than were requested, no more bytes are available yet
             if len(data) < 65536:
                 break
         while len(self._in) >= _HEAD.size:

@@ -834,7 +834,7 @@ class Hub(threading.Thread):
     def _end_late(self, peer: Peer, waiting: list[Peer], now: float) -> None:
         """Ends the world because of the rank `peer`, for which the ranks in `waiting` wait. The
         rank is "late" if its process still answers, and otherwise "silent"."""
-        # the message contains the call of one waiting rank, and the number of the other waiting ranks
+        # the message contains the call of one waiting rank and, if several ranks wait, their number
         caller = waiting[0] if waiting else peer
         calls = f"rank {caller.rank} calls {caller.pending.call}" if caller.pending else ""
         others = f"; in all, {len(waiting)} ranks are waiting" if len(waiting) > 1 else ""

@@ -153,8 +153,8 @@ class Session:
         self._line.on_lost_hub = self._on_lost_hub
         try:
             self._line.vote(f"processes({self.options})")
-            # each rank sends the names of the engines that it can start, and all ranks choose the first that every rank
-            # has
+            # each rank sends the names of the engines that it can start, and all ranks choose the first engine that
+            # every rank has
             engine_names = engines.candidates(
                 self.options.engine, selection.current(), self.device
             )
@@ -422,7 +422,7 @@ class Session:
                 f"{verb} was called before {self._verb} had ended, so other ranks may run the two in a different "
                 "order; call the methods of a world from one thread, one after the other"
             )
-        # if another thread calls a collective in the meantime, the error contains this name
+        # stored for the error that is raised if another thread calls a collective in the meantime
         self._verb = verb
         try:
             if self.size > 1:

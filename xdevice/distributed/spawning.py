@@ -221,8 +221,8 @@ def reserve(host: str) -> Iterator[int]:
 
 
 class _Ranks:
-    """Starts, watches and ends the ranks of this machine for one `xdevice launch`. Arguments
-    identify a rank by its number on this machine; output shows its number among all ranks.
+    """Starts, watches and ends the ranks of this machine for one `xdevice launch`. Arguments identify a rank by its
+    number on this machine; the output shows the rank's number among all ranks.
 
     Args:
         guard: the input pipe of the guard, the process that ends the ranks if this launcher is killed; None on

@@ -1,9 +1,9 @@
 """Records the calls of PyTorch's modules while a model runs.
 
 Two facts about PyTorch that the code depends on:
-- In evaluation mode a `TransformerEncoderLayer` computes its result without calling the modules inside it, unless it
-  has a hook (https://github.com/pytorch/pytorch/issues/128413). So a hook that does nothing is added to each such
-  layer.
+- In evaluation mode a `TransformerEncoderLayer` computes its result without calling the modules inside it, unless the
+  layer or one of these modules has a hook (https://github.com/pytorch/pytorch/issues/128413). So a hook that does
+  nothing is added to each encoder and each such layer.
 - While a model is watched, its modules call functions of xdevice, which torch.compile cannot compile. So calls are not
   recorded while torch.compile is compiling.
 """

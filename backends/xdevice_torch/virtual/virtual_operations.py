@@ -124,7 +124,7 @@ def placed(host: torch.Tensor, device: torch.device, storage: Any = None) -> tor
     if storage is None:
         memory = host.untyped_storage()
         storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
-        # keeps the memory alive, and `on_host` can use this tensor
+        # keeps the memory alive, and `on_host` can return this tensor
         storage.host = host
         # counts the memory as used memory of the GPU until the storage is deleted
         storage.share = _Share(device.index, memory.nbytes())
@@ -149,7 +149,7 @@ def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
     if _is_forked:
         raise _in_fork()
     storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
-    # keeps the memory alive, and `on_host` uses this tensor in the memory
+    # keeps the memory alive, and `on_host` creates its tensors from this one
     storage.host = torch.empty(0, dtype=torch.uint8, device=_HOST).set_(memory)
     storage.share = _Share(device.index, memory.nbytes())
     return storage

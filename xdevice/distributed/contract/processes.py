@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 
 class Group(NamedTuple):
-    """Describes one process of a group of processes that work together. `xdevice.distributed`
-    creates it for `start_engine`."""
+    """One process in a group of processes that work together. `xdevice.distributed` creates
+    this object for `start_engine`."""
 
     rank: int
     size: int
@@ -145,8 +145,8 @@ class Engine(ABC):
 
     def pack(self, tensors: list[Any]) -> Any | None:
         """Returns a new vector with the elements of `tensors`, one tensor after the other, each
-        in C order. The tensors belong to the engine's framework. The vector's values may still
-        be being computed when `pack` returns. If `pack` returns None, the caller joins the
+        in C order. The tensors belong to the engine's framework. The vector's values need not
+        have been computed when `pack` returns. If `pack` returns None, the caller joins the
         tensors with the backend's `join`."""
         return None
 
