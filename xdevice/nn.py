@@ -1,4 +1,4 @@
-"""`import xdevice.nn`: the module `xdevice.math.nn`, by its public name."""
+"""`xdevice.nn`, the public name of the module `xdevice.math.nn`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import sys
 from .math import nn
 from .math.nn import *  # noqa: F403  # for type checkers, which do not follow the next line
 
-# the module itself and not a copy of its names, so that an attribute set through one name is
-# seen through the other
+# the module itself and not a copy of its names, so that an attribute that is set through one of
+# # the two module names is visible through the other one
 sys.modules[__name__] = nn

@@ -1,4 +1,4 @@
-"""`import xdevice.optim`: the module `xdevice.math.optim`, by its public name."""
+"""`xdevice.optim`, the public name of the module `xdevice.math.optim`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`import xdevice.random`: the module `xdevice.math.random`, by its public name."""
+"""`xdevice.random`, the public name of the module `xdevice.math.random`."""
 
 from __future__ import annotations
 

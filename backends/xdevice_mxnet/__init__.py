@@ -1,26 +1,25 @@
 """The adapter for Apache MXNet 1.9: xdevice's hooks (the methods that its core calls), written
 with MXNet's functions. MXNet's development has ended; 1.9.1 is the last release.
 
-The rules that it must keep, and the facts behind them:
-- Everything is asynchronous, on the CPU too. MXNet can wait only for one array, or for all
-  work.
-- Arrays without dimensions (0-d) or without elements exist only with NumPy's shape semantics, a
-  setting of each thread that is off in threads that only move arrays (semantics.py). So every
-  function here that makes or reads an array switches the setting on and restores it. A function
-  that makes an array for the program first calls `semantics.creating()`, which may switch the
-  setting on for good.
-- A `Context` remembers the scope that it replaced. If nested scopes shared a `Context`, it
-  would restore the wrong one, so each scope gets a new one.
-- `MXNDArrayGetContext` writes into two buffers, which each thread makes once: `x.ctx` makes new
-  ones each time, and takes 4 times as long. The function is called without releasing the GIL,
-  because it returns at once.
-- MXNet's operators silently take arrays of `cpu(0)` and `cpu(1)` together, and compute on the
-  device of the first; they refuse arrays of a CPU and a GPU. Virtual GPUs are `cpu(1)`,
+The adapter must follow these rules, for the reasons given here:
+- All work is asynchronous, even on the CPU. MXNet can wait only for one array, or for all work.
+- Arrays without dimensions (0-d) or without elements exist only with NumPy's shape semantics. This
+  is a separate setting of each thread, and it is disabled in threads that only move arrays
+  (semantics.py). Every function here that creates or reads an array therefore enables the setting,
+  and restores it afterwards. A function that creates an array for the program first calls
+  `semantics.creating()`, which may enable the setting permanently.
+- A `Context` remembers the scope that it replaced. If nested scopes shared a `Context`, it would
+  restore the wrong scope, so each scope gets a new `Context`.
+- `MXNDArrayGetContext` writes into two buffers, which are created once for each thread. `x.ctx`
+  creates new buffers each time, and takes 4 times as long. The function is called without releasing
+  the GIL, because it returns at once.
+- MXNet's operators silently accept arrays of `cpu(0)` and `cpu(1)` together, and compute on the
+  device of the first array; they refuse arrays on a CPU and a GPU. Virtual GPUs are `cpu(1)`,
   `cpu(2)` and so on, so virtual_gpus.py makes the operators refuse mixed CPU devices too.
-- MXNet allocates the memory of an array when it computes the array, and without a lock: an
-  address that is read before that may change (apache/mxnet#11927). So each address is read
-  after a wait.
-- Only the first wait reports a failed computation. Reading the array afterwards gives garbage.
+- MXNet allocates the memory of an array when it computes the array, and without a lock: an address
+  that is read before that may change (apache/mxnet#11927). Each address is therefore read after a
+  wait.
+- Only the first wait reports a failed computation. Reading the array afterwards returns garbage.
 """
 
 from __future__ import annotations
@@ -68,35 +67,37 @@ if TYPE_CHECKING:
 
 
 _CPUS = 16
-"""How many CPU devices there are: `kMaxDevID` in MXNet's base.h, the "maximal device index".
-All CPU devices share the same cores and memory."""
+"""The number of CPU devices: `kMaxDevID` in MXNet's base.h, the "maximal device index". All CPU devices share the
+same cores and memory."""
 
 _get_context = at_once.MXNDArrayGetContext
 _LONG = 2**31
-"""The smallest size that does not fit into a signed 32-bit integer, which MXNet's wheels use
-for sizes."""
+"""The smallest size that does not fit into a signed 32-bit integer, the type that MXNet's wheels use for sizes."""
 
 
 def _count_gpus() -> int:
-    """Returns how many GPUs MXNet can use: 0 in a build without CUDA."""
+    """Returns the number of GPUs that MXNet can use, which is 0 in a build without CUDA."""
     if not mx.runtime.Features().is_enabled("CUDA"):
         return 0
-    # MXNet's own count initialises CUDA, which no forked child could use then, so it is called
-    # only if NVIDIA's library cannot count (None)
+    # MXNet's own function for the number initialises CUDA, after which forked child processes
+    # cannot use CUDA. It is therefore called only if NVIDIA's library cannot count the GPUs
+    # (None)
     count = nvidia.count()
     return int(mx.context.num_gpus()) if count is None else count
 
 
 class _Buffers(threading.local):
-    """Each thread's own memory into which `_get_context` writes a device. `pair` is two 32-bit integers, the type and
-    the index of the device. `number` is the same memory as one 64-bit integer, by which `_places` is looked up."""
+    """Memory into which `_get_context` writes a device; each thread has its own. `pair` consists of two 32-bit
+    integers, the type and the index of the device. `number` is the same memory read as one 64-bit integer, which is
+    the key for `_places`."""
 
     def __init__(self) -> None:
         self.pair = (ctypes.c_int * 2)()
         self.number = ctypes.c_longlong.from_buffer(self.pair)
-        # pointers to the two halves of `pair`, which `_get_context` takes, and `number`, for
-        # its result; made once in each thread, and in one tuple, so that `device_of` reads one
-        # attribute of this object, and not three
+        # the two pointers to the halves of `pair` that are passed to `_get_context`, and
+        # `number`, which contains its result. They are created once for each thread, and stored
+        # in one tuple, so that `device_of` reads only one attribute of this object instead of
+        # three
         self.pointers_and_number = (
             ctypes.byref(self.pair),
             ctypes.byref(self.pair, ctypes.sizeof(ctypes.c_int)),
@@ -108,7 +109,7 @@ _buffers = _Buffers()
 
 
 class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, Backend):
-    """MXNet as a backend. `xdevice.contract` says more about each hook."""
+    """MXNet as a backend. `xdevice.contract` describes each hook in more detail."""
 
     name = "mxnet"
     modules = ("mxnet",)
@@ -119,13 +120,13 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     )
     moves_by = "as_in_ctx"
     longest_axis = 2**31 - 1
-    most_virtual_gpus = _CPUS - 1  # cpu(0) stays the CPU
+    most_virtual_gpus = _CPUS - 1  # cpu(0) remains the CPU
 
     def __init__(self) -> None:
         self._cpus = _CPUS
-        # None until somebody asks for the number
+        # None until the number is requested for the first time
         self._gpus: int | None = None
-        # the `number` of `_Buffers` for a device, to its `Device`
+        # maps the `number` of `_Buffers` for a device to the `Device`
         self._places: dict[int, Device] = {}
 
     # the framework
@@ -147,7 +148,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     # devices
 
     def count(self, kind: str) -> int:
-        """Returns how many devices of a kind there are, without starting any."""
+        """Returns the number of devices of a kind, without initialising any device."""
         if kind != "gpu":
             return self._cpus if kind == "cpu" else 0
         if self._gpus is None:
@@ -155,8 +156,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return self._gpus
 
     def describe(self, device: Device) -> DeviceInfo:
-        """Returns the kind of a device, because MXNet does not report names, and the memory of
-        a GPU in bytes."""
+        """Returns a description of a device: its kind instead of a name, because MXNet does not report names, and for
+        a GPU, its memory in bytes."""
         if device.kind != "gpu":
             return DeviceInfo("cpu", None)
         if self.virtual:
@@ -165,21 +166,21 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return DeviceInfo("gpu", int(total))
 
     def to_native(self, device: Device) -> Any:
-        """Returns a new `Context` for a device: `cpu(2)` for `gpu:1` if that is a virtual GPU. It is always a new one,
-        because a `Context` remembers the scope that it replaced, so nested scopes cannot share it."""
+        """Returns a new `Context` for a device, such as `cpu(2)` for `gpu:1` if that is a virtual GPU. The `Context`
+        is always new, because a `Context` remembers the scope that it replaced, so nested scopes cannot share it."""
         if self.virtual and device.kind == "gpu":
             return mx.Context("cpu", device.index + 1)
         return mx.Context(device.kind, device.index)
 
     def describe_missing(self, device: Device) -> Any:
-        """Returns the `Context` of a device that this machine lacks. MXNet does not check
-        whether the device exists. Raises `UnsupportedError` if the GPUs are virtual."""
-        # a virtual GPU beyond those that exist would be a CPU that is no device of xdevice's
+        """Returns the `Context` of a device that this machine does not have. This is possible because MXNet does not
+        check whether the device exists. Raises `UnsupportedError` if the GPUs are virtual."""
+        # a virtual GPU that does not exist would be a CPU device that xdevice does not use
         return super().describe_missing(device) if self.virtual else self.to_native(device)
 
     def from_native(self, native: Any) -> Device | None:
-        """Returns the `Device` of a `Context`; None for any other object. Raises
-        `UnsupportedError` for a context that is neither a device nor memory of the host."""
+        """Returns the `Device` of a `Context`, or None for any other object. Raises `UnsupportedError` for a context
+        that is neither a device nor host memory."""
         if not isinstance(native, mx.Context):
             return None
         if self.virtual:
@@ -190,7 +191,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return self._on_host(native)
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
-        """Returns a context manager in which MXNet makes new arrays on a device."""
+        """Returns a context manager, in whose block MXNet creates new arrays on the given device."""
         return self.to_native(device)
 
     # tensors
@@ -199,8 +200,9 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         """Returns the device of an array. Raises MXNetError if MXNet does not report the
         device."""
         kind, index, number = _buffers.pointers_and_number
-        # the C function, because `x.ctx` takes 4 times as long; it returns 0 if it succeeds. It
-        # writes into the memory of `number` through the pointers `kind` and `index`
+        # the C function is called directly, because `x.ctx` takes 4 times as long. It returns 0
+        # if it succeeds, and writes into the memory of `number` through the pointers `kind` and
+        # `index`
         if _get_context(x.handle, kind, index):
             raise mx.MXNetError(
                 f"MXNet does not report where an array of type {type(x).__qualname__} is"
@@ -209,20 +211,19 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
             return self._places[number.value]
         except KeyError:
             device = self.from_native(x.ctx)
-            # `from_native` returns None only for an object that is no context
+            # `from_native` returns None only for an object that is not a context
             assert device is not None
             self._places[number.value] = device
             return device
 
     def move(self, x: Any, device: Device) -> Any:
-        """Returns a copy of `x` on another device, made through page-locked memory if that is
-        faster. Gradients flow through the copy."""
+        """Returns a copy of `x` on another device. The copy passes through page-locked memory if that is faster.
+        Gradients flow through the copy."""
         return self._copied(x, device, staging.moved)
 
     def start_move(self, x: Any, device: Device) -> Any:
-        """Returns a copy of `x` on another device, possibly before the values have arrived
-        there."""
-        # without the ring, which waits: MXNet's own copy returns at once
+        """Returns a copy of `x` on another device, possibly before the values have arrived on that device."""
+        # the ring is not used, because it waits; MXNet's own copy returns at once
         return self._copied(x, device, lambda *_: None)
 
     def copy(self, x: Any, device: Device) -> Any:
@@ -249,8 +250,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         semantics.creating()
         native = self.to_native(device)
         with mx.util.np_shape(True):
-            # a large array goes to a GPU through page-locked memory, which is faster; None if
-            # MXNet has to copy the array
+            # a large array is copied to a GPU through page-locked memory, which is faster. The
+            # result is None if MXNet must copy the array
             staged = staging.put(array, native, self)
             return (
                 mx.np.array(array, dtype=array.dtype, ctx=native) if staged is None else staged
@@ -259,8 +260,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
         """Returns the values of `x` as a new NumPy array, which shares no memory with `x`."""
         with mx.util.np_shape(True):
-            # a large array on a GPU is read through page-locked memory, which is faster; None
-            # if MXNet has to read the array
+            # a large array on a GPU is read through page-locked memory, which is faster. The
+            # result is None if MXNet must read the array
             staged = staging.read(x, self)
             host = x.asnumpy() if staged is None else staged
         # MXNet returns bfloat16 as records with one field of this name
@@ -274,7 +275,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         """Returns an `mx.np` array of this shape and dtype on a device, filled with `value`.
         Raises `ShapeError` if the array is too large for this build of MXNet."""
         _refuse_long(shape)
-        # mx.np.full converts the number to float64, which has no integers of more than 53 bits
+        # mx.np.full converts the number to float64, which cannot represent all integers of more
+        # than 53 bits
         if abs(value) > 2**53:
             return self.from_numpy(np.full(shape, value, dtype), device)
         semantics.creating()
@@ -282,15 +284,15 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
             return mx.np.full(shape, value, dtype=dtype, ctx=self.to_native(device))
 
     def tracing(self) -> str | None:
-        """Returns "a hybridized Gluon block" if the program is inside the `hybrid_forward` of a
-        block that MXNet has called with symbols, to build its graph; otherwise None."""
+        """Returns "a hybridized Gluon block" if the program is inside the `hybrid_forward` of a block that MXNet
+        called with symbols to build the block's graph, and otherwise None."""
         frame: FrameType | None = sys._getframe(1)
-        # the callers are searched, because nothing else shows that MXNet traces
+        # the callers are searched, because nothing else shows that MXNet is tracing
         while frame is not None and not _builds_graph(frame):
             frame = frame.f_back
         return None if frame is None else "a hybridized Gluon block"
 
-    # what a tensor is made of
+    # how a tensor is stored
 
     def is_dense(self, x: Any) -> bool:
         """Whether `x` is one block of numbers in memory, and not sparse."""
@@ -300,35 +302,35 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     # memory
 
     def memory(self, device: Device) -> Memory:
-        """Returns the total and the free bytes of a real GPU; MXNet reports nothing else."""
+        """Returns the total and the free memory of a real GPU in bytes. MXNet reports no other figures."""
         if device.kind != "gpu" or self.virtual:
             return Memory()
         free, total = mx.context.gpu_memory_info(device.index)
         return Memory(total=int(total), free=int(free))
 
     def empty_cache(self, device: Device) -> None:
-        """Gives the unused memory that MXNet keeps on a device back to the driver."""
+        """Returns the unused memory that MXNet has reserved on a device to the driver."""
         self.to_native(device).empty_cache()
 
     # floats of a parity run
 
     def default_to_float64(self) -> None:
-        """Does nothing, because MXNet 1.9 has no default dtype to change: its functions and
-        layers use float32, until net.cast("float64")."""
+        """Does nothing, because MXNet 1.9 has no default dtype that could be changed: its functions and layers use
+        float32 until the program calls net.cast("float64")."""
 
     # the process
 
     def on_choice(self) -> None:
-        """Switches NumPy's semantics on in this thread, unless the program is a legacy program,
-        which has made `mx.nd` arrays, symbols or Gluon blocks without them."""
+        """Enables NumPy's semantics in this thread, unless the program is a legacy program, which means that it has
+        created `mx.nd` arrays, symbols or Gluon blocks without these semantics."""
         semantics.chosen()
 
     def _copied(
         self, x: Any, device: Device, stage: Callable[[Any, Any, Backend], Any | None]
     ) -> Any:
-        """Returns a copy of `x` on a device, with a copy of its gradient if it has one.
-        `stage(x, native, self)` makes the copy, or returns None if MXNet has to make it. Raises
-        `UnsupportedError` for a symbol."""
+        """Returns a copy of `x` on a device, with a copy of its gradient if it has a gradient.
+        `stage(x, native, self)` returns the copy, or None if MXNet must make the copy. Raises `UnsupportedError` for
+        a symbol."""
         if isinstance(x, mx.sym.Symbol):
             raise self.unsupported(
                 "moving tensors inside a hybridized block, whose graph runs on one device",
@@ -338,17 +340,17 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         with mx.util.np_shape(True):
             staged = stage(x, native, self)
             new = x.copyto(native) if staged is None else staged
-            # while MXNet records, the copy is the result of an operation, through which
-            # gradients flow; otherwise it is a variable with its own gradient, as `x` is
+            # while MXNet is recording, the copy is the result of an operation, through which
+            # gradients flow; otherwise it is a variable with its own gradient, like `x`
             if x.grad is not None and not mx.autograd.is_recording():
                 new.attach_grad()
                 x.grad.copyto(new.grad)
         return new
 
     def _on_host(self, native: Any) -> Device:
-        """Returns cpu:0 for a context of the host, whatever its index is: the index of a
-        context for pinned memory is that of a GPU, and the index of a context for shared memory
-        is that of a worker. Raises `UnsupportedError` for any other context."""
+        """Returns cpu:0 for any context of the host. The context's index is ignored, because the index of a context
+        for pinned memory is that of a GPU, and the index of a context for shared memory is that of a worker. Raises
+        `UnsupportedError` for any other context."""
         if native.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
             raise self.unsupported(
                 f"contexts of the type {native.device_type!r}", "use mx.cpu() or mx.gpu(i)"
@@ -357,8 +359,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
 
 
 def _builds_graph(frame: FrameType) -> bool:
-    """Whether a frame runs a block's `hybrid_forward`, called to build a graph. In such a frame
-    an argument is a symbol, or F is the module `mx.sym`."""
+    """Whether a frame runs a block's `hybrid_forward` that was called to build a graph. In such a frame, an argument
+    is a symbol, or the argument F is the module `mx.sym`."""
     if frame.f_code.co_name != "hybrid_forward":
         return False
     # locals that are lists, such as the states of a recurrent cell, are searched too
@@ -372,9 +374,9 @@ def _builds_graph(frame: FrameType) -> bool:
 
 
 def _refuse_long(shape: tuple[int, ...]) -> None:
-    """Raises `ShapeError` for a size above 2**31 - 1 if this build of MXNet has 32-bit sizes,
-    as MXNet's wheels have. Such a build would treat the size as 0, sometimes silently."""
-    # neither a length nor the number of elements may be that large
+    """Raises `ShapeError` for a size above 2**31 - 1 if this build of MXNet has 32-bit sizes, like MXNet's wheels.
+    Such a build would treat the size as 0, sometimes silently."""
+    # neither a length nor the number of elements may be this large
     long = max([*shape, prod(shape)]) >= _LONG
     if long and not mx.runtime.Features().is_enabled("INT64_TENSOR_SIZE"):
         raise ShapeError(

@@ -1,8 +1,8 @@
 """Blocking mode for MXNet: waits after each call of MXNet's C library that starts work.
 
-MXNet's Python code calls the functions of one library object, which return a status. In
-blocking mode these functions are replaced by others that also wait, and return the status of
-the wait. So an error is raised at the line that caused it.
+MXNet's Python code calls the functions of a single library object, which return a status. In blocking mode, those
+functions that start work are replaced by functions that also wait, and return the status of the wait. An error is then
+raised at the line that caused it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 
 
 def _waiting(call: Any) -> Any:
-    """Returns a function that calls `call`, a function of the library, and then waits for all
-    work. The function returns the status of `call`, or, if that is 0 (success), the status of
-    the wait."""
+    """Returns a function that calls `call`, a function of the library, and then waits for all work. The returned
+    function returns the status of `call`, or, if that is 0 (success), the status of the wait."""
     wait_for_all = library.MXNDArrayWaitAll
 
     def call_and_wait(*args: Any) -> int:
-        """Calls the function, waits if the call has succeeded, and returns the status."""
+        """Calls the function, waits if the call succeeded, and returns the status."""
         # 0 means success, so `or` waits only then
         return int(call(*args) or wait_for_all())
 
@@ -39,8 +38,7 @@ class MxnetBlocking(Blocking):
 
     @contextmanager
     def blocking(self) -> Iterator[None]:
-        """A block in which each operation, in any thread, returns only when its result is
-        computed."""
+        """A block in which each operation, in any thread, returns only after its result has been computed."""
         private.require("blocking")
         with Patches() as patches:
             # MXNet looks the functions up in its library at each call

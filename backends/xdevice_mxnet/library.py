@@ -1,5 +1,5 @@
-"""MXNet's C library. Blocking mode and virtual GPUs replace functions in it, so each call looks
-them up there."""
+"""MXNet's C library. Blocking mode and virtual GPUs replace functions in the library object, so each function must be
+looked up there at every call."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import mxnet as mx
 
 from .private import private
 
-# MXNet's own object for the library, so that functions that are replaced in it are replaced for
-# MXNet too
+# MXNet's own object for the library, so that a function that is replaced in it is also replaced
+# for MXNet
 library: Any = private.get("mxnet.base._LIB") or ctypes.CDLL(mx.libinfo.find_lib_path()[0])
 at_once = ctypes.PyDLL(library._name)
-"""The library for functions that return at once. They are called without releasing the GIL,
-which is faster."""
+"""The library, for calling functions that return at once. These are called without releasing the GIL, which is
+faster."""

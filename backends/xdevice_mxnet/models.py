@@ -1,16 +1,15 @@
-"""Moves Gluon's models (Blocks, Parameters, ParameterDicts and Trainers) in place, and copies
-them.
+"""Moves Gluon's models (Blocks, Parameters, ParameterDicts and Trainers) in place, and copies models.
 
-Facts about Gluon that the code depends on:
-- `Parameter.reset_ctx` drops the gradient, copies through cpu:0, and makes legacy or `mx.np`
-  arrays, depending on the NumPy flag of the calling thread. So it is used only for parameters
-  without values, or with replicas on several devices.
-- A Trainer holds contexts (devices) and the optimizer's state, which must be moved too. The
-  optimizer counts its steps for each device index, so the counts are copied to the new index.
-  Otherwise Adam would start again there.
-- With `static_alloc`, a compiled graph keeps its arrays. After its model has been moved away
-  and back, the graph would silently train arrays that are no longer the parameters. So a move
-  deletes the compiled graphs.
+The code depends on these facts about Gluon:
+- `Parameter.reset_ctx` drops the gradient, copies through cpu:0, and creates legacy arrays or
+  `mx.np` arrays, depending on the NumPy flag of the calling thread. It is therefore used only for
+  parameters without values, or with replicas on several devices.
+- A Trainer contains contexts (devices) and the optimizer's state, which must be moved too. The
+  optimizer counts its steps separately for each device index, so the counts are copied to the new
+  index. Otherwise, Adam would restart on the new device.
+- With `static_alloc`, a compiled graph keeps its arrays. If its model is moved to another device
+  and back, the graph would silently train arrays that are no longer the parameters. A move
+  therefore deletes the compiled graphs.
 """
 
 from __future__ import annotations
@@ -36,18 +35,17 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 TYPES: Final = (Block, Parameter, ParameterDict, Trainer)
-"""The types whose objects xdevice treats as models: they hold parameters, or an optimizer's
-state."""
+"""The types whose objects xdevice treats as models, because they contain parameters or an optimizer's state."""
 
 
 def _names_in_every_block() -> frozenset[str]:
-    """Returns the names of the attributes that every block has, even one without layers."""
-    # with a prefix, MXNet does not number these blocks, so the program's first block is still
-    # number 0
+    """Returns the names of the attributes that every block has, even a block without layers."""
+    # MXNet does not number blocks that have a prefix, so the program's first block still gets
+    # the number 0
     blocks = (Block(prefix=""), HybridBlock(prefix=""))
     names = frozenset(name for block in blocks for name in vars(block))
-    # a block and its scope refer to each other, so both would stay until the next garbage
-    # collection, and `semantics` would take them for blocks of a legacy program
+    # a block and its scope refer to each other, so both would exist until the next garbage
+    # collection, and `semantics` would mistake them for blocks of a legacy program
     for block in blocks:
         vars(block).clear()
     return names
@@ -55,9 +53,10 @@ def _names_in_every_block() -> frozenset[str]:
 
 _KEPT: Final = _names_in_every_block()
 """The names of the attributes that every block has."""
-# each reads an attribute or a method of a Gluon object. `_arrays`: the list of a parameter's
-# arrays, one for each device; None before it is initialized. `_init_data(parameter)(array,
-# contexts)` gives a parameter the values of an array on these contexts
+# each of these reads an attribute or a method of a Gluon object. `_arrays` returns the list of
+# a parameter's arrays, one for each device, or None before the parameter is initialized.
+# `_init_data(parameter)(array, contexts)` initializes a parameter on these contexts with the
+# values of an array
 _arrays = private.field("mxnet.gluon.Parameter._data")
 _init_data = private.field("mxnet.gluon.Parameter._init_impl")
 _trainer = private.field("mxnet.gluon.Parameter._trainer")
@@ -69,9 +68,9 @@ _reset_store = private.field("mxnet.gluon.Trainer._reset_kvstore")
 
 
 def places(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the name and the context (device) of each variable of a model. A parameter on
-    several devices is yielded once for each device. For a Trainer, yields the contexts in its
-    list, and the context of each array of its state."""
+    """Yields the name and the context (device) of each variable of a model. A parameter on several devices is yielded
+    once for each device. For a Trainer, yields the contexts in the Trainer's list, and the context of each array of
+    the optimizer's state."""
     if isinstance(model, Trainer):
         yield from (
             (f"contexts[{i}]", native) for i, native in enumerate(trainers.contexts(model))
@@ -88,8 +87,8 @@ def places(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def variables(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the name and the array of each variable of a Block, Parameter or ParameterDict,
-    with the names that `save_parameters` uses; "" for a Parameter."""
+    """Yields the name and the array of each variable of a Block, Parameter or ParameterDict. The names are those that
+    `save_parameters` uses; for a Parameter, the name is ""."""
     if isinstance(model, Parameter):
         yield "", _value(model.name, model)
         return
@@ -98,7 +97,7 @@ def variables(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def array_of(model: Any) -> Any | None:
-    """Returns the array of a Parameter; None for anything else."""
+    """Returns the array of a Parameter, or None for any other object."""
     return _value(model.name, model) if isinstance(model, Parameter) else None
 
 
@@ -118,20 +117,20 @@ def _value(name: str, parameter: Any) -> Any:
 
 
 def _unshaped(name: str) -> NotBuiltError:
-    """Returns the error for a parameter whose shape depends on the first batch."""
+    """Returns the error for a parameter whose shape will be determined by the first batch."""
     return NotBuiltError(
         f"{name} has no shape yet; build the model first: call it once on data"
     )
 
 
 def move(model: Any, native: Any) -> None:
-    """Moves the parameters of a model to a context, and with them the state of the Trainers to
-    which they belong. Of a Trainer, only the state is moved. Raises `UnsupportedError`, before
-    anything has moved, for a Trainer that cannot be moved."""
+    """Moves the parameters of a model to the context `native`, and also the state of the Trainers to which the
+    parameters belong. If `model` is a Trainer, only its state is moved. Raises `UnsupportedError` for a Trainer that
+    cannot be moved, before anything is moved."""
     if isinstance(model, Trainer):
         _refuse_fixed_store(model)
         _require_parameters(model, native)
-        # the state of every parameter goes to `native`, and so do the next steps
+        # the state of every parameter is moved to `native`, and the next steps run there
         _move_state(model, [native] * len(trainers.parameters(model)), contexts=[native])
         return
     moving = [
@@ -139,14 +138,14 @@ def move(model: Any, native: Any) -> None:
         for name, parameter in _parameters(model)
         if _contexts(name, parameter) != [native]
     ]
-    # each Trainer once, although many parameters belong to it
+    # each Trainer occurs only once, although many parameters may belong to it
     owners = {
         id(trainer): trainer for trainer in map(_trainer, moving) if trainer is not None
     }.values()
     for trainer in owners:
         _refuse_fixed_store(trainer)
     for parameter in moving:
-        # the second is the parameter that gives the values: the same
+        # the second argument is the source of the values, which is the same parameter
         _put_on(parameter, parameter, native)
     for trainer in owners:
         _move_state_after(trainer)
@@ -155,14 +154,14 @@ def move(model: Any, native: Any) -> None:
 
 
 def copied(model: Any, native: Any) -> Any:
-    """Returns a copy of a model on the context `native`, with values and gradients, but not
-    attached to a Trainer. Parameters that are shared in the model are shared in the copy.
-    Raises `NotBuiltError` for a parameter that is not initialized."""
+    """Returns a copy of a model on the context `native`, with values and gradients, but without a Trainer. Parameters
+    that are shared in the model are also shared in the copy. Raises `NotBuiltError` for a parameter that is not
+    initialized."""
     memo: dict[int, Any] = {}
     for name, parameter in _parameters(model):
         # raises `NotBuiltError` for a parameter that is not initialized
         _contexts(name, parameter)
-        # in the copy, None takes the place of the Trainer
+        # in the copy, the Trainer is replaced by None
         memo[id(_trainer(parameter))] = None
         memo[id(parameter)] = _copied(parameter, native)
     if isinstance(model, Block):
@@ -172,7 +171,7 @@ def copied(model: Any, native: Any) -> Any:
 
 
 def _copied(parameter: Any, native: Any) -> Any:
-    """Returns a copy of a parameter on a context, without a Trainer."""
+    """Returns a copy of a parameter on the context `native`, without a Trainer."""
     new = copy.copy(parameter)
     _trainer.set(new, None)
     _put_on(new, parameter, native)
@@ -187,8 +186,8 @@ def _parameters(model: Any) -> list[tuple[str, Any]]:
 
 
 def _contexts(name: str, parameter: Any) -> list[Any]:
-    """Returns the contexts on which a parameter is, or will be once its shape is known. Raises
-    `NotBuiltError` if it is not initialized; `name` is its name in the error."""
+    """Returns a list of the contexts on which a parameter is, or will be once its shape is known. Raises
+    `NotBuiltError` if the parameter is not initialized. `name` is the parameter's name in the error."""
     try:
         return list(parameter.list_ctx())
     except RuntimeError as error:
@@ -198,11 +197,11 @@ def _contexts(name: str, parameter: Any) -> list[Any]:
 
 
 def _put_on(parameter: Any, source: Any, native: Any) -> None:
-    """Puts `parameter` on `native`, with the values and the gradient of `source`, which may be
-    `parameter` itself."""
+    """Moves `parameter` to the context `native`, and copies the values and the gradient of `source` into it. `source`
+    may be `parameter` itself."""
     arrays = _arrays(source)
-    # a deferred initialization has no arrays, and replicas have several: MXNet's `reset_ctx`
-    # handles both
+    # a parameter whose initialization is deferred has no arrays, and a parameter with replicas
+    # has several; MXNet's `reset_ctx` handles both cases
     if arrays is None or len(arrays) > 1:
         _reset(parameter, native)
         return
@@ -210,7 +209,7 @@ def _put_on(parameter: Any, source: Any, native: Any) -> None:
     with _arrays_like(arrays[0]):
         _init_data(parameter)(arrays[0], [native])
         if gradient is not None:
-            # as legacy arrays, because a block that was imported has legacy values and `mx.np`
+            # copied as legacy arrays, because an imported block has legacy values and `mx.np`
             # gradients
             gradient.as_nd_ndarray().copyto(parameter.grad().as_nd_ndarray())
             # a Trainer refuses gradients that no backward pass has computed since the last step
@@ -218,8 +217,8 @@ def _put_on(parameter: Any, source: Any, native: Any) -> None:
 
 
 def _reset(parameter: Any, native: Any) -> None:
-    """Puts a parameter on a context by MXNet's `reset_ctx`. A deferred initialization stays
-    deferred, replicas on several devices are averaged, and gradients become zero."""
+    """Moves a parameter to the context `native` with MXNet's `reset_ctx`. A deferred initialization remains deferred,
+    replicas on several devices are averaged, and gradients become zero."""
     arrays = _arrays(parameter)
     with _arrays_like(arrays[0] if arrays else None):
         parameter.reset_ctx(native)
@@ -227,8 +226,8 @@ def _reset(parameter: Any, native: Any) -> None:
 
 @contextmanager
 def _arrays_like(array: Any) -> Iterator[None]:
-    """A block in which Gluon makes arrays of the kind of `array`: `mx.np` arrays, or legacy
-    arrays, also if `array` is None. Nothing is recorded for gradients."""
+    """A block in which Gluon creates arrays of the same kind as `array`: `mx.np` arrays if `array` is an `mx.np`
+    array, and legacy arrays otherwise, or if `array` is None. Nothing is recorded for gradients in the block."""
     with (
         mx.autograd.pause(),
         mx.util.np_shape(True),
@@ -238,14 +237,14 @@ def _arrays_like(array: Any) -> Iterator[None]:
 
 
 def _forget_compiled(block: Any) -> None:
-    """Deletes the compiled graph of a block, which keeps the arrays from before a move."""
+    """Deletes the compiled graph of a block, because the graph keeps the arrays that the block had before a move."""
     if isinstance(block, HybridBlock):
         _clear_compiled(block)()
 
 
 def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
-    """Sets up the memo of `copy.deepcopy` so that it leaves out a block's compiled graph, which
-    cannot be copied and is compiled again when needed."""
+    """Prepares `memo`, the memo of `copy.deepcopy`, so that a block's compiled graph is not copied. The graph cannot
+    be copied; in the copy of the block, it is compiled again when needed."""
     memo.update(
         (id(value), None) for value in vars(block).values() if isinstance(value, mx.nd.CachedOp)
     )
@@ -255,27 +254,27 @@ def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
 
 
 def _refuse_fixed_store(trainer: Any) -> None:
-    """Raises `UnsupportedError` for a Trainer whose key-value store was made by the program or
-    is distributed over machines, and for a Trainer with state that cannot be moved."""
+    """Raises `UnsupportedError` for a Trainer whose key-value store was created by the program or is distributed over
+    machines, and for a Trainer with state that cannot be moved."""
     private.require("optimizers")
     store = trainers.store(trainer)
-    # after a move the Trainer makes a new store (`_move_state`), which it cannot do for a store
-    # that it was given; a distributed one is shared with other machines
+    # after a move, the Trainer creates a new store (`_move_state`). It cannot replace a store
+    # that the program passed to it, and a distributed store is shared with other machines
     if store is not None and (
         store is _kvstore_params(trainer)["kvstore"] or "dist" in store.type
     ):
         raise UnsupportedError(
             f"mxnet cannot move a Trainer that already uses its {store.type!r} key-value store; "
-            "make the Trainer after the move, or with kvstore=None"
+            "create the Trainer after the move, or with kvstore=None"
         )
     for state in trainers.updater(trainer).states.values():
         tuple(trainers.arrays(state))  # raises for state that cannot be moved
 
 
 def _require_parameters(trainer: Any, native: Any) -> None:
-    """Raises `UnsupportedError` for a Trainer with parameters that are not on `native`. They
-    could not be moved with the Trainer, because it does not know the blocks whose compiled
-    graphs a move has to delete."""
+    """Raises `UnsupportedError` for a Trainer with parameters that are not on `native`. These parameters cannot be
+    moved with the Trainer, because the move must delete the compiled graphs of their blocks, and the Trainer has no
+    reference to the blocks."""
     for parameter in trainers.parameters(trainer):
         places = _contexts(parameter.name, parameter)
         if places != [native]:
@@ -287,42 +286,44 @@ def _require_parameters(trainer: Any, native: Any) -> None:
 
 
 def _move_state_after(trainer: Any) -> None:
-    """Moves the state of a Trainer to the devices that its parameters are on now."""
+    """Moves the state of a Trainer to the devices on which its parameters are now."""
     contexts = [list(parameter.list_ctx()) for parameter in trainers.parameters(trainer)]
-    # a Trainer has one list of contexts for all its parameters. While only some of several nets
-    # have moved, it keeps its list
+    # a Trainer has a single list of contexts for all its parameters. While only some of several
+    # networks have been moved, the list remains unchanged
     together = all(other == contexts[0] for other in contexts)
     _move_state(trainer, [each[0] for each in contexts], contexts[0] if together else None)
 
 
 def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) -> None:
-    """Moves a Trainer's state for the parameter with index i to the context `targets[i]`, for
-    each i. If `contexts` is not None, it becomes the Trainer's list of contexts."""
+    """Moves a Trainer's state: for each index i, the state of the parameter with that index is moved to the context
+    `targets[i]`. If `contexts` is not None, it becomes the Trainer's list of contexts."""
     updater = trainers.updater(trainer)
     with mx.autograd.pause(), mx.util.np_shape(True):
         for index, state in updater.states.items():
             updater.states[index] = _state_on(state, targets[index])
-    # the optimizer counts its steps by device index, so the new device gets the counts too
+    # the optimizer counts its steps separately for each device index, so the counts are copied
+    # to the new device
     optimizer = trainer.optimizer
     for target in targets:
         trainers.counts(optimizer).setdefault(target.device_id, {}).update(
             trainers.steps(optimizer)
         )
     if contexts is not None:
-        # the key-value store keeps arrays on the old devices; the next step makes another one
+        # the key-value store contains arrays on the old devices; the next step creates another
+        # store
         _reset_store(trainer)()
         trainers.contexts.set(trainer, list(contexts))
         trainers.updaters.set(trainer, [updater])
 
 
 def _state_on(state: Any, native: Any) -> Any:
-    """Returns `state`, the optimizer's state for one parameter, with its arrays on the context
-    `native`."""
+    """Returns `state`, the optimizer's state for one parameter, with its arrays moved to the context `native`."""
     if isinstance(state, mx.nd.NDArray):
         return state if state.ctx == native else state.copyto(native)
     if isinstance(state, list | tuple):
         return type(state)(_state_on(part, native) for part in state)
-    return state  # None or a number: `trainers.arrays` has raised for anything else
+    # None, a number or a string: `trainers.arrays` has raised for any other object
+    return state
 
 
 class MxnetModels(Models):
@@ -335,7 +336,7 @@ class MxnetModels(Models):
         state."""
         for name, native in places(model):
             place = self.from_native(native)
-            assert place is not None  # it is None only for objects that are no contexts
+            assert place is not None  # it is None only for objects that are not contexts
             yield name, place
 
     def require_built(self, model: Any) -> None:
@@ -357,16 +358,16 @@ class MxnetModels(Models):
         )
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
-        """Returns (name, block, names of Gluon's own attributes) for a block and each block in
-        it, with the name "" for the block itself; nothing for other models."""
+        """Returns a list of tuples (name, block, names of Gluon's own attributes), one for a block and one for each
+        block in it. The name of the block itself is "". For other models, the list is empty."""
         blocks: list[Any] = []
         if isinstance(model, Block):
             model.apply(blocks.append)
         return [("" if block is model else block.name, block, _KEPT) for block in blocks]
 
     def move_held(self, x: Any, device: Device) -> Any:
-        """Returns `x` on a device: `x` itself if it is there already, otherwise a copy, which
-        gets a gradient of zeros if `x` has a gradient."""
+        """Returns `x` on a device. If `x` is already on that device, this is `x` itself; otherwise it is a copy,
+        which has a gradient of zeros if `x` has a gradient."""
         if self.device_of(x) is device:
             return x
         with mx.autograd.pause():
@@ -376,7 +377,7 @@ class MxnetModels(Models):
         return moved
 
     def move_model(self, model: Any, device: Device) -> None:
-        """Moves a model in place, with the state of its Trainers."""
+        """Moves a model in place, together with the state of its Trainers."""
         private.require("models")
         move(model, self.to_native(device))
 
@@ -384,14 +385,14 @@ class MxnetModels(Models):
         """Returns a copy of a model on a device. Raises `UnsupportedError` for a Trainer."""
         if isinstance(model, mx.gluon.Trainer):
             raise self.no_copy_of_optimizer(
-                "copy the model, make a Trainer for the copy, and load the file from save_states() with load_states()"
+                "copy the model, create a Trainer for the copy, and load the file from save_states() with load_states()"
             )
         private.require("models")
         return copied(model, self.to_native(device))
 
     def model_parts(self, model: Any) -> Iterable[Any]:
-        """Returns the blocks of a model, its parameters, and the arrays of these parameters;
-        nothing for a Trainer."""
+        """Returns a list of the blocks of a model, its parameters, and the arrays of these parameters. For a Trainer,
+        the list is empty."""
         blocks: list[Any] = []
         if isinstance(model, Block):
             model.apply(blocks.append)
@@ -404,21 +405,21 @@ class MxnetModels(Models):
         return [*blocks, *parameters, *arrays]
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns a `Way` without fields, which means that the attributes are walked, for a batch of MXNet's
-        iterators; None for any other object."""
+        """Returns a `Way` without fields for a batch of MXNet's iterators, which means that its attributes are
+        walked. Returns None for any other object."""
         return Way() if isinstance(x, mx.io.DataBatch) else None
 
     def tensor_of(self, model: Any) -> Any | None:
-        """Returns the array of a Parameter; None for any other model."""
+        """Returns the array of a Parameter, or None for any other model."""
         return array_of(model)
 
     def gradients(self, model: Any) -> Iterable[tuple[str, Any, Any | None]]:
         """Yields the name, the array and the gradient of each trainable parameter of a block.
-        Before the first backward pass the gradients are zeros. Raises `UnsupportedError` for a
-        model that is no block."""
+        Before the first backward pass, the gradients are zeros. Raises `UnsupportedError` for a model that is not a
+        block."""
         if not isinstance(model, Block):
             raise UnsupportedError(
-                f"mxnet keeps no gradients in an object of type {type(model).__qualname__}; pass the block"
+                f"mxnet stores no gradients in an object of type {type(model).__qualname__}; pass the block instead"
             )
         for name, parameter in _named(model)().items():
             if parameter.grad_req != "null":

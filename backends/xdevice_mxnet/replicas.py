@@ -1,4 +1,4 @@
-"""Splits and joins arrays, writes into them, and adds arrays of several devices."""
+"""Splits and joins arrays, writes into arrays, and adds arrays."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ class MxnetReplicas(Replicas):
     """The capability of using several devices in one process, for MXNet."""
 
     def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
-        """Returns consecutive parts of `x` along its first axis, whose lengths there are
-        `sizes`."""
-        # with NumPy's shapes, because a part may have no elements
+        """Returns consecutive parts of `x` along its first axis. `sizes` contains the length of each part along that
+        axis."""
+        # NumPy's shape semantics are needed, because a part may have no elements
         with mx.util.np_shape(True):
             return super().split(x, sizes)
 
     def join(self, parts: list[Any]) -> Any:
-        """Returns the parts joined along their first axis, as an array of their kind; parts
-        without axes become a vector."""
-        # as mx.np arrays, because legacy arrays of bool, or without elements, cannot be
-        # concatenated
+        """Returns the parts, joined along their first axis. The result is an `mx.np` array or a legacy array, like
+        the parts. Parts without axes are joined into a vector."""
+        # joined as mx.np arrays, because legacy arrays of bool, and legacy arrays without
+        # elements, cannot be concatenated
         with mx.util.np_shape(True):
             arrays = [x.as_np_ndarray() for x in parts]
             joined = mx.np.concatenate(arrays) if arrays[0].ndim else mx.np.stack(arrays)
             return joined if isinstance(parts[0], mx.np.ndarray) else joined.as_nd_ndarray()
 
     def leaf(self, x: Any, device: Device) -> Any:
-        """Returns a copy of `x` on a device, with a gradient of its own if it holds floats."""
+        """Returns a copy of `x` on a device. If `x` contains floats, the copy has its own gradient."""
         with mx.util.np_shape(True), mx.autograd.pause():
             new = x.copyto(self.to_native(device))
             if dtype_name(x.dtype) in _FLOATS:
@@ -54,20 +54,20 @@ class MxnetReplicas(Replicas):
         return new
 
     def can_write(self, x: Any) -> bool:
-        """Always True: any MXNet array can be written into."""
+        """Returns True, because every MXNet array can be written into."""
         return True
 
     def memory_of(self, x: Any) -> tuple[int, tuple[int, ...]] | None:
-        """Waits for a dense array, and returns the address of its memory and its strides in
-        bytes; None if MXNet does not tell the address."""
+        """Waits for a dense array, and returns the address of its memory and its strides in bytes. Returns None if
+        MXNet does not report the address."""
         # MXNet allocates the memory when it computes the array
         x.wait_to_read()
         address = ctypes.c_void_p()
         has_failed = _get_data(x.handle, ctypes.byref(address))
         if has_failed:
             return None
-        # MXNet's arrays are always in C order: a stride is the size of all that the later axes
-        # hold
+        # MXNet's arrays are always in C order, so the stride of an axis is the size of all
+        # elements along the later axes
         itemsize = host_dtype(dtype_name(x.dtype)).itemsize
         strides = (
             [*accumulate(reversed(x.shape[1:]), mul, initial=itemsize)][::-1] if x.ndim else []
@@ -78,16 +78,17 @@ class MxnetReplicas(Replicas):
         """Writes the values of `value` into the memory of `x`, an array or a Parameter."""
         array = models.array_of(x)
         with mx.util.np_shape(True), mx.autograd.pause():
-            # copyto does not take a legacy array and one of mx.np together
+            # `copyto` does not accept a legacy array together with an mx.np array
             value.as_nd_ndarray().copyto((x if array is None else array).as_nd_ndarray())
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
-        """Returns the sum of arrays on one device, added in the order given, or their mean if `mean` is True. float16
-        is added as float32."""
+        """Returns the sum of arrays on the same device, or their mean if `mean` is True. The arrays are added in the
+        given order; float16 is added as float32."""
         rest = iter(tensors)
         first = next(rest)
         wide = "float32" if dtype_name(first.dtype) == "float16" else first.dtype
         with mx.util.np_shape(True), mx.autograd.pause():
-            # the first `astype` copies even without another dtype: `add_up` adds in place
+            # the first `astype` copies even if the dtype stays the same, because `add_up` adds
+            # in place
             total = add_up(first.astype(wide), (x.astype(wide, copy=False) for x in rest), mean)
             return total.astype(first.dtype, copy=False)

@@ -1,13 +1,13 @@
-"""Copies large arrays between the host and an NVIDIA GPU through the ring (buffers of
-page-locked memory that xdevice keeps for this, `xdevice.cuda_driver.ring`).
+"""Copies large arrays between the host and an NVIDIA GPU through the ring, which consists of buffers of page-locked
+memory that xdevice reserves for this purpose (`xdevice.cuda_driver.ring`).
 
-Rules for this module, and why:
+Rules for this module, with their reasons:
 
 - The host waits for an array before the ring reads it, because these copies bypass MXNet's
-  scheduler. Reused memory needs no wait: MXNet waits for the GPU before it allocates freed
-  memory again.
-- A copy that is recorded for gradients is left to MXNet, because it must be an MXNet operation.
-- NumPy's semantics must be on; the callers switch them on.
+  scheduler. Reused memory needs no wait, because MXNet waits for the GPU before it allocates
+  freed memory again.
+- A copy that is recorded for gradients is made by MXNet, because it must be an MXNet operation.
+- NumPy's semantics must be enabled; the callers enable them.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from xdevice.contract.replicas import Replicas
 
 LEAST: Final = 16 << 20
-"""The size in bytes from which a copy through the ring (of page-locked buffers) is faster than
-MXNet's own."""
+"""The smallest size, in bytes, for which a copy through the ring (of page-locked buffers) is faster than MXNet's own
+copy."""
 
 
 def read(x: Any, backend: Replicas) -> np.ndarray[Any, Any] | None:
-    """Returns the values of an array on a GPU, read through the ring; None if MXNet has to read
-    the array."""
+    """Returns the values of an array on a GPU, which are read through the ring. Returns None if MXNet must read the
+    array."""
     if not _is_staged(x, "gpu", backend):
         return None
-    # the module `xdevice.contract.staging`, not this one
+    # `staging` is the module `xdevice.contract.staging`, not this module
     return staging.read(x, _address(x, backend), x.shape, host_dtype(dtype_name(x.dtype)))
 
 
 def put(values: np.ndarray[Any, Any], native: Any, backend: Replicas) -> Any | None:
-    """Returns an array on a GPU with the values of a NumPy array, copied through the ring; None
-    if MXNet has to copy the array."""
+    """Returns an array on a GPU with the values of a NumPy array, which are copied through the ring. Returns None if
+    MXNet must copy the array."""
     if native.device_type != "gpu" or values.nbytes < LEAST or not values.flags.c_contiguous:
         return None
     if values.dtype.name not in backend.dtypes or not ring.is_usable():
@@ -50,8 +50,8 @@ def put(values: np.ndarray[Any, Any], native: Any, backend: Replicas) -> Any | N
 
 
 def moved(x: Any, native: Any, backend: Replicas) -> Any | None:
-    """Returns a copy on a GPU of an array on the host, or the reverse, made through the ring;
-    None if MXNet has to copy the array."""
+    """Returns a copy on a GPU of an array on the host, or a copy on the host of an array on a GPU. The copy is made
+    through the ring. Returns None if MXNet must copy the array."""
     from_kind, to_kind = ("cpu", "gpu") if native.device_type == "gpu" else ("gpu", "cpu")
     # the first condition excludes contexts of pinned and of shared memory
     if (
@@ -64,21 +64,21 @@ def moved(x: Any, native: Any, backend: Replicas) -> Any | None:
     if to_kind == "gpu":
         is_done = _to_gpu(x, _address(x, backend), copy, backend)
     else:
-        # None for the stream: the copy may start at once, because `_address` has waited for
-        # MXNet's work
+        # the stream is None, which means that the copy may start at once, because `_address`
+        # has waited for MXNet's work
         source, target = _address(x, backend), _address(copy, backend)
         is_done = bool(source and target) and ring.to_host(
             x, source, copy, target, _size(x), None
         )
     if not is_done:
         return None
-    # an array of the kind of `x`: `mx.np` or legacy
+    # the result is an `mx.np` array or a legacy array, like `x`
     return copy if isinstance(x, mx.np.ndarray) else copy.as_nd_ndarray()
 
 
 def _to_gpu(owner: Any, source: int, array: Any, backend: Replicas) -> bool:
-    """Copies from the address `source` on the host, in the memory of `owner`, to an array on a
-    GPU. Returns whether the ring has made the copy: False also if one of the addresses is 0."""
+    """Copies data to `array`, which is on a GPU, from the address `source` on the host, which is in the memory of
+    `owner`. Returns whether the ring has made the copy; the result is also False if one of the addresses is 0."""
     target = _address(array, backend)
     return bool(source and target) and ring.to_gpu(
         owner, source, array, target, _size(array), None
@@ -86,14 +86,13 @@ def _to_gpu(owner: Any, source: int, array: Any, backend: Replicas) -> bool:
 
 
 def _address(x: Any, backend: Replicas) -> int:
-    """Waits for an array, and returns the address of its memory; 0 if MXNet does not tell the
-    address."""
+    """Waits for an array, and returns the address of its memory. Returns 0 if MXNet does not report the address."""
     memory = backend.memory_of(x)
     return 0 if memory is None else memory[0]
 
 
 def _is_staged(x: Any, kind: str, backend: Replicas) -> bool:
-    """Whether an array on a device of this kind is copied through the ring."""
+    """Whether `x` is on a device of the kind `kind`, and is copied through the ring."""
     return (
         backend.device_of(x).kind == kind
         and not backend.virtual
@@ -106,5 +105,5 @@ def _is_staged(x: Any, kind: str, backend: Replicas) -> bool:
 
 
 def _size(x: Any) -> int:
-    """Returns how many bytes the values of an array take."""
+    """Returns the number of bytes that the values of an array occupy."""
     return int(x.size) * host_dtype(dtype_name(x.dtype)).itemsize

@@ -1,9 +1,9 @@
-"""The state of a Gluon Trainer's optimizer: where it is, how many steps it counts, and the
-names of its arrays.
+"""The state of a Gluon Trainer's optimizer: which object contains the state, the names of its arrays, and its counts
+of steps.
 
-"0.1" is the second array of the state of the first parameter, "0.updates" is how many steps
-that parameter has taken. The optimizer keeps these counts as numbers, outside the arrays;
-without them Adam would start again.
+For example, "0.1" is the name of the second array of the first parameter's state, and "0.updates" is the name of the
+number of steps that the first parameter has taken. The optimizer stores these counts as numbers, outside the arrays.
+Without the counts, Adam would restart.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 UPDATES: Final = "updates"
-"""The last part of the name of a count of steps."""
-# each reads an attribute of a Trainer, its store or its optimizer
+"""The last part of the name under which the number of a parameter's steps appears."""
+# each of these reads an attribute of a Trainer, of its store or of its optimizer
 contexts: Final = private.field("mxnet.gluon.Trainer._contexts")
 store: Final = private.field("mxnet.gluon.Trainer._kvstore")
 updaters: Final = private.field("mxnet.gluon.Trainer._updaters")
 counts: Final = private.field("mxnet.optimizer.Optimizer._all_index_update_counts")
 _updater_of_store: Final = private.field("mxnet.kvstore.KVStore._updater")
 _WITH_MORE: Final = (mx.optimizer.Nadam, mx.optimizer.LBSGD)
-"""Optimizers that keep further numbers outside their arrays, so their state is refused."""
+"""Optimizers whose state is refused, because they store further numbers outside their arrays."""
 
 
 def variables(trainer: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the name and the array of each part of the state of a Trainer's optimizer. Raises
-    `UnsupportedError` for an optimizer that keeps more than arrays and counts of steps."""
+    """Yields the name and the array of each part of the state of a Trainer's optimizer. Raises `UnsupportedError` for
+    an optimizer whose state contains more than arrays and counts of steps."""
     if isinstance(trainer.optimizer, _WITH_MORE):
         raise UnsupportedError(
             f"mxnet's {type(trainer.optimizer).__name__} keeps some of its state outside its arrays; use "
@@ -47,7 +47,7 @@ def variables(trainer: Any) -> Iterator[tuple[str, Any]]:
 
 def named(index: int, state: Any, updates: int) -> Iterator[tuple[str, Any]]:
     """Yields the name and the array of each part of the optimizer's state for the parameter `index`, which has been
-    updated `updates` times. This count comes last, as an array."""
+    updated `updates` times. This count is yielded last, as an array."""
     yield from ((f"{index}.{part}", array) for part, array in enumerate(arrays(state)))
     yield f"{index}.{UPDATES}", mx.nd.full((1,), updates, ctx=mx.cpu(), dtype="int64")
 
@@ -58,10 +58,10 @@ def parameters(trainer: Any) -> list[Any]:
 
 
 def updater(trainer: Any) -> Any:
-    """Returns the object that holds the state of a Trainer's optimizer, for a Trainer whose
-    key-value store is not distributed. If the store updates the parameters, it has this object;
-    otherwise the Trainer has it."""
-    # before the first step a Trainer has no store, and without a store it updates the
+    """Returns the object that contains the state of a Trainer's optimizer, for a Trainer whose key-value store is not
+    distributed. If the store updates the parameters, the object is an attribute of the store; otherwise it is an
+    attribute of the Trainer."""
+    # before its first step, a Trainer has no store; without a store, the Trainer updates the
     # parameters itself
     kvstore = store(trainer)
     return (
@@ -70,10 +70,10 @@ def updater(trainer: Any) -> Any:
 
 
 def steps(optimizer: Any) -> dict[Any, int]:
-    """Returns a dict from the index of each parameter to the number of steps it has taken: the
-    greatest of the counts that `optimizer` keeps for different devices."""
+    """Returns a dict that maps the index of each parameter to the number of steps that the parameter has taken. This
+    is the greatest of the counts that `optimizer` stores for different devices."""
     latest: dict[Any, int] = {}
-    # the outer dict is by the index of a device
+    # the keys of the outer dict are the indices of devices
     for of_device in counts(optimizer).values():
         for index, count in of_device.items():
             latest[index] = max(count, latest.get(index, 0))
@@ -81,8 +81,8 @@ def steps(optimizer: Any) -> dict[Any, int]:
 
 
 def arrays(state: Any) -> Iterator[Any]:
-    """Yields the arrays in the optimizer's state for one parameter, in the order in which the state has them. Raises
-    `UnsupportedError` if the state contains objects of types that may hold further arrays."""
+    """Yields the arrays in the optimizer's state for one parameter, in the order in which the state contains them.
+    Raises `UnsupportedError` if the state contains objects of types that may contain further arrays."""
     if isinstance(state, mx.nd.NDArray):
         yield state
     elif isinstance(state, list | tuple):

@@ -2,10 +2,10 @@
 that its core calls), written with NumPy's functions. NumPy has one device, computes
 synchronously, and has no models.
 
-The rules that it must keep:
+The adapter must follow these rules:
 
 - Every function that promises a copy passes `copy=True`, because `asarray` may return an alias.
-- A masked array does not count as dense, because most of NumPy's functions silently drop its
+- A masked array is not treated as dense, because most of NumPy's functions silently drop its
   mask.
 """
 
@@ -37,7 +37,7 @@ _CPU = devices.CPU
 
 
 class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
-    """NumPy as a backend. `xdevice.contract` says more about each hook."""
+    """NumPy as a backend. `xdevice.contract` describes each hook in more detail."""
 
     name = "numpy"
     modules = ("numpy",)
@@ -69,20 +69,20 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         return int(kind == "cpu")
 
     def describe(self, device: Device) -> DeviceInfo:
-        """Returns the name of the CPU, without its memory, which NumPy does not report."""
+        """Returns a description of the CPU: its name, and None for its memory, which NumPy does not report."""
         return DeviceInfo("cpu", None)
 
     def to_native(self, device: Device) -> str:
         """Returns "cpu", NumPy's name for its only device."""
-        return "cpu"  # what NumPy's own functions take as `device=`
+        return "cpu"  # the value that NumPy's own functions accept as `device=`
 
     def from_native(self, native: Any) -> Device | None:
-        """Always returns None, because NumPy has no class of devices."""
-        return None  # NumPy has no class of devices
+        """Returns None, because NumPy has no class of devices."""
+        return None
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
-        """Returns a block that changes nothing."""
-        return nullcontext()  # NumPy makes all arrays on the CPU
+        """Returns a context manager that has no effect, because NumPy creates all arrays on the CPU."""
+        return nullcontext()
 
     # tensors
 
@@ -90,14 +90,14 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         return _CPU
 
     def move(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
-        """Always raises AssertionError. Never called, because the core moves an array only to
-        another device."""
-        raise AssertionError("NumPy has one device, so nothing moves")
+        """Raises AssertionError. The core never calls this method, because it moves an array only to another
+        device."""
+        raise AssertionError("NumPy has only one device, so no array can be moved")
 
     def copy(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
-        """Returns a copy of `x`, an array of the same subclass. Python objects in `x` are
-        deep-copied; `device` is ignored."""
-        # `np.array` would copy the references of an array of Python objects, and not the
+        """Returns a copy of `x`, which is an array of the same subclass. Python objects in `x` are deep-copied.
+        `device` is ignored."""
+        # `np.array` would copy only the references in an array of Python objects, and not the
         # objects
         return copy.deepcopy(x) if x.dtype.hasobject else np.array(x, copy=True, subok=True)
 
@@ -120,9 +120,8 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     def full(
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> np.ndarray[Any, Any]:
-        """Returns an array of this shape and dtype, filled with `value`. `device` is
-        ignored."""
-        # `zeros` is much faster, but a float may be -0.0
+        """Returns an array of the given shape and dtype, filled with `value`. `device` is ignored."""
+        # `zeros` is much faster, but cannot be used for a float, which may be -0.0
         if type(value) is int and not value:
             return np.zeros(shape, host_dtype(dtype))
         return np.full(shape, value, dtype=host_dtype(dtype))
@@ -130,38 +129,39 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     # containers
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns how to list the objects in `x`, an array of Python objects; None for any
-        other array or object."""
+        """Returns a `Way` that lists the objects in `x` if `x` is an array of Python objects, and None for any other
+        array or object."""
         if not isinstance(x, np.ndarray) or not x.dtype.hasobject:
             return None
-        # `tolist` of an array without axes returns its one object
+        # `tolist` is not used for an array without axes, because it would return the single
+        # object instead of a list
         return Way(lambda x: x.tolist() if x.ndim else [x.item()])
 
-    # what a tensor is made of
+    # how a tensor is stored
 
     def is_dense(self, x: np.ndarray[Any, Any]) -> bool:
-        """Whether `x` is one block of numbers: any array except a masked one."""
+        """Whether `x` is one block of numbers. This is the case for every array except a masked array."""
         return not isinstance(x, np.ma.MaskedArray)
 
     # asynchrony
 
     def blocking(self) -> AbstractContextManager[Any]:
-        """Returns a block that changes nothing."""
-        return nullcontext()  # NumPy computes synchronously
+        """Returns a context manager that has no effect, because NumPy computes synchronously."""
+        return nullcontext()
 
     # memory
 
     def memory(self, device: Device) -> Memory:
-        """Returns a `Memory` in which all numbers are None."""
-        return Memory()  # NumPy reports no numbers
+        """Returns a `Memory` in which all numbers are None, because NumPy does not report any."""
+        return Memory()
 
     # floats of a parity run
 
     def default_to_float64(self) -> None:
-        """Does nothing, because NumPy makes float64 anyway."""
+        """Does nothing, because NumPy's default dtype is already float64."""
 
-    # what people ask
+    # answers to users' questions
 
     def why_no_gpu(self) -> str:
-        """Returns why NumPy has no GPU, for an error message."""
+        """Returns the reason why NumPy has no GPU, for an error message."""
         return "NumPy computes on the CPU only"

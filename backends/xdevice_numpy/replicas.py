@@ -1,5 +1,4 @@
-"""Splits, joins and adds arrays, as other adapters do for several devices. In NumPy all arrays
-are on one device."""
+"""Splits, joins and adds arrays. Other adapters do this for several devices; NumPy has only one device."""
 
 from __future__ import annotations
 
@@ -21,17 +20,16 @@ _SHORT = ("float16", "bfloat16")
 
 
 class NumpyReplicas(Replicas):
-    """Arrays that are split, joined and added, all on the CPU."""
+    """The capability of splitting, joining and adding arrays, which are all on the CPU."""
 
     def join(self, parts: list[Array]) -> Array:
-        """Returns the arrays joined along their first axis; arrays without axes are joined into
-        a vector."""
-        # `concatenate` takes no arrays without axes
+        """Returns the arrays, joined along their first axis. Arrays without axes are joined into a vector."""
+        # `concatenate` does not accept arrays without axes
         return np.concatenate(parts) if parts[0].ndim else np.stack(parts)
 
     def leaf(self, x: Array, device: Device) -> Array:
         """Returns a copy of `x`. `device` is ignored, because NumPy has only the CPU."""
-        # NumPy has no gradients, so any copy will do
+        # NumPy has no gradients, so an ordinary copy is enough
         copied: Array = self.copy(x, device)
         return copied
 
@@ -48,12 +46,12 @@ class NumpyReplicas(Replicas):
         np.copyto(x, value)
 
     def total(self, tensors: Iterable[Array], mean: bool) -> Array:
-        """Returns the sum of arrays, added in the order given, or their mean if `mean` is True, in the dtype of the
-        first array."""
+        """Returns the sum of arrays, or their mean if `mean` is True, in the dtype of the first array. The arrays are
+        added in the given order."""
         rest = iter(tensors)
         first = next(rest)
-        # a copy, because `add_up` adds the others in place; 16-bit floats would be rounded
-        # after each addition
+        # a copy, because `add_up` adds the other arrays in place. 16-bit floats are added as
+        # float32, because they would otherwise be rounded after each addition
         start = np.array(first, dtype="float32" if first.dtype.name in _SHORT else first.dtype)
         total: Array = add_up(start, rest, mean)
         return total.astype(first.dtype, copy=False)

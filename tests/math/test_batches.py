@@ -113,7 +113,7 @@ def test_what_is_wrong_is_named_at_the_call(xd):
     x = xdevice.zeros(4, 2)
     for size in (0, -1, 2.0, True, "2"):
         with pytest.raises(
-            xdevice.errors.ArgumentError, match="batches: size must be an int of 1 or more"
+            xdevice.errors.ArgumentError, match="batches: size must be a positive int"
         ):
             xdevice.math.batches(x, size)
     with pytest.raises(xdevice.errors.ShapeError, match=r"arrays\['y'\]"):

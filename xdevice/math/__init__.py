@@ -5,5 +5,6 @@ from __future__ import annotations
 
 from xdevice.base.faces import lazy
 
-# the names are those of the stub `__init__.pyi`, each imported from its module at its first use
+# the stub `__init__.pyi` lists the names; each name is imported from its module when it is
+# first used
 __getattr__, __dir__ = lazy(__name__, __file__)

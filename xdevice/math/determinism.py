@@ -1,4 +1,4 @@
-"""`deterministic`: kernels that give the same bits in each run."""
+"""`deterministic`: a block in which frameworks use kernels that produce the same bits in each run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 @contextmanager
 def deterministic() -> Iterator[list[str]]:
-    """Opens a block in which the frameworks choose kernels that give the same bits in each run:
-    `with deterministic():`.
+    """Opens a block, `with deterministic():`, in which the frameworks choose kernels that produce the same bits in
+    each run.
 
     Experimental: it may change in a minor version.
 
     The block applies to the selected backend and to every other loaded backend. `with deterministic() as lacking:`
-    gives a list with a line for each thing that stays nondeterministic, because a backend cannot change it now, such
-    as a setting that it reads only when it starts. At the end of the block, also after an error, the frameworks'
-    former settings are restored. The settings apply to the whole process, including other threads. Seed the random
-    numbers as well: `xdevice.random.seed_all`.
+    returns a list of strings. Each string describes something that stays nondeterministic because a backend cannot
+    change it now, such as a setting that the framework reads only when it starts. At the end of the block, and also
+    after an error, the frameworks' former settings are restored. The settings apply to the whole process, including
+    other threads. Seed the random numbers as well: `xdevice.random.seed_all`.
 
     | backend | set in the block |
     |---|---|
@@ -33,8 +33,8 @@ def deterministic() -> Iterator[list[str]]:
     | jax | nothing: XLA reads `--xla_gpu_deterministic_ops=true` in XLA_FLAGS when it starts |
     | numpy | nothing: it is deterministic |
 
-    The settings were tested only on CPUs, where these frameworks give the same bits even without them, and not on a
-    GPU. If an operation has no deterministic kernel, its framework decides what happens.
+    The settings were tested only on CPUs, not on GPUs. On CPUs, these frameworks produce the same bits even without
+    the settings. If an operation has no deterministic kernel, its framework decides what happens.
 
     Raises:
         UnsupportedError: a loaded third-party backend has no deterministic kernels.
@@ -43,8 +43,8 @@ def deterministic() -> Iterator[list[str]]:
         >>> with xdevice.use_backend("numpy"), xdevice.math.deterministic():
         ...     y = xdevice.ones(2) + 1
     """
-    # a dict, as a set that keeps its order: the selected backend is usually among the loaded
-    # ones
+    # a dict serves as an ordered set, which removes duplicates: the selected backend is usually
+    # among the loaded backends
     backends = dict.fromkeys((selection.current(), *registry.list_loaded()))
     with ExitStack() as scopes:
         lines = {

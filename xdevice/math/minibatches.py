@@ -1,4 +1,4 @@
-"""`batches`: training data, a few rows at a time."""
+"""`batches`: splits training data into batches of a few rows."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ def batches(
     arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = False
 ) -> Batches:
     """Returns an iterable of batches of `size` rows, in order or shuffled: `for x, y in xdevice.math.batches((x, y),
-    32):`. Each loop over the result begins with the first batch.
-
-    Experimental: it may change in a minor version.
+    32):`. Each loop over the result begins again at the first batch. Experimental: it may change in a minor version.
 
     Args:
         arrays: a tensor, or a container of tensors of equal length along the first axis. Each batch is a container of
-            the same type, with rows of these tensors, and with the other values unchanged. Later changes of the
-            container do not count.
-        size: 1 or more. The last batch may be shorter.
-        shuffle: whether to take the rows in the order of a `xdevice.random.permutation`, drawn at this call and again
-            for each further loop. With a seed it is the same on every backend.
+            the same type, which contains some rows of each tensor, and all other values unchanged. Changes that are
+            made to the container after this call have no effect.
+        size: the number of rows of each batch, at least 1. The last batch may be shorter.
+        shuffle: whether to return the rows in a random order, that of `xdevice.random.permutation`. The order for the
+            first loop is drawn at this call, and each further loop draws a new one. With a seed, the order is the
+            same on every backend.
         drop_last: whether to leave out a last batch that is shorter than `size`.
 
     Raises the following errors at the call, before the first batch:
-        ArgumentError: `size` is not an int of 1 or more. ShapeError: a tensor has no axes, or the lengths differ.
-        NotATensorError: `arrays` has no tensor, or has a model. UnsupportedError: a tensor is sparse; or `shuffle` is
-            True while a function is traced.
+        ArgumentError: `size` is not a positive int. ShapeError: a tensor has no axes, or the lengths differ.
+        NotATensorError: `arrays` contains no tensor, or contains a model. UnsupportedError: a tensor is sparse; or
+            `shuffle` is True while a function is traced.
 
-    With `shuffle`, each batch is a copy of its rows. Without `shuffle`, each batch is a view on PyTorch, Paddle, MXNet
-    and NumPy; on other backends, the first batch copies all of `arrays`. `xdevice.prefetch` accepts the result.
+    With `shuffle`, each batch is a copy of its rows. Without `shuffle`, each batch is a view on PyTorch, Paddle,
+    MXNet and NumPy. On other backends, all of `arrays` is copied when the first batch is produced. `xdevice.prefetch`
+    accepts the result.
 
     Example:
         >>> [tuple(x.shape) for x in xdevice.math.batches(xdevice.ones(5, 2), 2)]
@@ -49,7 +49,7 @@ def batches(
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ArgumentError(
-            f"batches: size must be an int of 1 or more, not {shown(size)} of type {type(size).__qualname__}"
+            f"batches: size must be a positive int, not {shown(size)} of type {type(size).__qualname__}"
         )
     operands = tensors_in(arrays, "arrays", "split into batches")
     length = length_of(operands)
@@ -57,16 +57,16 @@ def batches(
     sizes = [min(size, length - start) for start in range(0, length, size)]
     if drop_last and sizes and sizes[-1] < size:
         del sizes[-1]
-    # with containers of its own, because the program may put other tensors into `arrays` later,
-    # which would not be split
+    # rebuilt with new containers, because the program may later put other tensors into
+    # `arrays`, and those would not be split
     tree = trees.Tree(arrays)
     arrays = trees.rebuild(tree.walk, tree.leaves, set(map(id, tree.leaves)))
     return Batches(arrays, operands, length, sizes, shuffle)
 
 
 class Batches:
-    """The result of `batches`. `len()` gives the number of batches, and each loop begins with
-    the first batch."""
+    """The result of `batches`, an iterable. `len()` returns the number of batches, and each loop begins at the first
+    batch."""
 
     def __init__(
         self, arrays: Any, operands: list[Operand], length: int, sizes: list[int], shuffle: bool
@@ -76,7 +76,8 @@ class Batches:
         self._length = length
         self._sizes = sizes
         self._shuffle = shuffle
-        # drawn at the call: a loop may run in another thread, or outside a seed's block
+        # drawn at the call, because a loop may run in another thread, or after the block `with
+        # seed(n):` has ended
         self._order = self._draw() if shuffle else None
 
     def __len__(self) -> int:
@@ -95,12 +96,11 @@ class Batches:
         return order
 
     def _in_order(self) -> Iterator[Any]:
-        """Yields the batches without shuffling. All tensors are split before the first batch is
-        yielded."""
+        """Yields the batches in the original order. All tensors are split before the first batch is yielded."""
         if not self._sizes:
             return
-        # `split` takes lengths that add up to the whole; `dropped` is the number of rows that
-        # `drop_last` leaves out
+        # `split` requires lengths that add up to the number of all rows; `dropped` is the
+        # number of rows that `drop_last` leaves out
         dropped = self._length - sum(self._sizes)
         lengths = [*self._sizes, *[dropped] * bool(dropped)]
         parts = [operand.backend.split(operand.value, lengths) for operand in self._operands]
@@ -108,7 +108,7 @@ class Batches:
             yield rebuilt(self._arrays, self._operands, [part[i] for part in parts])
 
     def _shuffled(self, order: np.ndarray[Any, Any]) -> Iterator[Any]:
-        """Yields the batches with the rows in `order`. Each batch is copied when the loop
+        """Yields the batches, with the rows in the order of the indices `order`. Each batch is copied when the loop
         reaches it."""
         start = 0
         for size in self._sizes:
@@ -122,7 +122,6 @@ class Batches:
 
 
 def _rows_at(operand: Operand, rows: np.ndarray[Any, Any]) -> Any:
-    """Returns a new tensor with the operand's rows at the indices `rows`, on the operand's
-    device."""
+    """Returns a new tensor on the operand's device, which contains the operand's rows at the indices `rows`."""
     kernels = operand.backend.namespace()
     return kernels.take(operand.value, kernels.constant(rows, operand.value), 0)

@@ -1,15 +1,15 @@
-"""Neural-network functions: the frameworks' own fast functions, with the same arguments,
-numbers and errors on every backend.
+"""Neural-network functions: the frameworks' own fast functions, with the same arguments, results and errors on every
+backend.
 
 Experimental: it may change in a minor version.
 
-Images are (N, C, H, W): batch, channels, height, width. Kernels of convolutions are (O, C,
-height, width). `size`, `stride` and `padding` are an int for height and width, or a pair
-(height, width); padding is the same on both sides.
+Images have the shape (N, C, H, W): batch, channels, height, width. Kernels of convolutions have the shape (O, C,
+height, width), where O is the number of filters. `size`, `stride` and `padding` are each an int, which applies to
+both height and width, or a pair (height, width). Padding is the same on both sides.
 
-The tensors of one call have the same backend, device and float dtype, and so do the results.
-float32 and float64 work on every backend, float16 and bfloat16 if the framework has them.
-Gradients are those of the framework; NumPy has none.
+All tensors of a call must have the same backend, device and float dtype, which are also those of the result. float32
+and float64 work on every backend; float16 and bfloat16 work if the framework supports them. The framework computes
+the gradients; there are none on NumPy.
 """
 
 from __future__ import annotations
@@ -69,22 +69,23 @@ def __dir__() -> list[str]:
     return __all__
 
 
-# the dtypes that labels and indices may have
+# the dtypes allowed for labels and indices
 _INDICES: Final = ("int32", "int64")
-# the axes of images and of the kernels of convolutions, as errors name them
+# the names of the axes of images, and of the kernels of convolutions, in error messages
 _IMAGES: Final = ("batch", "channels", "height", "width")
 _KERNELS: Final = ("filters", "channels", "height", "width")
 
 
 def _without_scopes(function: F) -> F:
-    """A decorator: while the function runs, the open scopes of devices (`with device:`) are removed from the framework
-    of its first argument. Open scopes would only cost time: PyTorch runs their code at every operation, and these
-    functions name the device of each tensor that they make."""
+    """A decorator. While the decorated function runs, the open scopes of devices (`with device:`) are removed from
+    the framework to which the function's first argument belongs. Open scopes would only cost time: PyTorch runs their
+    code at every operation, but the functions of this module name the device of each tensor that they create."""
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        # `layers` is None if the first argument is passed by keyword, or is of a type that no
-        # function here was called with before. The scopes then stay open, which only costs time
+        # `layers` is None if the first argument is passed by keyword, or if no function of this
+        # module was called with its type before. The scopes then stay open, which only costs
+        # time
         layers = _layers_by_type.get(type(args[0])) if args else None
         scopes = None if layers is None else layers.scopes
         # without an open scope there is nothing to set aside
@@ -104,7 +105,7 @@ def _without_scopes(function: F) -> F:
 
 @_without_scopes
 def relu(x: Any) -> Any:
-    """Returns max(x, 0) for each element; the gradient at 0 is 0.
+    """Returns max(x, 0) for each element x; the gradient at 0 is 0.
 
     Raises:
         DTypeError: `x` does not hold floats. NotATensorError: `x` is not a tensor.
@@ -122,9 +123,9 @@ def relu(x: Any) -> Any:
 
 @_without_scopes
 def leaky_relu(x: Any, *, slope: float = 0.01) -> Any:
-    """Returns x for each element above 0, and `slope * x` for the others; the gradient at 0 is the slope.
+    """Returns x for each element x above 0, and `slope * x` for all other elements. The gradient at 0 is the slope.
 
-    The errors are those of `relu`. Costs as much as three functions of `array_namespace`.
+    Raises the errors of `relu`. Costs as much as three functions of `array_namespace`.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.leaky_relu(xdevice.tensor([-1.0, 2.0]), slope=0.25)).tolist()
@@ -136,7 +137,7 @@ def leaky_relu(x: Any, *, slope: float = 0.01) -> Any:
 
 @_without_scopes
 def sigmoid(x: Any) -> Any:
-    """Returns 1 / (1 + exp(-x)) for each element, without overflow.
+    """Returns 1 / (1 + exp(-x)) for each element x, without overflow.
 
     The errors and the cost are those of `relu`.
 
@@ -150,14 +151,13 @@ def sigmoid(x: Any) -> Any:
 
 @_without_scopes
 def gelu(x: Any, *, approximate: bool = False) -> Any:
-    """Returns, for each element x, x times the probability that a standard normal number is below x.
+    """Returns x * P(Z < x) for each element x, where Z is a standard normal random number.
 
     Args:
-        approximate: whether to use tanh instead of erf, which is faster and off by up to 5e-4.
-            JAX uses tanh by default, and PyTorch uses erf.
+        approximate: whether to use tanh instead of erf, the error function. The result with tanh is faster to
+            compute, and its error is up to 5e-4. By default, JAX uses tanh, and PyTorch uses erf.
 
-    The errors are those of `relu`. Also raises UnsupportedError if `approximate` is False and the adapter has no error
-    function.
+    Raises the errors of `relu`, and UnsupportedError if `approximate` is False and the adapter has no error function.
 
     Costs as much as the framework's own function, plus 1 us; on NumPy 100 ns an element.
 
@@ -175,13 +175,13 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
 
 @_without_scopes
 def dropout(x: Any, mask: Any, p: float, **misspelled: NoReturn) -> Any:
-    """Returns `x * mask / (1 - p)`, which is 0 where the mask is False. If each element of the mask is False with
-    probability `p`, the expected value of the result is `x`.
+    """Returns `x * mask / (1 - p)`, which is 0 for each element whose mask is False. If each element of the mask is
+    False with probability `p`, the expected value of the result is `x`.
 
     Args:
-        mask: bool, of the shape of `x`: `xdevice.random.bernoulli(x.shape, p=1 - p)` drops the
-            same elements on every backend.
-        p: a number from 0 to 1. If it is 1, all elements are 0, whatever the mask is.
+        mask: a bool tensor of the same shape as `x`. With `xdevice.random.bernoulli(x.shape, p=1 - p)`, the same
+            elements are dropped on every backend.
+        p: a number from 0 to 1. If it is 1, all elements of the result are 0, whatever the mask is.
 
     Raises:
         ArgumentError: `p` is not a number from 0 to 1. ShapeError: the shapes of `x` and `mask`
@@ -220,7 +220,7 @@ def dropout(x: Any, mask: Any, p: float, **misspelled: NoReturn) -> Any:
 
 @_without_scopes
 def softmax(x: Any, *, axis: int = -1, **misspelled: NoReturn) -> Any:
-    """Returns exp(x) divided by its sum along an axis, without overflow.
+    """Returns exp(x) divided by the sum of exp(x) along an axis, without overflow.
 
     Raises:
         ShapeError: there is no such axis. Other errors: those of `relu`.
@@ -238,7 +238,7 @@ def softmax(x: Any, *, axis: int = -1, **misspelled: NoReturn) -> Any:
 
 @_without_scopes
 def log_softmax(x: Any, *, axis: int = -1, **misspelled: NoReturn) -> Any:
-    """Returns the logarithm of `softmax`, which stays finite even if `softmax` itself would be rounded to 0.
+    """Returns the logarithm of `softmax`. The result stays finite even if `softmax` itself would be rounded to 0.
 
     The errors and the cost are those of `softmax`.
 
@@ -253,10 +253,10 @@ def log_softmax(x: Any, *, axis: int = -1, **misspelled: NoReturn) -> Any:
 
 @_without_scopes
 def logsumexp(x: Any, *, axis: int = -1) -> Any:
-    """Returns the logarithm of the sum of exp(x) along an axis, without overflow; -inf if all elements are -inf. The
-    gradient of a row whose largest element is infinite is NaN.
+    """Returns the logarithm of the sum of exp(x) along an axis, without overflow; the result is -inf if all elements
+    are -inf. If the largest element of a row is infinite, the gradient of that row is NaN.
 
-    The errors are those of `softmax`, and ShapeError for an axis without elements. Costs as much as seven functions of
+    Raises the errors of `softmax`, and ShapeError if the axis has no elements. Costs as much as seven functions of
     `array_namespace`.
 
     Example:
@@ -266,18 +266,18 @@ def logsumexp(x: Any, *, axis: int = -1) -> Any:
     xp, x = array_namespace(x), _layers_and_tensor(x, "logsumexp")[1]
     largest = xp.max(x, axis=axis, keepdims=True)
     is_finite = xp.isfinite(largest)
-    # 0 in place of an infinity, because NumPy warns of a difference of infinities
+    # 0 replaces an infinity, because NumPy warns if an infinity is subtracted from an infinity
     shift = xp.where(is_finite, largest, 0.0)
     log_of_sum = xp.log(xp.sum(xp.exp(xp.subtract(x, shift)), axis=axis, keepdims=True))
     return xp.squeeze(xp.where(is_finite, xp.add(log_of_sum, shift), largest), axis=axis)
 
 
 def _along_axis(function: str, x: Any, axis: int) -> Any:
-    """Returns the result of the kernel `function`, which is "softmax" or "log_softmax", along an axis; a copy of `x`
-    if it has no elements. Raises `AxisError` if there is no such axis."""
+    """Returns the result of the kernel `function` ("softmax" or "log_softmax") along an axis, or a copy of `x` if `x`
+    has no elements. Raises `AxisError` if there is no such axis."""
     layers, x = _layers_and_tensor(x, function)
     axis_index = layers.checks.axis(axis, len(x.shape), function)
-    # the contract promises that kernels get tensors with elements
+    # the contract promises that kernels are never called with empty tensors
     return (
         getattr(layers.kernels, function)(x, axis_index)
         if 0 not in x.shape
@@ -294,11 +294,11 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
         bias: a vector as long as the last axis; None means zeros.
 
     Raises:
-        ShapeError: the shapes do not fit, or the last axis has no elements. ArgumentError: `eps` is not a number in
-            [0, 1). Other errors: those of `conv2d`.
+        ShapeError: `weight` or `bias` has another shape, or the last axis has no elements. ArgumentError: `eps` is not
+            a number in [0, 1). Other errors: those of `conv2d`.
 
-    Costs as much as the framework's own function, plus 1 us; or ten passes over `x` if the framework has no fused
-    function (TensorFlow, NumPy).
+    Costs as much as the framework's own function, plus 1 us. If the framework has no fused function (TensorFlow,
+    NumPy), it costs ten passes over `x`.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.layer_norm(xdevice.tensor([[1.0, 3.0]]), eps=0)).tolist()
@@ -308,7 +308,7 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
     shape = shape_of(x)
     if not shape or shape[-1] == 0:
         raise ShapeError(
-            f"layer_norm normalizes over the last axis, but x of shape {shape} has no elements along it"
+            f"layer_norm normalizes over the last axis, but x of shape {shape} has no elements along that axis"
         )
     return _normalized(
         layers, "layer_norm", shape[-1:], {"x": x, "weight": weight, "bias": bias}, eps
@@ -321,18 +321,18 @@ def batch_norm(
 ) -> Any:
     """Returns `(x - mean) / sqrt(variance + eps) * weight + bias` for each channel; the channels are axis 1 of `x`.
 
-    In training, pass the mean and variance of the batch, `mean, variance = nn.moments(x)`; gradients flow through
-    both. After training, pass running averages, which the program updates at each step of the training:
-    `running = 0.9 * running + 0.1 * mean`.
+    During training, pass the mean and variance of the batch, `mean, variance = nn.moments(x)`; gradients flow through
+    both. After training, pass running averages, which the program must update in each training step: `running = 0.9 *
+    running + 0.1 * mean`.
 
     Args:
         x: floats of the shape (N, C, ...).
-        mean: floats of the shape (C,). `variance`, `weight` (None means ones) and `bias` (None
-            means zeros) have the same shape.
+        mean: floats of the shape (C,). `variance`, `weight` and `bias` have the same shape. None for `weight` means
+            ones, and None for `bias` means zeros.
 
     Raises:
-        ShapeError: the shapes do not fit. ArgumentError: `eps` is not a number in [0, 1), or `mean` or `variance` is
-            None. Other errors: those of `conv2d`.
+        ShapeError: the shapes do not match. ArgumentError: `eps` is not a number in [0, 1), or `mean` or `variance`
+            is None. Other errors: those of `conv2d`.
 
     Costs four passes over `x`.
 
@@ -353,13 +353,13 @@ def batch_norm(
 
 @_without_scopes
 def moments(x: Any) -> tuple[Any, Any]:
-    """Returns the mean and the variance of each channel (axis 1 of `x`) as two vectors, for `batch_norm`.
+    """Returns two vectors for `batch_norm`: the mean and the variance of each channel (axis 1 of `x`).
 
-    The variance divides by the number of elements, n, as normalization needs it. PyTorch's running variance divides by
-    n - 1.
+    The variance is computed with the divisor n, the number of elements, because normalization needs that form.
+    PyTorch's running variance is computed with the divisor n - 1.
 
     Raises:
-        ShapeError: `x` has fewer than two axes, or no elements. Other errors: those of `relu`.
+        ShapeError: `x` has fewer than two axes, or `x` has no elements. Other errors: those of `relu`.
 
     Costs three passes over `x`.
 
@@ -378,23 +378,23 @@ def moments(x: Any) -> tuple[Any, Any]:
 
 @_without_scopes
 def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False) -> Any:
-    """Returns `softmax(q @ k.T / sqrt(features)) @ v`: for each query a mean of the values, weighted by how well the
-    keys fit.
+    """Returns `softmax(q @ k.T / sqrt(features)) @ v`. This is a weighted mean of the values for each query; the
+    weight of a value says how well its key matches the query.
 
     Args:
-        q: queries of the shape (..., queries, features): batch and heads come first, as in PyTorch.
-        k: keys of the shape (..., keys, features); `v` has values of the shape (..., keys, any size). Both have the
-            same leading axes as `q`.
-        mask: bool, of the shape (..., queries, keys) or a shape that broadcasts to it; True keeps a key. For a query
-            without any key, the result is zeros.
-        causal: whether to hide all keys after the i-th from query i, in addition to those that the mask hides.
+        q: the queries, of the shape (..., queries, features). The batch and the heads come first, as in PyTorch.
+        k: the keys, of the shape (..., keys, features), with the same leading axes as `q`.
+        v: the values, of the shape (..., keys, any size), with the same leading axes as `q`.
+        mask: a bool tensor of the shape (..., queries, keys), or of a shape that broadcasts to it. A query uses the
+            keys for which the mask is True; if there are none, its result is zeros.
+        causal: whether to hide all keys after the i-th from query i, in addition to the keys that the mask hides.
 
     Raises:
-        ShapeError: the shapes do not fit. DTypeError: `mask` is not bool. Other errors: those of `conv2d`.
+        ShapeError: the shapes do not match. DTypeError: `mask` is not bool. Other errors: those of `conv2d`.
 
-    On PyTorch it costs as much as PyTorch's own attention. PyTorch's attention has no second gradient on the CPU for
-    tensors with four axes, and since PyTorch 2.14 none for tensors with three. On the other frameworks, it needs
-    memory for the weight of each pair of a query and a key.
+    On PyTorch, it costs as much as PyTorch's own attention, which has no second gradient on the CPU for tensors with
+    four axes, and since PyTorch 2.14 also for tensors with three axes. On the other frameworks, it needs memory for the
+    weight of each pair of a query and a key.
 
     Example:
         >>> x = xdevice.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -404,8 +404,8 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
     layers, q = _layers_and_tensor(q, "attention")
     k, v = (layers.checks.tensor_of_kinds(part, REAL_FLOATING, "attention") for part in (k, v))
     shapes = q_shape, k_shape, v_shape = shape_of(q), shape_of(k), shape_of(v)
-    # the leading axes, the number of keys and the number of features must fit. No size is 0,
-    # because kernels are promised tensors with elements
+    # the leading axes, the numbers of keys and the numbers of features must match. No size may
+    # be 0, because the contract promises that kernels are never called with empty tensors
     if min(map(len, shapes)) < 2 or not (
         _may_be_equal(q_shape[:-2], k_shape[:-2])
         and _may_be_equal(k_shape[:-1], v_shape[:-1])
@@ -413,7 +413,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
         and 0 not in (*q_shape, *k_shape, *v_shape)
     ):
         raise ShapeError(
-            f"attention takes q, k and v of shapes (..., queries, features), (..., keys, features) and "
+            f"attention expects q, k and v of shapes (..., queries, features), (..., keys, features) and "
             f"(..., keys, any size), not {q_shape}, {k_shape} and {v_shape}"
         )
     layers.require_together(q=q, k=k, v=v)
@@ -423,7 +423,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
         scores_shape = (*q_shape[:-1], k_shape[-2])
         if not _broadcasts_to(shape_of(mask), scores_shape):
             raise ShapeError(
-                f"attention takes a mask that can be broadcast to {scores_shape}, not a mask of shape {shape_of(mask)}"
+                f"attention expects a mask that can be broadcast to {scores_shape}, not one of shape {shape_of(mask)}"
             )
     return layers.kernels.attention(q, k, v, mask, bool(causal))
 
@@ -435,23 +435,25 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
 def cross_entropy(
     logits: Any, labels: Any, *, reduction: Reduction = "mean", **misspelled: NoReturn
 ) -> Any:
-    """Returns the mean over the batch of `-log_softmax(logits)` at each row's label, as a tensor without dimensions.
+    """Returns `-log_softmax(logits)` at each row's label, averaged over the batch, as a tensor without dimensions.
 
     Args:
         logits: floats of the shape (n, classes).
-        labels: the classes, from 0 to classes - 1, of the shape (n,), int32 or int64. Probabilities are refused; their
-            loss is `-xp.mean(xp.sum(p * xdevice.nn.log_softmax(logits), axis=1))`.
+        labels: the classes, ints from 0 to classes - 1, of the shape (n,) and the dtype int32 or int64. Probabilities
+            are refused; for probabilities p, the loss is `-xp.mean(xp.sum(p * xdevice.nn.log_softmax(logits),
+            axis=1))`.
         reduction: "mean", "sum", or "none" for the loss of each row, of the shape (n,).
 
     Raises:
-        IndexError: a label is not a class. On a GPU and in a traced function, the framework reports it later and in
-            its own way; docs/reference/nn.md has a table.
-        ShapeError: the shapes do not fit, or there are no rows or classes. ArgumentError: `reduction` is another value.
+        IndexError: a label is not a class. On a GPU and in a traced function, the framework reports the wrong label
+            later and in its own way; docs/reference/nn.md has a table.
+        ShapeError: the shapes do not match, or there are no rows or no classes. ArgumentError: `reduction` has
+            another value.
         DTypeError: `labels` are not int32 or int64. Other errors: those of `relu`.
         DeviceMismatchError: the tensors are on several devices.
 
-    Costs as much as the framework's own function, plus 1 us. All backends except PyTorch also read labels that are on
-    the CPU. Paddle and MXNet also read labels on a GPU, and wait for the GPU.
+    Costs as much as the framework's own function, plus 1 us. On all backends except PyTorch, labels on the CPU are
+    also read, to check them. On Paddle and MXNet, labels on a GPU are read too, so the call waits for the GPU.
 
     Example:
         >>> logits, labels = xdevice.tensor([[0.0, 0.0], [0.0, 200.0]]), xdevice.tensor([1, 0])
@@ -470,16 +472,16 @@ def cross_entropy(
         or not (labels_shape == shape[:1] or _may_be_equal(shape[:1], labels_shape))
     ):
         raise ShapeError(
-            f"cross_entropy takes logits of shape (n, classes) and labels of shape (n,), not of shapes {shape} and "
-            f"{labels_shape}"
+            f"cross_entropy expects logits of shape (n, classes) and labels of shape (n,), but their shapes are "
+            f"{shape} and {labels_shape}"
         )
     if 0 in shape:
         raise ShapeError(
             f"cross_entropy needs at least one row and one class, but the logits have the shape {shape}"
         )
     tensors = {"logits": logits, "labels": labels}
-    # frameworks compute the mean loss with one kernel, and its gradient with another one. For
-    # the other reductions, `cross_entropies` computes the loss of each row
+    # frameworks compute the mean loss with a single kernel, and its gradient with another
+    # kernel. For the other reductions, `cross_entropies` computes the loss of each row
     if reduction == "mean":
         return layers.run_with_indices(
             "cross_entropy", "cross_entropy", labels, shape[1], tensors
@@ -504,12 +506,12 @@ def binary_cross_entropy_with_logits(
         reduction: "mean", "sum", or "none" for the loss of each element.
 
     Raises:
-        ShapeError: the shapes differ, or the mean of no elements is to be computed. ArgumentError: `reduction` is
-            another value.
+        ShapeError: the shapes differ, or `reduction` is "mean" and there are no elements. ArgumentError: `reduction`
+            has another value.
         DTypeError, DeviceMismatchError, NotATensorError, UnsupportedError: as with `conv2d`.
 
-    Costs as much as the framework's own function, plus 1 us; or eight passes if the framework has no fused function
-    (MXNet, NumPy).
+    Costs as much as the framework's own function, plus 1 us. If the framework has no fused function (MXNet, NumPy),
+    it costs eight passes.
 
     Example:
         >>> loss = xdevice.nn.binary_cross_entropy_with_logits
@@ -527,8 +529,8 @@ def binary_cross_entropy_with_logits(
 def mse_loss(x: Any, y: Any, *, reduction: Reduction = "mean") -> Any:
     """Returns the mean of the squares of `x - y`. `x` and `y` must have the same shape; they are not broadcast.
 
-    The argument `reduction` and the errors are those of `binary_cross_entropy_with_logits`.
-    Costs three passes over the tensors.
+    The argument `reduction` and the errors are the same as for `binary_cross_entropy_with_logits`. Costs three passes
+    over the tensors.
 
     Example:
         >>> xdevice.item(xdevice.nn.mse_loss(xdevice.tensor([1.0, 2.0]), xdevice.tensor([1.0, 4.0])))
@@ -544,16 +546,16 @@ def mse_loss(x: Any, y: Any, *, reduction: Reduction = "mean") -> Any:
 
 @_without_scopes
 def embedding(indices: Any, table: Any) -> Any:
-    """Returns the rows of a table at the indices. The result has the axes of `indices`, and a new last axis as long as
-    a row.
+    """Returns the rows of a table at the given indices. The result has the axes of `indices`, followed by an axis for
+    the elements of a row.
 
     Args:
-        indices: int32 or int64, of any shape, from 0 to rows - 1.
+        indices: a tensor of int32 or int64, of any shape, with numbers from 0 to rows - 1.
         table: floats of the shape (rows, features).
 
     Raises:
-        IndexError: there is no row for an index. Devices other than the CPU report it in their own way, like a wrong
-            label of `cross_entropy`.
+        IndexError: an index has no row. Devices other than the CPU report such an index in their own way, as they
+            report a wrong label of `cross_entropy`.
         ShapeError: `table` has another shape, or no elements. Other errors: those of
             `cross_entropy`.
 
@@ -569,7 +571,7 @@ def embedding(indices: Any, table: Any) -> Any:
     shape = shape_of(table)
     if len(shape) != 2 or 0 in shape:
         raise ShapeError(
-            f"embedding takes a table of shape (rows, features) with at least one row and one feature, not of "
+            f"embedding expects a table of shape (rows, features) with at least one row and one feature, not one of "
             f"shape {shape}"
         )
     return layers.run_with_indices(
@@ -579,20 +581,20 @@ def embedding(indices: Any, table: Any) -> Any:
 
 @_without_scopes
 def one_hot(indices: Any, n: int, *, dtype: object = None, **misspelled: NoReturn) -> Any:
-    """Returns 1 at the index and 0 elsewhere, along a new last axis of length `n`; float32 unless `dtype` is given.
+    """Returns a vector of length `n` for each index, along a new last axis: 1 at the index and 0 elsewhere. The dtype
+    is float32 unless `dtype` is given.
 
     Args:
-        indices: int32 or int64, of any shape, from 0 to n - 1.
-        n: an int of 1 or more.
-        dtype: any dtype that the backend has, in any framework's form.
+        indices: a tensor of int32 or int64, of any shape, with numbers from 0 to n - 1.
+        n: a positive int.
+        dtype: any dtype that the backend supports, in any framework's form.
 
     Raises:
-        IndexError: an index is below 0 or not below `n`. Devices other than the CPU report it in their own way, like a
-            wrong label of `cross_entropy`. If the dtype is an integer or bool, all devices raise this error, but a
-            traced function does not check.
-        ArgumentError: `n` is not an int of 1 or more.
-        DTypeError: `indices` are not int32 or int64, or the backend does not have the dtype
-            here.
+        IndexError: an index is below 0, or is `n` or more. Devices other than the CPU report such an index in their own
+            way, as they report a wrong label of `cross_entropy`. If `dtype` is an integer dtype or bool, all devices
+            raise this error, but a traced function does not check the indices.
+        ArgumentError: `n` is not a positive int.
+        DTypeError: `indices` are not int32 or int64, or the backend does not support the dtype here.
         NotATensorError, UnsupportedError: as with `relu`.
 
     Costs as much as `cross_entropy`.
@@ -617,8 +619,8 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **misspelled: NoRetur
         return layers.call_with_checked_indices(
             "one_hot", layers.kernels.one_hot, indices, classes, operands
         )
-    # an integer result has no NaN that would show a wrong index, so the indices are checked
-    # first
+    # an integer result cannot contain a NaN that would mark a wrong index, so the indices are
+    # checked first
     layers.require_range(indices, classes, "one_hot")
     return layers.kernels.one_hot(*operands)
 
@@ -630,24 +632,23 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **misspelled: NoRetur
 def conv2d(
     x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, padding: Lengths = 0
 ) -> Any:
-    """Returns the convolution of images, with a kernel that is not flipped, as in convolutional layers: (N, C, H, W)
-    to (N, O, rows, columns).
+    """Returns the convolution of images with a kernel. As in convolutional layers, the kernel is not flipped. Images
+    of the shape (N, C, H, W) become (N, O, rows, columns).
 
     Args:
         x: images of the shape (N, C, H, W); N may be 0.
         kernel: a tensor of the shape (O, C, height, width).
         bias: a tensor of the shape (O,), added to each filter's result.
-        stride: 1 or more. Windows that do not fit are left out: rows = (H + 2 * padding - height) // stride + 1.
-        padding: the number of zeros added on both sides of height and width, 0 or more.
+        stride: at least 1. A window that would exceed the padded image is left out, so rows = (H + 2 * padding -
+            height) // stride + 1.
+        padding: the number of zeros that are added on both sides of each row and column, at least 0.
 
     Raises:
-        ShapeError: the shapes do not fit together. ArgumentError: `stride` or `padding` is
-            invalid.
-        DTypeError: the tensors are not floats, or have several dtypes. Other errors: those of
-            `relu`.
+        ShapeError: the shapes do not match. ArgumentError: `stride` or `padding` is invalid.
+        DTypeError: the tensors are not floats, or have several dtypes. Other errors: those of `relu`.
         DeviceMismatchError: the tensors are on several devices.
 
-    Costs as much as the framework's own function, plus 4 us, and on TensorFlow three transpositions.
+    Costs as much as the framework's own function, plus 4 us; on TensorFlow also three transpositions.
 
     Example:
         >>> x, kernel = xdevice.ones(1, 1, 3, 3), xdevice.ones(1, 1, 2, 2)
@@ -685,16 +686,16 @@ def conv2d(
 def max_pool2d(
     x: Any, size: Lengths, *, stride: Lengths | None = None, padding: Lengths = 0
 ) -> Any:
-    """Returns the greatest element of each window of each channel: (N, C, H, W) to (N, C, rows, columns).
+    """Returns the greatest element of each window of each channel. Images of the shape (N, C, H, W) become (N, C,
+    rows, columns).
 
     If several elements of a window are equally great, only the first gets a gradient.
 
     Args:
         x: images of the shape (N, C, H, W); N may be 0.
-        size: the size of a window, 1 or more.
-        stride: 1 or more; None means `size`. Windows that do not fit are left out, as in
-            `conv2d`.
-        padding: from 0 to half of `size`; padding is never the greatest element.
+        size: the size of a window, at least 1.
+        stride: at least 1; None means `size`. Windows that would exceed the padded image are left out, as in `conv2d`.
+        padding: from 0 to half of `size`. The padding is never the greatest element.
 
     Raises:
         ShapeError: `x` has another shape, or no window fits. ArgumentError: another argument is
@@ -715,9 +716,10 @@ def max_pool2d(
 def avg_pool2d(
     x: Any, size: Lengths, *, stride: Lengths | None = None, padding: Lengths = 0
 ) -> Any:
-    """Returns the mean of each window of each channel: (N, C, H, W) to (N, C, rows, columns). Padding counts as zeros.
+    """Returns the mean of each window of each channel. Images of the shape (N, C, H, W) become (N, C, rows, columns).
+    Padding consists of zeros, which are included in the mean.
 
-    Arguments, errors and costs are those of `max_pool2d`.
+    The arguments, the errors and the cost are those of `max_pool2d`.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.avg_pool2d(xdevice.ones(1, 1, 2, 2), 2, padding=1)).tolist()
@@ -729,8 +731,8 @@ def avg_pool2d(
 def _pool(
     function: str, x: Any, size: Lengths, stride: Lengths | None, padding: Lengths
 ) -> Any:
-    """Checks the arguments of `function`, which is `max_pool2d` or `avg_pool2d`, and returns
-    the result of its kernel. Raises the errors that `max_pool2d` lists."""
+    """Checks the arguments of `function` ("max_pool2d" or "avg_pool2d"), and returns the result of the kernel with
+    that name. Raises the errors that `max_pool2d` lists."""
     layers, x = _layers_and_tensor(x, function)
     sizes = _ints(function, "size", size, least=1)
     strides = sizes if stride is None else _ints(function, "stride", stride, least=1)
@@ -747,25 +749,26 @@ def _pool(
 
 
 class _Layers(Functions):
-    """The kernels of one backend for neural networks (functions of its adapter), and the checks
-    of their arguments."""
+    """The neural-network kernels of one backend, which are functions of its adapter, and the checks of their
+    arguments."""
 
     def __init__(self, checks: Checks) -> None:
         super().__init__(checks)
         own = self.backend.nn()
         self.kernels = by_hand.with_missing_kernels(own)
-        # an adapter's own `gelu` needs no kernel `erf`
+        # an adapter that has its own `gelu` does not need the kernel `erf`
         self.has_erf = hasattr(own, "gelu") or hasattr(own, "erf")
         self.ends = self.kernels.ends
-        """The adapter's kernel that reads the least and the greatest index; None if it has none."""
+        """The adapter's kernel that reads the least and the greatest index; None if the adapter has no such
+        kernel."""
         self.guards = self.kernels.guards
-        """The adapter's function that says whether its kernels detect given indices out of range
-        themselves; None if they never do."""
+        """The adapter's function that returns whether the kernels themselves detect indices that are out of range,
+        for the tensor of indices that it is called with. None if the kernels never detect them."""
 
     def run(self, name: str, *arguments: Any, **settings: Any) -> Any:
-        """Returns the result of the adapter's kernel `name`, called with these arguments. If that is NotImplemented,
-        which means that the adapter cannot compute these arguments, returns the result of the kernel with the same
-        name in `by_hand`."""
+        """Returns the result of the adapter's kernel `name`, called with these arguments. If the kernel returns
+        NotImplemented because it does not support them, the result comes from the function of the same name in
+        `by_hand`."""
         result = getattr(self.kernels, name)(*arguments, **settings)
         return (
             getattr(by_hand, name)(self.kernels, *arguments, **settings)
@@ -776,10 +779,10 @@ class _Layers(Functions):
     def run_with_indices(
         self, function: str, name: str, indices: Any, n: int | None, tensors: dict[str, Any]
     ) -> Any:
-        """Returns the result of the kernel `name` for `tensors`, one of which is `indices`. The
-        indices are from 0 to n - 1; `n` is None if it is not known while a function is traced.
-        `function` is the name in errors. Raises `IndexError` for an index out of range, and
-        `DeviceMismatchError` for tensors on several devices."""
+        """Returns the result of the kernel `name` for `tensors`, which maps the names of the arguments to the
+        tensors, and contains `indices`. The valid indices are 0 to n - 1; `n` is None if this number is unknown while
+        a function is traced. `function` is the function's name in errors. Raises `IndexError` for an index out of
+        range, and `DeviceMismatchError` for tensors on several devices."""
         operands = (*tensors.values(),)
         if not self.checks.are_together(operands):
             self.require_one_device(**tensors)
@@ -795,11 +798,11 @@ class _Layers(Functions):
         n: int | None,
         operands: tuple[Any, ...],
     ) -> Any:
-        """Returns `kernel(*operands)`. One of the operands is `indices`, which have to be from
-        0 to n - 1; `n` is None if it is not known while a function is traced. If the kernel
-        does not detect indices out of range itself, they are checked before the call, which
-        reads the indices and waits for the device. Otherwise they are checked only after the
-        kernel has raised, so that the error, an `IndexError`, is the same on every backend."""
+        """Returns `kernel(*operands)`. One of the operands is `indices`. The valid indices are 0 to n - 1; `n` is
+        None if this number is unknown while a function is traced. If the kernel does not detect indices out of range
+        itself, this method checks the indices before the call; for this check, it reads them and waits for the
+        device. Otherwise it checks them only if the kernel raises, so that the error is the same `IndexError` on
+        every backend."""
         if not self.detects_out_of_range(indices):
             self.require_range(indices, n, function)
             return kernel(*operands)
@@ -810,8 +813,8 @@ class _Layers(Functions):
             raise
 
     def detects_out_of_range(self, indices: Any) -> bool:
-        """Whether the adapter's kernels detect an index out of range themselves: see `guards`
-        in `xdevice.math.contract.nn`."""
+        """Whether the adapter's kernels detect an index out of range themselves. See `guards` in
+        `xdevice.math.contract.nn`."""
         # None for a symbol, which has no device
         device_of = registry.probes.get(type(indices))
         return (
@@ -822,10 +825,10 @@ class _Layers(Functions):
 
     def indices(self, x: Any, function: str) -> Any:
         """Returns `x` as a tensor of labels or indices. Raises `DTypeError` if its dtype is not int32 or int64, and
-        `NotATensorError` or `ArgumentError` if it is not a tensor of this backend; `function` is the name in the
-        errors."""
+        `NotATensorError` or `ArgumentError` if it is not a tensor of this backend. `function` is the function's name
+        in the errors."""
         cls, checks = type(x), self.checks
-        # only tensors of unknown types, and of types that may be sparse, need all checks
+        # only a tensor of an unknown type, or a sparse tensor, needs all checks
         if cls not in checks.tensor_types or (
             cls in checks.may_be_sparse and not self.backend.is_dense(x)
         ):
@@ -833,26 +836,25 @@ class _Layers(Functions):
         name = dtype_name(x.dtype)
         if name not in _INDICES:
             raise DTypeError(
-                f"{function} takes labels or indices of dtype int32 or int64, not {name}; cast them with "
+                f"{function} expects labels or indices of dtype int32 or int64, not {name}; cast them with "
                 "xp.astype(x, xp.int64), or turn probabilities into labels with xp.argmax(x, axis=1)"
             )
         return x
 
     def require_range(self, indices: Any, n: int | None, function: str) -> None:
-        """Raises `IndexError` for indices below 0 or above n - 1, for which frameworks raise
-        different errors, or give zeros, NaN or wrong rows. Does nothing if `n` is None, or
-        while a function is traced, when there are no values to read. `function` is the name in
-        the error."""
-        # `n` is not known, or the indices are a symbol, or they are a tensor that has values,
-        # but the read would become part of a graph that is traced now
+        """Raises `IndexError` for indices below 0 or above n - 1. For such indices, frameworks raise different
+        errors, or return zeros, NaN or wrong rows. Does nothing if `n` is None, or while a function is traced,
+        because there are no values to read then. `function` is the function's name in the error."""
+        # nothing can be checked if `n` is unknown, if the indices are a symbol, or if reading a
+        # tensor of indices would become part of the graph that is being traced
         if n is None or not _holds_values(indices) or self.backend.tracing() is not None:
             return
         check = partial(self._require_range, indices, n, function)
         if self.guards is None or self.backend.device_of(indices).kind != "cpu":
             self.backend.eagerly(check)
             return
-        # `unseen`: this read is not reported as a transfer, because the same program on a GPU
-        # does not make it; the kernels there check the indices themselves
+        # `unseen`: this read is not reported as a transfer, because the same program does not
+        # read the indices on a GPU, where the kernels check them themselves
         with unseen():
             self.backend.eagerly(check)
 
@@ -866,18 +868,19 @@ class _Layers(Functions):
             if self.ends is not None
             else _extremes(self.backend.to_numpy(indices), n)
         )
-        # an index below 0 does not count from the end here, because frameworks disagree about
-        # it
+        # an index below 0 is an error here, and is not counted from the end, because frameworks
+        # treat such indices differently
         if least < 0 or most >= n:
             raise IndexError(
                 f"{function}: index {least if least < 0 else most} is out of range; expected 0 to {n - 1}"
             )
 
     def require_together(self, **tensors: Any) -> None:
-        """Raises `DTypeError` if the tensors have several dtypes, and `DeviceMismatchError` if
-        they are on several devices. The keywords are the names of the tensors in the errors."""
+        """Raises `DTypeError` if the tensors have several dtypes, and `DeviceMismatchError` if they are on several
+        devices. The keyword of each tensor is its name in the errors."""
         dtypes = [x.dtype for x in tensors.values()]
-        # finding the name of a dtype takes a microsecond, so the dtypes are compared first
+        # looking up the name of a dtype takes a microsecond, so the dtypes themselves are
+        # compared first
         if (
             dtypes.count(dtypes[0]) < len(dtypes)
             and len(names := {*map(dtype_name, dtypes)}) > 1
@@ -888,9 +891,9 @@ class _Layers(Functions):
         self.require_one_device(**tensors)
 
     def require_one_device(self, **tensors: Any) -> None:
-        """Raises `DeviceMismatchError` for tensors on several devices; the keywords are their
-        names in the error. Traced tensors have no device, and tensors that are spread over
-        several devices are left to the framework."""
+        """Raises `DeviceMismatchError` if the tensors are on several devices. The keyword of each tensor is its name
+        in the error. Traced tensors are not checked, because they have no device. A tensor that is itself spread over
+        several devices is not checked here, but by the framework."""
         operands = (*tensors.values(),)
         try:
             if self.checks.are_together(operands) or not all(map(_holds_values, operands)):
@@ -905,16 +908,16 @@ class _Layers(Functions):
 
 _lookup: Final = Lookup(_Layers)
 _layers_by_type: Final = _lookup.by_type
-"""The `_Layers` for each type of tensor that a function was called with."""
+"""The `_Layers` for each type of tensor that a function of this module has been called with."""
 
 
 def _layers_of(x: Any, function: str) -> _Layers:
-    """Returns the `_Layers` of the backend that the tensor `x` belongs to. Also prepares this thread to run the
-    backend's kernels, as MXNet requires. Raises `NotATensorError` if `x` is not a tensor; `function` is the name in
-    the error."""
+    """Returns the `_Layers` of the backend to which the tensor `x` belongs. Also prepares this thread to run the
+    backend's kernels, as MXNet requires. Raises `NotATensorError` if `x` is not a tensor. `function` is the
+    function's name in the error."""
     layers = _layers_by_type.get(type(x))
-    # the type is new, or the backend cannot be used here any more, as in a forked process;
-    # `find` raises then
+    # the type is new, or the backend can no longer be used here, for example in a forked
+    # process; in that case `find` raises an error
     if layers is None or layers.backend.refusal is not None:
         layers = _lookup.find(x, function)
     if layers.enter is not None:
@@ -923,9 +926,9 @@ def _layers_of(x: Any, function: str) -> _Layers:
 
 
 def _layers_and_tensor(x: Any, function: str) -> tuple[_Layers, Any]:
-    """Returns the `_Layers` for `x`, and `x` as a tensor. Raises `DTypeError` if `x` is not of
-    real floats, and the errors of `Checks.tensor`, such as `NotATensorError`. `function` is the
-    name in the errors."""
+    """Returns the `_Layers` for `x`, and `x` itself as a tensor. Raises `DTypeError` if the dtype of `x` is not a
+    real floating-point dtype, and the errors of `Checks.tensor`, such as `NotATensorError`. `function` is the
+    function's name in the errors."""
     layers = _layers_by_type.get(type(x))
     # the usual case: a known type, of a backend that needs no preparation of the thread
     # (`enter`)
@@ -959,19 +962,19 @@ def _checked_pair(
     x: Any, y: Any, reduction: Reduction, function: str
 ) -> tuple[_Layers, Any, Any]:
     """Checks the arguments of the loss `function`, and returns the `_Layers` and the tensors `x` and `y`. Raises
-    `ShapeError` if their shapes differ or if a mean would be that of no elements, `ArgumentError` for another
+    `ShapeError` if the shapes differ or if the mean of empty tensors is requested, `ArgumentError` for an unknown
     `reduction`, and `DTypeError` or `DeviceMismatchError` if the tensors differ in dtype or device."""
     layers, x = _layers_and_tensor(x, function)
     y = layers.checks.tensor_of_kinds(y, REAL_FLOATING, function)
     # the tensors are not broadcast, which would hide a mistake such as (n,) and (n, 1)
     if not _may_be_equal(shape_of(x), shape_of(y)):
         raise ShapeError(
-            f"{function} takes two tensors of the same shape, not {shape_of(x)} and {shape_of(y)}"
+            f"{function} expects two tensors of the same shape, but their shapes are {shape_of(x)} and {shape_of(y)}"
         )
-    # for a mean of no elements, frameworks give NaN, 0 or an error
+    # for the mean of an empty tensor, frameworks return NaN or 0, or raise an error
     if _checked_reduction(reduction, function) == "mean" and 0 in x.shape:
         raise ShapeError(
-            f"{function}: there is no mean of tensors of shape {shape_of(x)}, which have no elements; pass "
+            f"{function}: tensors of shape {shape_of(x)} have no elements, so their mean loss is undefined; pass "
             "reduction='sum'"
         )
     layers.require_together(x=x, y=y)
@@ -979,11 +982,10 @@ def _checked_pair(
 
 
 def _shape_with_channels(x: Any, function: str) -> tuple[int | None, ...]:
-    """Returns the shape of `x`. Raises `ShapeError` if it has no axis 1, that of the
-    channels."""
+    """Returns the shape of `x`. Raises `ShapeError` if `x` has no axis 1, which is the axis of the channels."""
     shape = shape_of(x)
     if len(shape) < 2:
-        raise ShapeError(f"{function} takes x of shape (batch, channels, ...), not {shape}")
+        raise ShapeError(f"{function} expects x of shape (batch, channels, ...), not {shape}")
     return shape
 
 
@@ -994,11 +996,11 @@ def _normalized(
     arguments: dict[str, Any],
     eps: float,
 ) -> Any:
-    """Returns the result of the kernel `function`, which is `layer_norm` or `batch_norm`; a copy of `x` if that has no
-    elements. `arguments` maps the names of the arguments to tensors, or to None for those left out. All tensors except
-    `x` are vectors, and must have the shape `vector`. Raises `ShapeError`, `ArgumentError`, `DTypeError` or
-    `DeviceMismatchError` for arguments that do not fit."""
-    # a larger eps is usually another argument in the wrong place
+    """Returns the result of the kernel `function` ("layer_norm" or "batch_norm"), or a copy of `x` if `x` has no
+    elements. `arguments` maps the name of each argument to its tensor, or to None if the argument was left out. All
+    tensors except `x` are vectors, and must have the shape `vector`. Raises `ShapeError`, `ArgumentError`,
+    `DTypeError` or `DeviceMismatchError` for wrong arguments."""
+    # a larger value is usually another argument that was passed in the place of eps
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
         raise ArgumentError(
             f"{function}: eps must be at least 0 and less than 1, not {shown(eps)}"
@@ -1018,16 +1020,17 @@ def _normalized(
                 raise ShapeError(f"{function}: {name} has the shape {shape}, expected {vector}")
         tensors[name] = argument
     layers.require_together(**tensors)
-    # the contract promises that kernels get tensors with elements
+    # the contract promises that kernels are never called with empty tensors
     if 0 in arguments["x"].shape:
         return layers.checks.kernels.copy(arguments["x"])
     return layers.run(function, *arguments.values(), eps=float(eps))
 
 
 def _broadcasts_to(shape: tuple[int | None, ...], target: tuple[int | None, ...]) -> bool:
-    """Whether a tensor of shape `shape` can be broadcast to exactly the shape `target`. A size that is not known is
-    None, and fits any size."""
-    # from the last axis on, as shapes are broadcast
+    """Whether a tensor of shape `shape` can be broadcast to exactly the shape `target`. An unknown size is None, and
+    matches any size."""
+    # sizes are compared from the last axis to the first, because broadcasting aligns shapes at
+    # the last axis
     pairs = zip(reversed(shape), reversed(target), strict=False)
     return len(shape) <= len(target) and all(
         size is None or target_size is None or size in (1, target_size)
@@ -1036,24 +1039,24 @@ def _broadcasts_to(shape: tuple[int | None, ...], target: tuple[int | None, ...]
 
 
 def _extremes(values: Any, n: int) -> tuple[int, int]:
-    """Returns the least and the greatest of the indices `values`, a NumPy array. If all are in
-    `range(n)`, the least is not looked for, and 0 is returned for it."""
-    # read as unsigned integers, negative numbers are larger than all others (int32: 2**31 or
-    # more), so one pass finds both mistakes; 2**31 is the bound because `n` may be larger than
-    # that
+    """Returns the least and the greatest index in the NumPy array `values`. If all indices are in `range(n)`, the
+    least index is not computed, and 0 is returned instead."""
+    # read as unsigned integers, negative numbers are larger than all other numbers (for int32,
+    # at least 2**31), so one pass finds indices that are too small or too large. The bound
+    # includes 2**31 because `n` may be larger than that
     most = int(values.view(f"u{values.itemsize}").max())
     return (0, most) if most < min(n, 2**31) else (int(values.min()), int(values.max()))
 
 
 def _holds_values(x: Any) -> bool:
-    """Whether `x` is a tensor, and not a symbol of a traced function."""
-    # `probes` has the types of tensors, but no types of symbols. It is a dict, because
+    """Whether `x` is a tensor that has values, rather than a symbol of a traced function."""
+    # `probes` contains the types of tensors, but not those of symbols. A dict is used because
     # torch.compile would trace a call of the registry
     return type(x) in registry.probes
 
 
 def _may_be_equal(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
-    """Whether two shapes are equal in every size that is known in both; an unknown size is
+    """Whether two shapes have the same length and agree in every size that is known in both. An unknown size is
     None."""
     return shape == other or (
         len(shape) == len(other)
@@ -1067,37 +1070,39 @@ def _may_be_equal(shape: tuple[int | None, ...], other: tuple[int | None, ...]) 
 def _shape_with_axes(
     what: str, x: Any, names: tuple[str, ...], function: str
 ) -> tuple[int | None, ...]:
-    """Returns the shape of `x`, which is images or a kernel; `names` are the names of its axes. Raises `ShapeError`
-    for another number of axes, and for an axis of length 0 other than the batch. `what` is what the error calls the
-    argument `x`."""
+    """Returns the shape of `x`, which holds images or a kernel; `names` are the names of its axes. Raises
+    `ShapeError` if `x` has a different number of axes, or if an axis other than the batch has the length 0. In the
+    error, `what` is the name of the argument `x`, and `function` is the name of the function."""
     shape = shape_of(x)
-    # only a batch may be empty: if the first axis is the batch (True, which is 1 as an index),
-    # its size is left out of the test
+    # only a batch may be empty: if the first axis is the batch, the comparison is True, which
+    # as an index is 1, so the test leaves out the size of the batch
     if len(shape) != len(names) or 0 in shape[names[0] == "batch" :]:
-        raise ShapeError(f"{function} takes {what} of shape ({', '.join(names)}), not {shape}")
+        raise ShapeError(
+            f"{function} expects {what} of shape ({', '.join(names)}), not {shape}"
+        )
     return shape
 
 
 def _require_window_fits(
     function: str, images: Any, window: Any, padding: tuple[int, ...]
 ) -> None:
-    """Raises `ShapeError` if the window (height, width) is larger than the images with their padding. `images` is the
-    shape of the images. A length of None, which is not known while a function is traced, is not checked."""
+    """Raises `ShapeError` if `window`, a pair (height, width), is larger than the padded images. `images` is the
+    shape of the images. A length is None if it is unknown while a function is traced; it is not checked then."""
     for length, size, pad in zip(images[2:], window, padding, strict=True):
         if length is not None and size is not None and length + 2 * pad < size:
             raise ShapeError(
-                f"{function}: a window of {tuple(window)} does not fit in images of shape {images} with the "
+                f"{function}: a window of size {tuple(window)} does not fit into images of shape {images} with the "
                 f"padding {padding}"
             )
 
 
 def _ints(function: str, what: str, value: Any, least: int, count: int = 2) -> tuple[int, ...]:
-    """Returns the argument `value` as a tuple of `count` ints of at least `least`; a single
-    int is repeated. Raises `ArgumentError` for anything else; `function` and `what` are the
-    names of the function and of the argument in the error."""
+    """Returns the argument `value` as a tuple of `count` ints, each at least `least`; a single int is repeated.
+    Raises `ArgumentError` for any other value. `function` and `what` are the names of the function and of the
+    argument in the error."""
     lengths = as_tuple(value) if count > 1 else (value,)
-    # `as_tuple` returns a single value in a tuple; a sequence of one int is not repeated, but
-    # refused
+    # `as_tuple` turns a single value into a tuple. Only such a value is repeated; a sequence
+    # with one int is refused
     lengths = lengths * count if len(lengths) == 1 and lengths[0] is value else lengths
     if len(lengths) != count or any(
         isinstance(length, bool) or not hasattr(type(length), "__index__") for length in lengths

@@ -1,13 +1,14 @@
-"""Optimizers as functions: they return new parameters and a new state, with PyTorch's formulas
-on every backend.
+"""Optimizers as functions. Each optimizer returns new parameters and a new state, and uses PyTorch's formulas on
+every backend.
 
 Experimental: it may change in a minor version.
 
-The state is a dict of "step", which is a tensor without dimensions, and of containers with the structure of the
-parameters. So it is saved, replicated and compiled like the parameters, and no state is hidden in objects. A learning
-rate is a Python number or a tensor without dimensions, such as the result of a schedule for the "step" of a state. A
-compiled step is compiled again for each new number, but not for a tensor. `weight_decay` times the parameter is added
-to the gradient; only `adamw` shrinks the parameter itself.
+The state is a dict. Its item "step" is a tensor without dimensions, and all other items are containers with the same
+structure as the parameters. No state is hidden in objects, so the state can be saved, replicated and compiled like
+the parameters. A learning rate is a Python number or a tensor without dimensions, such as the factor that a schedule
+computes from the state's "step". A compiled step is compiled again for each new number, but not for a new tensor.
+With `weight_decay`, the product of `weight_decay` and the parameter is added to the gradient; only `adamw` shrinks
+the parameter itself instead.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ def __dir__() -> list[str]:
 
 
 def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
-    """Returns the state with which an optimizer begins: `optim.init(optim.adam, params)`.
+    """Returns the initial state of an optimizer: `optim.init(optim.adam, params)`.
 
     Raises:
         ArgumentError: `rule` is not an optimizer of this module. Other errors: those of
             `update`.
 
-    Costs as much memory as the parameters for each average that the optimizer keeps.
+    For each average that the optimizer maintains, the state needs as much memory as the parameters.
 
     Example:
         >>> params = {"w": xdevice.tensor([1.0, 2.0])}
@@ -66,7 +67,8 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
         raise ArgumentError(
             f"init expects one of the optimizers in xdevice.optim, not {shown(rule)}"
         )
-    # a row has the tensors that belong to one parameter; here only the parameter itself
+    # a row contains the tensors that belong to one parameter; here it contains only the
+    # parameter itself
     rows = Rows("params", flatten(params))
     state = {
         part: rows.rebuilt(rows.applied(lambda p: array_namespace(p).zeros_like(p)))
@@ -74,8 +76,8 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
     }
     first = rows.leaves[0]
     xp = array_namespace(first)
-    # 0, computed from a parameter, so that it is on its device and may be a symbol of a traced
-    # function
+    # the step is 0, computed from a parameter, so that it is on the parameter's device, and is
+    # a symbol while a function is traced
     return {"step": xp.astype(xp.sum(xp.zeros_like(first)), xp.int32), **state}
 
 
@@ -89,18 +91,17 @@ def sgd(
     nesterov: bool = False,
     weight_decay: float = 0.0,
 ) -> tuple[Any, dict[str, Any]]:
-    """Makes a step of gradient descent: `m = momentum * m + g` and `p - lr * m`, for each parameter p with its
-    gradient g.
+    """Computes a step of gradient descent. For each parameter p with its gradient g, the new momentum is `m =
+    momentum * m + g`, and the new parameter is `p - lr * m`.
 
     Args:
-        grads: the gradients, in a container with the structure of `params`.
-        state: the result of `init(sgd, params)` or of the previous step; it is not changed.
-        lr: a number, or a tensor without dimensions.
-        nesterov: whether the step is `p - lr * (g + momentum * m)` instead.
+        grads: the gradients, in a container with the same structure as `params`.
+        state: the result of `init(sgd, params)`, or the state that the previous step returned; it is not changed.
+        lr: the learning rate, a number or a tensor without dimensions.
+        nesterov: whether the new parameter is `p - lr * (g + momentum * m)` instead.
 
-    Returns the new parameters and the new state. Raises ArgumentError if `state` belongs to
-    another optimizer, and the errors of `update`. Costs as much as `update`, without its
-    copies.
+    Returns the new parameters and the new state. Raises ArgumentError if `state` belongs to another optimizer, and the
+    errors of `update`. Costs as much as `update` without the copies that `update` makes.
 
     Example:
         >>> params = xdevice.tensor([1.0])
@@ -114,7 +115,8 @@ def sgd(
 
     def rule(p: Any, g: Any, m: Any) -> tuple[Any, ...]:
         g = _with_decay(g, p, weight_decay)
-        # PyTorch's formula; others scale the gradient by the rate before they add it
+        # PyTorch's formula; other frameworks multiply the gradient by the rate before they add
+        # it to m
         m = momentum * m + g
         return p - rate_for(p) * (g + momentum * m if nesterov else m), m
 
@@ -131,10 +133,11 @@ def adam(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> tuple[Any, dict[str, Any]]:
-    """Makes a step of Adam: `p - lr * m' / (sqrt(v') + eps)`, with the bias-corrected running averages m' of the
-    gradients and v' of their squares. `betas` are the weights of the old averages in the new ones.
+    """Computes a step of Adam: `p - lr * m' / (sqrt(v') + eps)`. Here m' is the bias-corrected running average of the
+    gradients, and v' is that of the squared gradients. `betas` are the two weights of the old averages in the new
+    averages.
 
-    Arguments, result, errors and costs are those of `sgd`.
+    The other arguments, the result, the errors and the cost are those of `sgd`.
 
     Example:
         >>> params = xdevice.tensor([1.0])
@@ -156,9 +159,9 @@ def adamw(
     eps: float = 1e-8,
     weight_decay: float = 1e-2,
 ) -> tuple[Any, dict[str, Any]]:
-    """Makes a step of Adam, beginning at `p * (1 - lr * weight_decay)`: the decay is not part of the gradient.
+    """Computes a step of Adam that begins at `p * (1 - lr * weight_decay)`, so the decay is not part of the gradient.
 
-    Arguments, result, errors and costs are those of `sgd`.
+    The arguments are those of `adam`, and the result, the errors and the cost are those of `sgd`.
     """
     return _adam(adamw, params, grads, state, lr, betas, eps, weight_decay)
 
@@ -173,9 +176,10 @@ def rmsprop(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> tuple[Any, dict[str, Any]]:
-    """Makes a step of RMSprop: `v = alpha * v + (1 - alpha) * g * g` and `p - lr * g / (sqrt(v) + eps)`.
+    """Computes a step of RMSprop: the new average is `v = alpha * v + (1 - alpha) * g * g`, and the new parameter is
+    `p - lr * g / (sqrt(v) + eps)`.
 
-    Arguments, result, errors and costs are those of `sgd`.
+    The other arguments, the result, the errors and the cost are those of `sgd`.
     """
 
     rate_for = _per_parameter(lr)
@@ -198,9 +202,10 @@ def adagrad(
     eps: float = 1e-10,
     weight_decay: float = 0.0,
 ) -> tuple[Any, dict[str, Any]]:
-    """Makes a step of Adagrad: `v = v + g * g` and `p - lr * g / (sqrt(v) + eps)`.
+    """Computes a step of Adagrad: the new sum of squares is `v = v + g * g`, and the new parameter is `p - lr * g /
+    (sqrt(v) + eps)`.
 
-    Arguments, result, errors and costs are those of `sgd`.
+    The other arguments, the result, the errors and the cost are those of `sgd`.
     """
 
     rate_for = _per_parameter(lr)
@@ -220,8 +225,7 @@ _PARTS: Final = {
     rmsprop: ("square",),
     adagrad: ("square",),
 }
-"""For each optimizer, the names of the containers in its state, in the order in which its rule
-takes them."""
+"""For each optimizer, the names of the containers in its state, in the order of the arguments of its rule."""
 
 
 def _adam(
@@ -235,26 +239,28 @@ def _adam(
     weight_decay: float,
 ) -> tuple[Any, dict[str, Any]]:
     """Returns the new parameters and state after a step of `optimizer`, which is `adam` or
-    `adamw`. The step is computed with the adapter's kernel if that takes these tensors,
-    otherwise with a rule for each parameter."""
+    `adamw`. The step is computed by the adapter's kernel if the kernel accepts these tensors, and otherwise by a rule
+    that is called for each parameter."""
     beta1, beta2 = betas
     rate_for = _per_parameter(lr)
 
-    # a row with the decay: a parameter, its gradient and the two averages
+    # applies the decay to a row, which consists of a parameter, its gradient and the two
+    # averages
     def row_with_decay(p: Any, g: Any, *means: Any) -> tuple[Any, ...]:
-        # Adam adds the decay to the gradient, AdamW takes it off the parameter first
+        # Adam adds the decay to the gradient, while AdamW subtracts it from the parameter
+        # before the step
         if optimizer is adam:
             return p, g + weight_decay * p, *means
         return p - rate_for(p) * weight_decay * p, g, *means
 
     @_once_per_device_and_dtype
     def scaled_rate_and_eps(p: Any) -> tuple[Any, ...]:
-        """Returns the rate and eps for the parameter `p`, multiplied by the bias corrections of both averages. So the
-        averages themselves, which have many elements, need not be corrected."""
+        """Returns the rate and eps for the parameter `p`, scaled by the bias corrections of both averages. The
+        averages themselves, which have many elements, then need no correction."""
         xp = array_namespace(p)
         steps = _per_parameter(state["step"])(p) + 1.0
-        # 1 - beta ** steps for both betas; in float32, computing it that way would lose half of
-        # the digits
+        # this is 1 - beta ** steps for both betas; computed in that form, float32 would lose
+        # half of the digits
         mean_correction, square_correction = (
             -xp.expm1(steps * math.log(beta)) if beta else 1.0 for beta in betas
         )
@@ -262,23 +268,24 @@ def _adam(
         return rate_for(p) / mean_correction * square_root, eps * square_root
 
     def rule(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, ...]:
-        """Returns the new parameter, and the new averages of gradients and of squares."""
+        """Returns the new parameter, the new average of the gradients, and the new average of the squared
+        gradients."""
         scaled_rate, scaled_eps = scaled_rate_and_eps(p)
         m = beta1 * m + (1 - beta1) * g
         v = beta2 * v + (1 - beta2) * (g * g)
         return p - scaled_rate * m / (array_namespace(v).sqrt(v) + scaled_eps), m, v
 
     def step_rows(rows: Rows) -> list[Any]:
-        """Returns for each row the new parameter and its two new averages."""
+        """Returns, for each row, the new parameter and its two new averages."""
         if weight_decay:
             rows = rows.mapped(row_with_decay)
-        # one call for all parameters, if the framework has a kernel for it. `rows.kernel`
-        # returns it only for float32 rows on one device, so the rate for the first parameter is
-        # right for all
+        # if the adapter has a kernel, a single call updates all parameters. `rows.kernel`
+        # returns the kernel only for float32 rows on one device, so the rate for the first
+        # parameter is right for all of them
         kernel, p = rows.kernel("adam"), rows.leaves[0]
         if kernel is not None:
             result = kernel(_moved_to_device_of(state["step"], p), rate_for(p), betas, eps)
-            # the kernel may refuse these tensors
+            # the kernel returns NotImplemented for tensors that it cannot compute
             if result is not NotImplemented:
                 return result  # type: ignore[no-any-return]
         return rows.applied(rule)
@@ -293,12 +300,13 @@ def _step(
     state: Any,
     step_rows: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
-    """Returns the new parameters and state after a step of `optimizer`. `params`, `grads` and
-    `state` are its arguments. `step_rows` takes the rows (each is a parameter, its gradient and
-    its parts of the state), and returns for each the new parameter and the new parts. Raises
+    """Returns the new parameters and state after a step of `optimizer`. `params`, `grads` and `state` are the
+    arguments of `optimizer`. `step_rows` accepts the rows, each of which consists of a parameter, its gradient and
+    its parts of the state, and returns a list with the new parameter and the new parts for each row. Raises
     `ArgumentError` for the state of another optimizer, and the errors of `update`."""
     _require_state(optimizer, state)
-    # outside compilers such as torch.compile, which could not compile the walk over containers
+    # runs outside compilers such as torch.compile, which could not compile the walk over
+    # containers
     return registry.eagerly(lambda: _step_eagerly(optimizer, params, grads, state, step_rows))  # type: ignore[no-any-return]
 
 
@@ -309,13 +317,14 @@ def _step_eagerly(
     state: Any,
     step_rows: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
-    """Returns the result of `_step`, which has the same arguments. `_step` calls this function outside compilers such
-    as torch.compile, which could not compile the walk over containers."""
+    """Returns the result of `_step`, which has the same arguments. `_step` calls this function in such a way that
+    compilers do not trace it, because a compiler such as torch.compile could not compile the walk over containers."""
     parts, walk = _PARTS[optimizer], flatten(params)
     with ScopesRemoved(backend_of(walk)):
         rows = Rows("params", walk, grads=grads, **{part: state[part] for part in parts})
         new_params, *new_parts = zip(*step_rows(rows), strict=True)
-        # without the checks of `rows.rebuilt`, which compares new parameters with the old ones
+        # the parts of the state need no checks, so `rows.rebuilt` is not used, which compares
+        # new parameters with the old parameters
         result = {
             part: rows.tree.rebuilt(leaves)
             for part, leaves in zip(parts, new_parts, strict=True)
@@ -333,42 +342,43 @@ def _require_state(optimizer: Callable[..., Any], state: Any) -> None:
 
 
 def _with_decay(g: Any, p: Any, weight_decay: float) -> Any:
-    """Returns the gradient `g` of the parameter `p` with the decay, `weight_decay * p`,
-    added."""
+    """Returns `g + weight_decay * p`: the gradient `g` of the parameter `p`, plus the decay."""
     return g + weight_decay * p if weight_decay else g
 
 
 def _per_parameter(value: Any) -> Callable[[Any], Any]:
-    """Returns a function of a parameter, which returns `value` in the form in which it can be combined with that
-    parameter: a number as it is; a tensor without dimensions on the device and in the dtype of the parameter."""
+    """Returns a function that accepts a parameter, and returns `value` in a form that can be combined with the
+    parameter. A number is returned unchanged. A tensor without dimensions is moved to the parameter's device and cast
+    to its dtype."""
     if isinstance(value, int | float):
         return lambda p: value
     return _once_per_device_and_dtype(lambda p: _moved_and_cast_like(value, p))
 
 
 def _moved_and_cast_like(x: Any, p: Any) -> Any:
-    """Returns the tensor `x` on the device and in the dtype of the parameter `p`."""
+    """Returns the tensor `x`, moved to the device of the parameter `p` and cast to its dtype."""
     x = _moved_to_device_of(x, p)
     return x if x.dtype is p.dtype else array_namespace(p).astype(x, p.dtype)
 
 
 def _moved_to_device_of(x: Any, p: Any) -> Any:
-    """Returns the tensor `x` on the device of the parameter `p`; unchanged if one of the two is traced and therefore
-    has no device."""
-    # `probes` has the types of tensors that have a device
+    """Returns the tensor `x`, moved to the device of the parameter `p`. If `x` or `p` is traced, and therefore has no
+    device, `x` is returned unchanged."""
+    # `probes` contains the types of those tensors that have a device
     if type(x) not in registry.probes or type(p) not in registry.probes:
         return x
     return to_device(x, device_of(p))
 
 
 def _once_per_device_and_dtype(make: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Returns a function that returns `make(p)` for a parameter `p`. It calls `make` only for
-    the first parameter of each device and dtype, and returns the same result for the others."""
+    """Returns a function that returns `make(p)` for a parameter `p`. That function calls `make` only for the first
+    parameter of each combination of device and dtype, and returns the same result for all other parameters of that
+    combination."""
     values: dict[Any, T] = {}
 
     def for_parameter(p: Any) -> T:
-        # the function that returns the device of a tensor; None for a traced tensor, which has no
-        # device
+        # the function that returns the device of a tensor, or None for a traced tensor, which
+        # has no device
         probe = registry.probes.get(type(p))
         device = probe(p) if probe is not None else None
         key = device, p.dtype
@@ -383,11 +393,11 @@ def _once_per_device_and_dtype(make: Callable[[Any], T]) -> Callable[[Any], T]:
 
 
 def global_norm(grads: Any) -> Any:
-    """Returns the square root of the sum of the squares of all elements in a container, as a tensor without dimensions
-    on the first tensor's device.
+    """Returns the square root of the sum of the squares of all elements in a container. The result is a tensor
+    without dimensions, on the device of the container's first tensor.
 
-    Raises NotATensorError if a leaf is not a tensor or there is none, and ArgumentError for
-    tensors of several backends. Costs three passes over the tensors.
+    Raises NotATensorError if a leaf is not a tensor, or if there is no leaf, and ArgumentError for tensors of several
+    backends. Costs three passes over the tensors.
 
     Example:
         >>> xdevice.item(xdevice.optim.global_norm({"a": xdevice.tensor([3.0]), "b": xdevice.tensor([4.0])}))
@@ -397,10 +407,9 @@ def global_norm(grads: Any) -> Any:
 
 
 def _norm(rows: Rows) -> Any:
-    """Returns the square root of the sum of the squares of all elements; each row is one
-    tensor."""
-    # each sum is computed on the device of its tensor; only the sums are moved to the device of
-    # the first one
+    """Returns the square root of the sum of the squares of all elements. Each row contains one tensor."""
+    # each tensor's sum is computed on that tensor's device; only the sums are moved to the
+    # device of the first tensor
     squares = rows.applied(lambda g: array_namespace(g).sum(g * g))
     xp = array_namespace(squares[0])
     return xp.sqrt(
@@ -411,8 +420,8 @@ def _norm(rows: Rows) -> Any:
 def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
     """Returns the gradients, scaled down so that their `global_norm` is at most `max_norm`.
 
-    Raises ArgumentError if `max_norm` is not positive, and the errors of `global_norm`. Costs
-    one pass more than `global_norm`.
+    Raises ArgumentError if `max_norm` is not a positive number, and the errors of `global_norm`. Costs one pass more
+    than `global_norm`.
 
     Example:
         >>> clipped = xdevice.optim.clip_by_global_norm([xdevice.tensor([3.0]), xdevice.tensor([4.0])], 1.0)
@@ -421,14 +430,14 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
     """
     if isinstance(max_norm, bool) or not isinstance(max_norm, int | float) or not max_norm > 0:
         raise ArgumentError(
-            f"clip_by_global_norm: max_norm must be above 0, not {shown(max_norm)}"
+            f"clip_by_global_norm: max_norm must be a number above 0, not {shown(max_norm)}"
         )
     walk = flatten(grads)
     with ScopesRemoved(backend_of(walk)):
         rows = Rows("grads", walk)
         norm = _norm(rows)
-        # at most 1, because the norm is raised to `max_norm`; an `if` on a tensor could not be
-        # traced by a compiler
+        # the factor is at most 1, because a norm below `max_norm` is replaced by `max_norm`.
+        # `clip` is used because a compiler could not trace an `if` on a tensor
         factor = max_norm / array_namespace(norm).clip(norm, max_norm, None)
         factor_for = _per_parameter(factor)
         return rows.rebuilt(rows.applied(lambda g: g * factor_for(g)))
@@ -438,39 +447,38 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
 
 
 def warmup(step: Any, steps: int) -> Any:
-    """Returns a factor for the learning rate: it grows to 1 within `steps` steps, as `(step + 1) / steps`, and then
-    stays 1.
+    """Returns a factor for the learning rate, which is `(step + 1) / steps` for the first `steps` steps, and 1
+    afterwards.
 
     Args:
-        step: an int, for which the result is a float; or the "step" of a state, for which the
-            result is a tensor without dimensions.
+        step: an int, or the "step" of a state. The result is a float for an int, and a tensor without dimensions for
+            the "step" of a state.
 
     Example:
         >>> [xdevice.optim.warmup(step, 4) for step in (0, 1, 3, 9)]
         [0.25, 0.5, 1.0, 1.0]
     """
-    # for a Python number no framework is needed
+    # a Python number needs no framework
     if isinstance(step, int | float):
         return min((step + 1) / steps, 1.0)
     xp = array_namespace(step)
-    # the "step" of a state is int32, and divided as a float
+    # the "step" of a state is int32, and is cast to a float before the division
     return xp.clip((xp.astype(step, xp.float32) + 1.0) / float(steps), None, 1.0)
 
 
 def cosine(step: Any, steps: int) -> Any:
-    """Returns a factor for the learning rate that falls from 1 to 0 within `steps` steps, along half a period of a
-    cosine.
+    """Returns a factor for the learning rate, which falls from 1 to 0 within `steps` steps, following half a period
+    of a cosine.
 
-    Arguments are those of `warmup`: `lr = 0.1 * warmup(step, 10) * cosine(step, 100)` combines
-    the two.
+    The arguments are those of `warmup`. The two can be combined: `lr = 0.1 * warmup(step, 10) * cosine(step, 100)`.
 
     Example:
         >>> [xdevice.optim.cosine(step, 4) for step in (0, 2, 4, 9)]
         [1.0, 0.5, 0.0, 0.0]
     """
     if isinstance(step, int | float):
-        # rounded, because cos(pi / 2) is 6e-17: so the factor is exactly 0.5 after half of the
-        # steps
+        # the cosine is rounded so that the factor is exactly 0.5 after half of the steps:
+        # cos(pi / 2) is 6e-17
         return 0.5 + 0.5 * round(math.cos(math.pi * min(step / steps, 1.0)), 15)
     xp = array_namespace(step)
     progress = xp.clip(xp.astype(step, xp.float32) / float(steps), None, 1.0)

@@ -1,20 +1,21 @@
-"""Random numbers: one seed, and the same bits on every backend and device.
+"""Random numbers: a seed produces the same bits on every backend and device.
 
-Numbers are drawn on the host by NumPy's Philox, then moved to the device:
-`np.random.Generator(np.random.Philox(0))` gives the same numbers as `seed(0)`. How many numbers a draw takes from a
+NumPy's Philox generator draws the numbers on the host, and they are then moved to the device.
+`np.random.Generator(np.random.Philox(0))` produces the same numbers as `seed(0)`. How far a draw advances the
 generator depends on the size and dtype of the draw, but not on the backend.
 
 | code that draws | its generator |
 |---|---|
-| inside `with seed(0):`, in this thread and asyncio task | that of the block |
-| an asyncio task, or `asyncio.to_thread`, that begins in a block | that of the block, in the event loop's order |
+| inside `with seed(0):`, in this thread and asyncio task | the block's generator |
+| an asyncio task, or `asyncio.to_thread`, that begins in a block | the block's generator, in the event loop's order |
 | a task of `parallel.run`, the source of `prefetch` | its own, derived from the caller's in the order of calls |
 | a forked process | its own, derived from the parent's in the order of forks |
-| everything else: `threading.Thread`, cells of a notebook | that of the process, one draw at a time |
+| all other code: `threading.Thread`, cells of a notebook | the process's generator, one draw at a time |
 
-So numbers do not depend on timing, unless several `threading.Thread`s draw from one generator:
-let each open a block. The generator of a process begins with XDEVICE_SEED if that is set (`xdevice parity` sets it),
-otherwise with entropy from the system. This also holds for a spawned process, but not for a forked one.
+The numbers therefore do not depend on timing, unless several `threading.Thread`s draw from the same generator; to avoid
+this, open a block in each of these threads. If XDEVICE_SEED is set (`xdevice parity` sets it), the generator of a
+process is seeded from it, and otherwise with entropy from the system. The same applies to a spawned process, but not to
+a forked process.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-# the dtypes that `integers` and the other functions for whole numbers draw
+# the dtypes of the numbers that `integers`, `permutation` and `choice` return
 _INTEGERS: Final = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _LARGEST: Final = {
     "float16": 65504.0,
@@ -71,11 +72,11 @@ _LARGEST: Final = {
 }
 """The largest finite number of each float dtype."""
 _FARTHEST: Final = 16
-"""An upper bound for the distance of a normal number from the mean, in standard deviations.
-NumPy's algorithm, the ziggurat, draws none beyond 13.8."""
+"""An upper bound for the distance of a normal number from the mean, in standard deviations. NumPy's ziggurat
+algorithm never draws a number that is more than 13.8 standard deviations away."""
 _FARTHEST_SUM: Final = 1e-3
-"""How far from 1 the sum of probabilities may be. It allows for float16, in which each probability has a relative
-error of up to 5e-4."""
+"""The largest allowed difference between 1 and the sum of probabilities. It allows for probabilities in float16, each
+of which has a relative error of up to 5e-4."""
 
 
 def uniform(
@@ -86,25 +87,25 @@ def uniform(
     dtype: object = None,
     **misspelled: NoReturn,
 ) -> Any:
-    """Returns uniform numbers in [low, high): `uniform(2, 3)` or `uniform((2, 3))`; float32 unless `dtype` is another
-    float.
+    """Returns uniform numbers in [low, high): `uniform(2, 3)` or `uniform((2, 3))`. The dtype is float32 unless `dtype`
+    is given.
 
     No number equals `high`, not even after rounding to the dtype. The spacing of the numbers is 2**-24 of the
     range in float32, and 2**-53 in float64; 16-bit floats are rounded from float32. Costs about 10 us, plus 9 ns for
     each number and the copy to the device.
 
     Args:
-        shape: ints of 0 or more; without any, the result is a tensor without dimensions.
-        low: the least number.
-        high: the bound that all numbers are below.
-        device: any spelling of a device; None means that of the `with device:` block, or `cpu:0` outside a block.
+        shape: non-negative ints; without any, the result is a tensor without dimensions.
+        low: the inclusive lower bound.
+        high: the exclusive upper bound.
+        device: any spelling of a device. None means the device of the `with device:` block, or `cpu:0` outside a block.
         dtype: "float16", "bfloat16", "float32" or "float64", in any framework's form.
 
     Raises the following errors before drawing anything:
-        ArgumentError: the bounds are not numbers, do not fit into the dtype, or leave no numbers between them.
+        ArgumentError: a bound is not a number or does not fit into the dtype, or `low` is not below `high`.
         ShapeError, DeviceNotFoundError: as with `xdevice.ones`.
-        DTypeError: the dtype is not floating-point, or the backend lacks it here (float64 on JAX without 64-bit).
-        UnsupportedError: a framework traces the calling function into a graph (see docs/reference/random.md).
+        DTypeError: the dtype is not a float dtype, or the backend lacks it here (float64 on JAX without 64-bit).
+        UnsupportedError: a framework is tracing the calling function into a graph (see docs/reference/random.md).
 
     Example:
         >>> with xdevice.random.seed(0):
@@ -126,7 +127,7 @@ def uniform(
     drawn_dtype = _drawn_dtype(name)
     if most - least > _LARGEST[drawn_dtype]:
         raise ArgumentError(
-            f"the range from low={shown(low)} to high={shown(high)} is too wide for {name}; use a wider dtype"
+            f"uniform: the range from low={shown(low)} to high={shown(high)} is too wide for {name}; use a wider dtype"
         )
 
     def draw(generator: Any) -> Any:
@@ -146,18 +147,18 @@ def normal(
     dtype: object = None,
     **misspelled: NoReturn,
 ) -> Any:
-    """Returns normal numbers with the mean `loc` and the standard deviation `scale`; float32 unless `dtype` is another
-    float.
+    """Returns normal numbers with the mean `loc` and the standard deviation `scale`. The dtype is float32 unless
+    `dtype` is given.
 
-    Standard normal numbers are drawn, multiplied by `scale` and added to `loc` in the dtype.
-    16-bit floats are computed in float32 and then rounded.
+    Standard normal numbers are drawn, multiplied by `scale`, and added to `loc`, all in the dtype of the result. 16-bit
+    floats are computed in float32 and then rounded.
 
     Args:
-        scale: 0 or more. The other arguments are those of `uniform`.
+        scale: at least 0. The other arguments are those of `uniform`.
 
     Raises the following errors before drawing anything:
-        ArgumentError: `loc` or `scale` is not a number, `scale` is below 0, or the numbers
-            would not fit into the dtype.
+        ArgumentError: `loc` or `scale` is not a number, `scale` is below 0, or the numbers would not fit into the
+            dtype.
         ShapeError, DeviceNotFoundError, DTypeError, UnsupportedError: as with `uniform`.
 
     Costs about 10 us, plus 20 ns for each number and the copy to the device.
@@ -177,19 +178,19 @@ def normal(
     mean, deviation = _as_float("loc", loc, name), _as_float("scale", scale, name)
     if deviation < 0:
         raise ArgumentError(
-            f"scale, the standard deviation, must be 0 or more, not {shown(scale)}"
+            f"normal: scale, the standard deviation, must be at least 0, not {shown(scale)}"
         )
     # refused before drawing, because otherwise only a rare number would become infinite
     if abs(mean) + _FARTHEST * deviation > _LARGEST[name]:
         raise ArgumentError(
-            f"numbers with loc={shown(loc)} and scale={shown(scale)} do not fit in {name}; use a wider dtype"
+            f"normal numbers with loc={shown(loc)} and scale={shown(scale)} do not fit in {name}; use a wider dtype"
         )
 
     def draw(generator: Any) -> Any:
         x = generator.standard_normal(sizes, _drawn_dtype(name))
         if (mean, deviation) != (0, 1):
-            # in place, and in the dtype of the numbers: when NumPy would widen them differs by
-            # version
+            # computed in place and in the dtype of the numbers, because it depends on NumPy's
+            # version when other operations would widen the dtype
             x *= x.dtype.type(deviation)
             x += x.dtype.type(mean)
         return x.astype(host_dtype(name), copy=False)
@@ -205,20 +206,22 @@ def integers(
     dtype: object = None,
     **misspelled: NoReturn,
 ) -> Any:
-    """Returns integers in [low, high), all equally probable: `integers((5,), high=10)`; int64 unless `dtype` is given.
+    """Returns integers in [low, high), all equally probable: `integers((5,), high=10)`. The dtype is int64 unless
+    `dtype` is given.
 
-    As with `xdevice.tensor`, JAX without 64-bit uses int32 in place of int64, and the numbers are the same if the
-    bounds fit.
+    As with `xdevice.tensor`, JAX without 64-bit replaces int64 by int32. The numbers are the same if the bounds fit
+    into int32.
 
     Args:
-        high: the bound that all numbers are below.
-        low: the least number; None means 0. Without `low`, a single int before `high` is refused: NumPy would take it
-            for the least number, and `xdevice.ones` for the shape.
-        dtype: any integer type; the numbers drawn depend on it. The other arguments are those of `uniform`.
+        high: the exclusive upper bound.
+        low: the inclusive lower bound; None means 0. Without `low`, a single int as the shape is refused because it is
+            ambiguous: NumPy would use it as the lower bound, and `xdevice.ones` would use it as the shape.
+        dtype: any integer dtype; the numbers drawn depend on it. The other arguments are those of `uniform`.
 
     Raises the following errors before drawing anything:
-        ArgumentError: the bounds are not ints, `low` is not below `high`, or a single int comes before `high`.
-        DTypeError: the dtype is not an integer, the backend does not have it, or it does not hold the bounds.
+        ArgumentError: the bounds are not ints, `low` is not below `high`, or the shape is a single int without `low`.
+        DTypeError: the dtype is not an integer dtype, the backend does not support it, or the bounds do not fit into
+            it.
         ShapeError, DeviceNotFoundError, UnsupportedError: as with `uniform`.
 
     Costs about 10 us, plus 9 ns for each number and the copy to the device.
@@ -234,12 +237,12 @@ def integers(
         "integers", device, dtype, "int64", _INTEGERS
     )
     sizes = _sizes(backend, shape, name)
-    # `integers(5, high=10)` is refused, because the 5 may be meant as `low`; `integers((5,),
+    # `integers(5, high=10)` is refused, because 5 may be intended as `low`; `integers((5,),
     # high=10)` is clear
     if low is None and len(shape) == 1 and isinstance(shape[0], int):
         raise ArgumentError(
             f"integers({shape[0]}, high={shown(high)}): the first argument is the shape; write integers(({shape[0]},), "
-            f"high=...) for {shape[0]} numbers, or integers(low={shape[0]}, high=...) for a number of at least "
+            f"high=...) for {shape[0]} numbers, or integers(low={shape[0]}, high=...) for one number that is at least "
             f"{shape[0]}"
         )
     least, end = _as_int("low", 0 if low is None else low), _as_int("high", high)
@@ -255,16 +258,16 @@ def integers(
 def permutation(
     n: int, device: object = None, dtype: object = None, **misspelled: NoReturn
 ) -> Any:
-    """Returns the ints from 0 to n - 1 in random order, as a vector for shuffling by indexing; int64 unless `dtype` is
-    given.
+    """Returns a vector of the ints from 0 to n - 1 in random order, with which a tensor can be shuffled by indexing.
+    The dtype is int64 unless `dtype` is given.
 
     Args:
-        n: 0 or more.
-        dtype: any integer type that holds n - 1; the order does not depend on it. The other
-            arguments are those of `uniform`.
+        n: a non-negative int.
+        dtype: any integer dtype that can represent n - 1; the order does not depend on it. The argument `device` is
+            that of `uniform`.
 
     Raises the following errors before drawing anything:
-        ArgumentError: `n` is not an int of 0 or more.
+        ArgumentError: `n` is not a non-negative int.
         DTypeError, DeviceNotFoundError, UnsupportedError: as with `integers`.
 
     Costs about 10 us, plus 40 ns for each number and the copy to the device.
@@ -281,8 +284,9 @@ def permutation(
     )
     length = _as_int("n", n)
     if length < 0:
-        raise ArgumentError(f"permutation: n must be 0 or more, not {n}")
-    # two checks: the backend may have a limit for the length, and the dtype for the numbers
+        raise ArgumentError(f"permutation: n must be a non-negative int, not {n}")
+    # the length may exceed a limit of the backend, and the numbers may exceed the limits of the
+    # dtype
     _sizes(backend, (length,), name)
     _require_bounds_fit(backend, name, 0, length - 1)
     # drawn as int64, so that the order does not depend on the dtype
@@ -297,16 +301,16 @@ def bernoulli(
     dtype: object = None,
     **misspelled: NoReturn,
 ) -> Any:
-    """Returns a mask: each element is True with probability `p`, else False. A `dtype` other than bool gives ones and
-    zeros.
+    """Returns a mask whose elements are each True with probability `p`, and False otherwise. If `dtype` is not bool,
+    the elements are ones and zeros.
 
     Args:
-        p: from 0 (never) to 1 (always).
-        dtype: any dtype that the backend has; the numbers drawn do not depend on it. The other
-            arguments are those of `uniform`.
+        p: the probability of True, from 0 (never) to 1 (always).
+        dtype: any dtype that the backend supports; the numbers drawn do not depend on it. The other arguments are those
+            of `uniform`.
 
     Raises the following errors before drawing anything:
-        ArgumentError: `p` is not a number between 0 and 1.
+        ArgumentError: `p` is not a number from 0 to 1.
         DTypeError, ShapeError, DeviceNotFoundError, UnsupportedError: as with `uniform`.
 
     Costs about 10 us, plus 8 ns for each number and the copy to the device.
@@ -322,8 +326,8 @@ def bernoulli(
     backend, target_device, name = _backend_device_dtype(
         "bernoulli", device, dtype, "bool", None
     )
-    # everything is checked before the draw, so that an error takes no numbers from the
-    # generator
+    # all arguments are checked before the draw, so that the generator is not advanced if there
+    # is an error
     sizes = _sizes(backend, shape, name)
     probability = _as_float("p", p, "float64")
     if not 0 <= probability <= 1:
@@ -340,16 +344,16 @@ def choice(
     dtype: object = None,
     **misspelled: NoReturn,
 ) -> Any:
-    """Returns indices from 0 to n - 1, each `i` with probability `p[i]`: `choice(2, 3, p=[0.2, 0.8])`; int64 by
-    default.
+    """Returns random indices from 0 to n - 1, where index `i` has the probability `p[i]`:
+    `choice(2, 3, p=[0.2, 0.8])`. The dtype is int64 unless `dtype` is given.
 
     Experimental: it may change in a minor version.
 
     Args:
-        p: n probabilities, as a sequence or a tensor with one axis, which the host reads. Their sum may differ from 1
-            by up to 0.001; they are scaled so that it is 1.
-        dtype: any integer type that holds n - 1; the numbers drawn do not depend on it. The
-            other arguments are those of `uniform`.
+        p: n probabilities, as a sequence, or as a tensor with one axis, which is read by the host. The sum of the
+            probabilities may differ from 1 by up to 0.001; they are then scaled so that their sum is 1.
+        dtype: any integer dtype that can represent n - 1; the numbers drawn do not depend on it. The other arguments
+            are those of `uniform`.
 
     Raises the following errors before drawing anything:
         ArgumentError: `p` is empty, is not a vector of numbers, contains NaN or a number below 0, or its sum differs
@@ -369,12 +373,13 @@ def choice(
         "choice", device, dtype, "int64", _INTEGERS
     )
     sizes = _sizes(backend, shape, name)
-    # [0, 1) is divided into an interval for each index, as long as its probability, which ends
-    # at `ends[i]`. A uniform number selects the index of the interval that it is in
+    # [0, 1) is divided into one interval for each index i. The interval is as long as the
+    # probability of i, and ends at `ends[i]`. A uniform number selects the index whose interval
+    # contains the number
     ends = _probabilities(p).cumsum()
     _require_bounds_fit(backend, name, 0, len(ends) - 1)
     drawn = _draw(backend, lambda generator: generator.random(sizes))
-    # after the division the last end is exactly 1, so every number is below it
+    # after the division, the last end is exactly 1, so every number is below it
     return backend.from_numpy(
         (ends / ends[-1]).searchsorted(drawn, "right").astype(name, copy=False), target_device
     )
@@ -383,21 +388,20 @@ def choice(
 def xavier_uniform(
     *shape: int | Sequence[int], device: object = None, dtype: object = None
 ) -> Any:
-    """Returns initial weights, uniform between -a and a with `a = sqrt(6 / (inputs + outputs))` (Glorot and Bengio,
-    2010).
+    """Returns initial weights with a uniform distribution between -a and a, where `a = sqrt(6 / (inputs + outputs))`
+    (Glorot and Bengio, 2010).
 
     Experimental: it may change in a minor version.
 
-    PyTorch's `nn.init.xavier_uniform_` and Keras's `GlorotUniform` have this distribution.
+    PyTorch's `nn.init.xavier_uniform_` and Keras's `GlorotUniform` have the same distribution.
 
     Args:
-        shape: (inputs, outputs) for `xp.matmul(x, w)`; or (O, C, height, width) for
-            `nn.conv2d`, whose inputs are C * height * width, and whose outputs are O * height *
-            width. The other arguments are those of `uniform`.
+        shape: (inputs, outputs) for `xp.matmul(x, w)`, or (O, C, height, width) for `nn.conv2d`. In the second case,
+            `inputs` is C * height * width, and `outputs` is O * height * width. The other arguments are those of
+            `uniform`.
 
     Raises the following errors before drawing anything:
-        ShapeError: the shape has neither two nor four axes. Other errors and the costs are
-            those of `uniform`.
+        ShapeError: the shape has neither two nor four axes. Other errors, and the cost, are those of `uniform`.
 
     Example:
         >>> with xdevice.random.seed(0):
@@ -412,13 +416,13 @@ def xavier_uniform(
 def xavier_normal(
     *shape: int | Sequence[int], device: object = None, dtype: object = None
 ) -> Any:
-    """Returns initial weights, normal with the standard deviation `sqrt(2 / (inputs + outputs))` (Glorot and Bengio,
-    2010).
+    """Returns initial weights with a normal distribution, whose mean is 0 and whose standard deviation is
+    `sqrt(2 / (inputs + outputs))` (Glorot and Bengio, 2010).
 
     Experimental: it may change in a minor version.
 
-    PyTorch's `nn.init.xavier_normal_` has this distribution; Keras's `GlorotNormal` cuts it off at two standard
-    deviations. Arguments, errors and costs are those of `xavier_uniform`.
+    PyTorch's `nn.init.xavier_normal_` has the same distribution; Keras's `GlorotNormal` truncates it at two standard
+    deviations. The arguments, the errors and the cost are those of `xavier_uniform`.
     """
     inputs, outputs = _fans(shape, "xavier_normal")
     return normal(*shape, scale=(2 / (inputs + outputs)) ** 0.5, device=device, dtype=dtype)
@@ -427,14 +431,14 @@ def xavier_normal(
 def kaiming_uniform(
     *shape: int | Sequence[int], device: object = None, dtype: object = None
 ) -> Any:
-    """Returns initial weights for a layer before a relu, uniform between -a and a with `a = sqrt(6 / inputs)` (He et
-    al., 2015).
+    """Returns initial weights for a layer that is followed by a relu. Their distribution is uniform between -a and a,
+    where `a = sqrt(6 / inputs)` (He et al., 2015).
 
     Experimental: it may change in a minor version.
 
-    PyTorch's `nn.init.kaiming_uniform_(w, nonlinearity="relu")`, if `w` has the shape (outputs,
-    inputs), and Keras's `HeUniform` have this distribution. Arguments, errors and costs are
-    those of `xavier_uniform`.
+    Keras's `HeUniform` has the same distribution, as does PyTorch's
+    `nn.init.kaiming_uniform_(w, nonlinearity="relu")` for a `w` of the shape (outputs, inputs). The arguments, the
+    errors and the cost are those of `xavier_uniform`.
     """
     return _uniform_around_zero(shape, 6 / _fans(shape, "kaiming_uniform")[0], device, dtype)
 
@@ -442,14 +446,14 @@ def kaiming_uniform(
 def kaiming_normal(
     *shape: int | Sequence[int], device: object = None, dtype: object = None
 ) -> Any:
-    """Returns initial weights for a layer before a relu, normal with the standard deviation `sqrt(2 / inputs)` (He et
-    al., 2015).
+    """Returns initial weights for a layer that is followed by a relu. Their distribution is normal, with the mean 0
+    and the standard deviation `sqrt(2 / inputs)` (He et al., 2015).
 
     Experimental: it may change in a minor version.
 
-    PyTorch's `nn.init.kaiming_normal_(w, nonlinearity="relu")`, if `w` has the shape (outputs, inputs), has this
-    distribution. Keras's `HeNormal` cuts it off at two standard deviations. Arguments, errors and costs are those of
-    `xavier_uniform`.
+    PyTorch's `nn.init.kaiming_normal_(w, nonlinearity="relu")` has the same distribution if `w` has the shape
+    (outputs, inputs). Keras's `HeNormal` truncates it at two standard deviations. The arguments, the errors and the
+    cost are those of `xavier_uniform`.
     """
     return normal(
         *shape, scale=(2 / _fans(shape, "kaiming_normal")[0]) ** 0.5, device=device, dtype=dtype
@@ -457,24 +461,24 @@ def kaiming_normal(
 
 
 class seed:
-    """Restarts the random numbers from a seed: `seed(0)` from here on, `with seed(0):` for the block only.
+    """Restarts the random numbers from a seed: with `seed(0)` from here on, and with `with seed(0):` only in the block.
 
-    `seed(0)` seeds the generator that this code draws from: that of the innermost block or task, or else that of the
-    process (docs/reference/random.md). A block, `with seed(0):`, has its own generator. The generator outside the
-    block continues as if the block had drawn nothing, even after exceptions. Blocks nest, hold across an `await`, and
-    may be entered again; each time they begin at the seed. One limitation: if another thread draws between the call of
-    `seed(0)` in `with seed(0):` and the beginning of that block, its numbers also come from the seed. `seed` does not
-    seed the frameworks' own generators; `seed_all` does.
+    `seed(0)` seeds the generator from which the calling code draws. This is the generator of the innermost block or
+    task, or, outside any block or task, the generator of the process (docs/reference/random.md). A block,
+    `with seed(0):`, has its own generator. The generator outside the block continues as if the block had drawn
+    nothing, even after an exception. Blocks can be nested, remain in effect across an `await`, and can be entered
+    again; each time, they restart from the seed. One limitation: if another thread draws after the call of `seed(0)`
+    but before its block begins, its numbers also come from the seed. `seed_all` also seeds the frameworks'
+    generators. Costs 2 us, plus 50 us at the first draw.
 
     Args:
-        n: an int of 0 or more, of any size.
+        n: a non-negative int of any size.
 
     Raises:
-        ArgumentError: `n` is not an int of 0 or more. No generator is seeded then.
+        ArgumentError: `n` is not a non-negative int. No generator is seeded then.
         ScopeError: the block is exited in a different thread or asyncio task than the one that entered it.
-        SettingError: XDEVICE_SEED is not an int of 0 or more.
+        SettingError: XDEVICE_SEED is not a non-negative int.
 
-    Costs 2 us, and 50 us with the first draw.
 
     Example:
         >>> xdevice.random.seed(0)
@@ -487,16 +491,18 @@ class seed:
     def __init__(self, n: int) -> None:
         self._n = _as_int("a seed", n)
         if self._n < 0:
-            raise ArgumentError(f"a seed must be an int of 0 or more, not {n}")
-        # the `numbers` of this `Place` are the generator that the calling code draws from
+            raise ArgumentError(f"a seed must be a non-negative int, not {n}")
+        # the attribute `numbers` of this `Place` is the generator from which the calling code
+        # draws
         self._place = generators.current_place()
-        # seeds at once, for a call without `with`; `__enter__` restores the generator that was
-        # there before
+        # the generator is seeded immediately, for a call without `with`; `__enter__` restores
+        # the previous generator
         self._before = self._place.numbers
         self._begun = self._place.numbers = generators.Numbers(self._n)
 
     def __enter__(self) -> None:
-        # unless it was seeded again in between, the generator outside goes on where it was
+        # the generator outside the block continues from its earlier state, unless it was seeded
+        # again in the meantime
         if self._place.numbers is self._begun:
             self._place.numbers = self._before
         generators.entered.set(
@@ -518,23 +524,23 @@ def seed_all(n: int) -> None:
     and the default generators of the selected framework and of all loaded frameworks, on every
     device.
 
-    The frameworks draw different numbers from the same seed; only the numbers of
-    `xdevice.random` are the same on all backends.
+    The frameworks draw different numbers for the same seed. Only the numbers of `xdevice.random` are the same on all
+    backends.
 
     | backend | seeded by |
     |---|---|
     | torch | `torch.manual_seed` |
     | tensorflow | `keras.utils.set_random_seed`, which calls `tf.random.set_seed` |
     | paddle, mxnet | `paddle.seed`, `mx.random.seed` |
-    | jax | nothing: its keys are seeded when they are made |
+    | jax | nothing: its keys are seeded when they are created |
 
     Args:
-        n: an int of 0 or more, below 2**32, as NumPy's `np.random.seed` takes it.
+        n: an int from 0 to 2**32 - 1, the range that NumPy's `np.random.seed` accepts.
 
     Raises:
         ArgumentError: `n` is not an int from 0 to 2**32 - 1. No generator is seeded then.
-        UnsupportedError: a third-party backend that cannot be seeded is loaded; other
-            generators may be seeded by then.
+        UnsupportedError: a third-party backend that cannot be seeded is loaded. Other generators may already be seeded
+            when this error is raised.
 
     Example:
         >>> xdevice.random.seed_all(0)
@@ -542,26 +548,26 @@ def seed_all(n: int) -> None:
     number = _as_int("a seed", n)
     if not 0 <= number < 2**32:
         raise ArgumentError(
-            f"a seed for all generators must be from 0 to 2**32 - 1, not {number}"
+            f"a seed for all generators must be an int from 0 to 2**32 - 1, not {number}"
         )
-    # a dict, as a set that keeps its order: the selected backend is usually among the loaded
-    # ones
+    # a dict serves as an ordered set, which removes duplicates: the selected backend is usually
+    # among the loaded backends
     for backend in dict.fromkeys((selection.current(), *registry.list_loaded())):
         backend.seed_generators(number)
     random.seed(number)
-    # NumPy is imported, because each backend imports it; this module does not, so that `import
-    # xdevice` stays fast
+    # NumPy has been imported by now, because each backend imports it. This module does not
+    # import NumPy, so that `import xdevice` stays fast
     sys.modules["numpy"].random.seed(number)
     seed(number)
 
 
 def get_state() -> dict[str, Any]:
-    """Returns the state of the generator that the calling code draws from, as a dict of plain values; the state
-    decides its next numbers.
+    """Returns the state of the generator from which the calling code draws, as a dict of plain values. The state
+    determines the next numbers.
 
-    The dict can be pickled, and `set_state` restores the state. The generator is the one that
-    `seed` seeds: that of the innermost block or task, or else that of the process. The
-    frameworks' own generators have their own states (`torch.get_rng_state`).
+    The dict can be pickled, and `set_state` restores the state. The generator is the one that `seed` seeds: the
+    generator of the innermost block or task, or, outside any block or task, the generator of the process. The
+    frameworks' own generators have separate states, which functions such as `torch.get_rng_state` return.
 
     Example:
         >>> state = xdevice.random.get_state()
@@ -573,8 +579,8 @@ def get_state() -> dict[str, Any]:
 
 
 def set_state(state: dict[str, Any]) -> None:
-    """Restores a `state` that `get_state` returned, here or in another process: the next draws
-    give the same numbers as the draws after that call.
+    """Restores a `state` that `get_state` returned, in this process or another one. The next draws then produce the
+    same numbers as the draws that followed that call of `get_state`.
 
     Raises:
         ArgumentError: `state` is not the result of `get_state`. The generator keeps its state then.
@@ -597,10 +603,10 @@ def _tensor_of_floats(
     backend: Backend, drawn: np.ndarray[Any, Any], target_device: Device, dtype: object
 ) -> Any:
     """Returns the drawn floats as a tensor on `target_device`. `dtype` is the argument of the public function. If it
-    is None and the program runs in float64 (`xdevice parity --float64`), the numbers were drawn in float32 and are
-    widened here, so that they equal the numbers of a run in float32."""
-    # `jitter` changes nothing, unless a run measures how much small differences matter
-    # (`--calibrate`)
+    is None and the program runs in float64 (`xdevice parity --float64`), the numbers were drawn in float32, and this
+    function widens them, so that they equal the numbers of a run in float32."""
+    # `jitter` returns the numbers unchanged, except in a run that measures the effect of small
+    # differences (`--calibrate`)
     is_wider = dtype is None and floats.is_float64()
     return backend.from_numpy(
         drawn.astype("float64") if is_wider else floats.jitter(drawn), target_device
@@ -608,8 +614,8 @@ def _tensor_of_floats(
 
 
 def _draw(backend: Backend, draw: Callable[[Any], Any]) -> Any:
-    """Returns `draw(generator)`, called outside the backend's compiler. The generator is that
-    of the innermost block or task of the calling code, or else that of the process."""
+    """Returns `draw(generator)`, and calls it outside the backend's compiler. The generator is that of the innermost
+    block or task of the calling code, or, outside any block or task, that of the process."""
     return backend.eagerly(lambda: generators.current_place().numbers.draw(draw))
 
 
@@ -619,10 +625,11 @@ def _draw(backend: Backend, draw: Callable[[Any], Any]) -> Any:
 def _backend_device_dtype(
     what: str, device: object, dtype: object, default: str, kinds: tuple[str, ...] | None
 ) -> tuple[Backend, Device, str]:
-    """Returns the selected backend, and the device and the name of the dtype of a draw by the function `what`. The
-    dtype is `default` if the argument `dtype` is None. Raises `DTypeError` for a dtype that is not among `kinds` (None
-    allows all) or that the backend does not have, `DeviceNotFoundError` for the device, and `UnsupportedError` if the
-    numbers would become constants of a traced function."""
+    """Returns the selected backend, the device, and the name of the dtype for a draw. `what` is the name of the
+    drawing function, and `device` and `dtype` are its arguments. If `dtype` is None, the dtype is `default`. Raises
+    `DTypeError` for a dtype that is not in `kinds` (None allows all dtypes) or that the backend lacks,
+    `DeviceNotFoundError` if there is no such device, and `UnsupportedError` if the numbers would become constants of
+    a traced function."""
     backend = selection.current()
     backend.refuse_if_frozen(f"random.{what}")
     target_device = creation.place_for(backend, device)
@@ -631,9 +638,9 @@ def _backend_device_dtype(
         raise DTypeError(
             f"random.{what} cannot draw {name}; expected one of {', '.join(kinds)}"
         )
-    # `may_narrow`: JAX without 64-bit may replace int64 by int32, because the functions check
-    # that their bounds fit (`_require_bounds_fit`). Floats would lose digits unnoticed, so they
-    # are refused
+    # `may_narrow`: JAX without 64-bit may replace int64 by int32, because the drawing functions
+    # check that their bounds fit (`_require_bounds_fit`). A float64 that became a float32 would
+    # silently lose digits, so it is refused
     refusals.require_dtype(
         backend,
         name,
@@ -648,25 +655,26 @@ def _backend_device_dtype(
 def _sizes(
     backend: Backend, shape: tuple[int | Sequence[int], ...], dtype: str
 ) -> tuple[int, ...]:
-    """Returns the shape of a draw as a tuple. Raises `ShapeError` if `shape` is not a shape, or
-    is one that the backend does not support."""
+    """Returns the shape of a draw as a tuple. Raises `ShapeError` if `shape` is not a shape, or is a shape that the
+    backend does not support."""
     sizes = creation.shape_of(shape, dtype)
     if len(sizes) > backend.most_axes or max(sizes, default=0) > backend.longest_axis:
         raise ShapeError(
-            f"{backend.name} takes at most {backend.most_axes} axes of at most {backend.longest_axis:,} elements "
+            f"{backend.name} supports at most {backend.most_axes} axes of at most {backend.longest_axis:,} elements "
             f"each, not the shape {shown(sizes)}"
         )
     return sizes
 
 
 def _fans(shape: tuple[int | Sequence[int], ...], what: str) -> tuple[int, int]:
-    """Returns "fan in" and "fan out" of a layer: how many inputs each output is computed from, and how many outputs
-    each input contributes to. Both are at least 1, because the caller divides by them. Raises `ShapeError` unless the
-    shape of the weights has two or four axes; `what` is the caller's name in the error."""
+    """Returns the "fan in" and the "fan out" of a layer whose weights have the given shape: how many inputs each
+    output is computed from, and how many outputs each input contributes to. Both are at least 1, because the caller
+    divides by them. Raises `ShapeError` unless the shape has two or four axes. `what` is the caller's name in the
+    error."""
     sizes = creation.shape_of(shape, "float32")
     if len(sizes) not in (2, 4):
         raise ShapeError(
-            f"random.{what} takes the shape (inputs, outputs), or (O, C, height, width) for a kernel, not {sizes}"
+            f"random.{what} expects the shape (inputs, outputs), or (O, C, height, width) for a kernel, not {sizes}"
         )
     inputs, outputs = sizes if len(sizes) == 2 else (sizes[1], sizes[0])
     window = 1 if len(sizes) == 2 else sizes[2] * sizes[3]
@@ -676,15 +684,15 @@ def _fans(shape: tuple[int | Sequence[int], ...], what: str) -> tuple[int, int]:
 def _uniform_around_zero(
     shape: tuple[int | Sequence[int], ...], square: float, device: object, dtype: object
 ) -> Any:
-    """Returns a tensor of uniform numbers between -a and a, where `square` is a * a. The other arguments are those of
-    `uniform`."""
+    """Returns a tensor of uniform numbers between -a and a, where a is the square root of `square`. The other
+    arguments are those of `uniform`."""
     return uniform(*shape, low=-(square**0.5), high=square**0.5, device=device, dtype=dtype)
 
 
 def _probabilities(p: Any) -> np.ndarray[Any, Any]:
-    """Returns the argument `p` of `choice` as a NumPy vector of float64. Raises `ArgumentError`
-    unless it is one or more numbers of 0 or more along one axis, whose sum differs from 1 by
-    `_FARTHEST_SUM` at most."""
+    """Returns the argument `p` of `choice` as a NumPy vector of float64. Raises `ArgumentError` unless `p` contains
+    at least one number, has one axis, contains only numbers of at least 0, and has a sum that differs from 1 by at
+    most `_FARTHEST_SUM`."""
     import numpy
 
     try:
@@ -697,10 +705,11 @@ def _probabilities(p: Any) -> np.ndarray[Any, Any]:
         raise ArgumentError(
             f"p must be a vector with at least one probability, but its shape is {values.shape}"
         )
-    # written so that NaN is refused, too; `i` is the index of the first wrong probability
+    # the comparison is written in such a way that NaN is refused too; `i` is the index of the
+    # first wrong probability
     if not (values >= 0).all():
         i = int((values >= 0).argmin())
-        raise ArgumentError(f"probabilities must be 0 or more, but p[{i}] is {values[i]}")
+        raise ArgumentError(f"probabilities must be at least 0, but p[{i}] is {values[i]}")
     if not abs(values.sum() - 1) <= _FARTHEST_SUM:
         raise ArgumentError(
             f"the sum of p must be 1, but it is {values.sum():.6g}; pass p / sum(p) instead"
@@ -709,8 +718,8 @@ def _probabilities(p: Any) -> np.ndarray[Any, Any]:
 
 
 def _as_int(what: str, value: Any) -> int:
-    """Returns the argument `value` as an int. Raises `ArgumentError` if it is a bool or not an integer; `what` is the
-    name of the argument in the error."""
+    """Returns the argument `value` as an int. Raises `ArgumentError` if `value` is a bool or is not an integer.
+    `what` is the name of the argument in the error."""
     try:
         if not isinstance(value, bool):
             return index(value)
@@ -723,10 +732,10 @@ def _as_int(what: str, value: Any) -> int:
 
 
 def _as_float(what: str, value: Any, dtype: str) -> float:
-    """Returns the argument `value` as a float, rounded to the dtype. Raises `ArgumentError` if it is not a number, or
-    too large for the dtype; `what` is the name of the argument in the error."""
+    """Returns the argument `value` as a float, rounded to the dtype. Raises `ArgumentError` if `value` is not a
+    number, or is too large for the dtype. `what` is the name of the argument in the error."""
     try:
-        # `float` would read a text such as "1.5"
+        # `float` would accept a string such as "1.5"
         if isinstance(value, str | bytes):
             raise TypeError
         number = float(value)
@@ -734,7 +743,7 @@ def _as_float(what: str, value: Any, dtype: str) -> float:
         raise ArgumentError(
             f"{what} must be a number, not {shown(value)} of type {type(value).__qualname__}"
         ) from None
-    # written so that NaN is refused
+    # the comparison is written in such a way that NaN is refused
     if not abs(number) <= _LARGEST[dtype]:
         raise ArgumentError(
             f"{what} must be a number that {dtype} can hold, not {shown(value)}"
@@ -743,9 +752,8 @@ def _as_float(what: str, value: Any, dtype: str) -> float:
 
 
 def _require_bounds_fit(backend: Backend, dtype: str, least: int, most: int) -> None:
-    """Raises `DTypeError` if the integer dtype does not hold the ints from `least` to `most`.
-    If the backend now replaces the dtype, as JAX without 64-bit does, the replacement has to
-    hold these ints."""
+    """Raises `DTypeError` if the ints from `least` to `most` do not fit into the integer dtype. If the backend
+    replaces the dtype by a narrower one, as JAX without 64-bit does, the ints must fit into the narrower dtype."""
     import numpy
 
     refusal = backend.dtype_refusal(dtype)
@@ -757,23 +765,22 @@ def _require_bounds_fit(backend: Backend, dtype: str, least: int, most: int) -> 
 
 
 def _drawn_dtype(dtype: str) -> str:
-    """Returns the dtype in which NumPy draws floats of `dtype`: float32 for 16-bit floats,
-    which are rounded later."""
+    """Returns the dtype in which NumPy draws the numbers for a result of the float dtype `dtype`. For 16-bit floats
+    it is float32; the numbers are rounded later."""
     return dtype if dtype == "float64" else "float32"
 
 
 def _stretched(
     x: np.ndarray[Any, Any], least: float, most: float, dtype: str
 ) -> np.ndarray[Any, Any]:
-    """Returns the numbers `x`, which are in [0, 1), stretched to [least, most) and rounded to
-    `dtype`. A number that would be rounded to `most` becomes the largest number below it.
-    Writes into `x`."""
+    """Returns the numbers `x`, which are in [0, 1), scaled to [least, most) and rounded to `dtype`. A number that
+    would be rounded to `most` becomes the largest number below `most`. Overwrites `x`."""
     import numpy
 
     host = host_dtype(dtype)
     x *= x.dtype.type(most - least)
     x += x.dtype.type(least)
     cast = x.astype(host, copy=False)
-    # the largest number of the dtype below `most`
+    # the largest number of the dtype that is below `most`
     below = numpy.nextafter(numpy.asarray(most, host), numpy.asarray(least, host))
     return numpy.minimum(cast, below)

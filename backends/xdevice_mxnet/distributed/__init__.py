@@ -1,4 +1,5 @@
-"""Why MXNet has no engine for several processes, and the hyperparameters of a Trainer."""
+"""MXNet's part of the product `distributed`: the reason why MXNet has no engine for several processes, and the
+hyperparameters of a Trainer."""
 
 from __future__ import annotations
 
@@ -11,11 +12,10 @@ from xdevice.distributed.contract.steps import Steps
 
 
 class MxnetProcesses(Processes):
-    """The capability of several processes, which MXNet has only through the engines of other
-    frameworks."""
+    """The capability of using several processes. MXNet can use them only through the engines of other frameworks."""
 
     def why_no_engine(self) -> str:
-        """Returns why xdevice does not use MXNet's own key-value store as an engine."""
+        """Returns the reason why xdevice does not use MXNet's own key-value store as an engine."""
         return (
             "its key-value store sends float64 as float32 and overwrites its input, and its server aborts on "
             "integers while the workers wait forever"
@@ -26,8 +26,8 @@ class MxnetSteps(Steps):
     """The capability of training steps over several processes, for MXNet."""
 
     def hyperparameters(self, optimizer: Any) -> str:
-        """Returns the learning rate of a Trainer as a text that ranks can compare; "" for any
-        other object."""
+        """Returns the learning rate of a Trainer, as a string that ranks can compare. Returns "" for any other
+        object."""
         return f"rate {optimizer.learning_rate}" if isinstance(optimizer, Trainer) else ""
 
 

@@ -1,4 +1,4 @@
-"""Arrays and gradients on MXNet."""
+"""MXNet's part of the product `math`: arithmetic, neural-network functions, gradients and reproducibility."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
 
 class MxnetArithmetic(Arithmetic):
-    """The capability `Arithmetic` on MXNet; its methods are documented in
-    `xdevice.math.contract.arithmetic`."""
+    """The capability `Arithmetic` on MXNet. `xdevice.math.contract.arithmetic` documents its methods."""
 
-    # both modules are imported at their first use: a program that only moves arrays does not
-    # need them
+    # both modules are imported only when they are first used, because a program that only moves
+    # arrays does not need them
     def namespace(self) -> ModuleType:
         """Returns the module with the kernels for `xdevice.array_namespace`."""
         from . import arithmetic

@@ -1,15 +1,16 @@
 """MXNet's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` describes their arguments and
 results.
 
-Facts about MXNet that the code depends on:
+The code depends on these facts about MXNet:
 - NumPy's semantics are a setting of each thread. Without them, arrays without dimensions (0-d) or without elements do
-  not exist, and the process crashes when it differentiates a loss that was recorded with NumPy's semantics. So the
-  first call of a kernel in a thread switches them on permanently, or raises an error.
-- NumPy computes on the host the operations for which MXNet has no kernel or a wrong one. The gradient of such an
-  operation is 0, missing or refused. MXNet's own gradient of `eigh` and `eigvalsh` is 0 (no upstream issue known).
+  not exist, and the process crashes when it differentiates a loss that was recorded with NumPy's semantics. The first
+  call of a kernel in a thread therefore enables them permanently, or raises an error.
+- If MXNet has no kernel for an operation, or a wrong kernel, NumPy computes the operation on the host. The gradient of
+  such an operation is 0, missing or refused. MXNet's own gradient of `eigh` and `eigvalsh` is 0 (no upstream issue
+  known).
 - `abs`, `square`, `pow` and `mod` compute integers as floats (no upstream issue known).
-- `where` with a number in place of an array passes the gradient to the elements that were not
-  taken (https://github.com/apache/mxnet/issues/17893), so it gets arrays.
+- If an argument of `where` is a number instead of an array, the gradient flows to the elements that
+  were not selected (https://github.com/apache/mxnet/issues/17893), so `where` is called with arrays.
 - `where` of empty arrays crashes the process. The mean of an empty array is 0. Integers are
   divided as float32 (no upstream issues known).
 """
@@ -37,8 +38,8 @@ from .operators import operator
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    # type checkers do not see the kernels that `globals().update` adds below, from `_OWN` and
-    # the other tables
+    # for type checkers, which do not find the kernels that `globals().update` adds below from
+    # `_OWN` and the other tables
     def __getattr__(name: str) -> Any: ...
 
 
@@ -54,14 +55,15 @@ WIDER = dict.fromkeys(OF_NUMBERS, dict.fromkeys(("uint8", "int8"), "int32"))
 _np = mx.np
 
 
-# the semantics of the thread
+# NumPy's semantics in the current thread
 
 enter = semantics.enter
 leave = semantics.leave
 
 
 def _with_numpy_semantics(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel that first switches NumPy's semantics on in this thread, unless they are on already."""
+    """Returns a kernel that first enables NumPy's semantics in this thread, unless they are already enabled, and then
+    calls `function`."""
     is_on, switch = mx.util.is_np_shape, semantics.require
 
     @wraps(function)
@@ -74,15 +76,15 @@ def _with_numpy_semantics(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_arrays_or_number(name: str) -> Callable[..., Any]:
-    """Makes a kernel of two arrays, or of an array and a float, from MXNet's function
+    """Returns a kernel for two arrays, or for an array and a float, which calls MXNet's operators for the function
     `name`."""
-    # MXNet has two operators for it: `_npi_add` for two arrays, and `_npi_add_scalar` for an
-    # array and a number
+    # MXNet has two operators for each such function, such as `_npi_add` for two arrays, and
+    # `_npi_add_scalar` for an array and a number
     own = getattr(_np, name)
     # `own` is called if an argument is not an mx.np array, such as an mx.nd array
     of_number = operator("npi", name, "scalar", own=lambda x, scalar: own(x, scalar))
 
-    # called for arguments that the operator of two arrays does not take
+    # called for arguments that the operator for two arrays does not accept
     def of_others(x1: Any, x2: Any) -> Any:
         return of_number(x1, scalar=x2) if type(x2) is float else own(x1, x2)
 
@@ -90,9 +92,9 @@ def _of_arrays_or_number(name: str) -> Callable[..., Any]:
 
 
 def _refusing_gradients(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from `function`, which has no correct gradient: MXNet would use zeros as
-    its gradient. The kernel raises `UnsupportedError` for tensors that are part of a recorded
-    graph; `name` is its name in the error."""
+    """Returns a kernel that calls `function`, which has no correct gradient: MXNet would use zeros as its gradient.
+    The kernel raises `UnsupportedError` for tensors that are part of a recorded graph. `name` is the kernel's name in
+    the error."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
@@ -107,27 +109,27 @@ def _refusing_gradients(name: str, function: Callable[..., Any]) -> Callable[...
 
 
 def _is_recorded(x: Any) -> bool:
-    """Whether `x` is an array that MXNet would compute a gradient for."""
+    """Whether `x` is an array for which MXNet would compute a gradient."""
     if not isinstance(x, mx.nd.NDArray):
         return False
     try:
         mx.autograd.get_symbol(x)
     except mx.MXNetError:
-        # "NDArray is not part of a computation graph": MXNet has no function that returns this
-        # without an error
+        # the error is "NDArray is not part of a computation graph"; MXNet has no function that
+        # reports this without an error
         return False
     return True
 
 
 def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a NumPy function: it computes on the host, and its result is on the
-    device of `x`."""
+    """Returns a kernel that calls `function`, a function of NumPy. The kernel computes on the host, and its result is
+    on the device of its first argument."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
         # a list and not `any`, which is a kernel in this module
         if [part for part in rest if isinstance(part, mx.nd.NDArray) and part.ctx != x.ctx]:
-            raise ValueError("tensors on two devices")
+            raise ValueError("the tensors are on different devices")
         values = (
             part.asnumpy() if isinstance(part, mx.nd.NDArray) else part for part in (x, *rest)
         )
@@ -138,8 +140,8 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _for_bool_as_int8(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel for bool tensors from one of MXNet's bitwise functions, which do not take
-    bool. The kernel computes in int8."""
+    """Returns a kernel for bool tensors, which calls one of MXNet's bitwise functions. These do not accept bool, so
+    the kernel computes in int8."""
 
     def kernel(x1: Any, x2: Any) -> Any:
         return function(x1.astype("int8"), x2.astype("int8")).astype("bool")
@@ -148,8 +150,8 @@ def _for_bool_as_int8(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rearranging(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a function that only rearranges values. The kernel takes bools, which
-    many of MXNet's functions refuse, and rearranges them as int8."""
+    """Returns a kernel that calls `function`, which only rearranges values. The kernel also accepts bools, which many
+    of MXNet's functions refuse, and rearranges them as int8."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
@@ -209,14 +211,14 @@ def number(value: complex, name: str, like: Any) -> Any:
 
 # elementwise functions
 
-# MXNet's operators that are right as they are
+# MXNet's operators that return the correct results
 _OWN = named(
     "ceil", "copysign", "cos", "cosh", "equal", "exp", "expm1", "floor", "hypot", "isfinite", "isinf", "isnan", "log",
     "log10", "log1p", "log2", "logical_not", "maximum", "minimum", "negative", "not_equal", "reciprocal", "sin", "sinh",
     "sqrt", "tan", "tanh", "trunc", acos="arccos", acosh="arccosh", asin="arcsin", asinh="arcsinh", atan="arctan",
     atan2="arctan2", atanh="arctanh",
 )  # fmt: skip
-# those that NumPy computes, because MXNet has none or a wrong one
+# the functions that NumPy computes, because MXNet has no operator or a wrong operator for them
 _ON_THE_HOST = named(
     "argmax", "argmin", "floor_divide", "searchsorted", "signbit", bitwise_invert="invert",
     bitwise_left_shift="left_shift", bitwise_right_shift="right_shift",
@@ -225,7 +227,7 @@ globals().update(
     {name: _with_numpy_semantics(operator("npi", own)) for name, own in _OWN.items()}
 )
 globals().update({name: _by_numpy(getattr(np, own)) for name, own in _ON_THE_HOST.items()})
-# without "divide", for which MXNet's operators have another name (see `divide` below)
+# "divide" is excluded, because MXNet's operators for it have another name (see `divide` below)
 globals().update({name: _of_arrays_or_number(name) for name in TAKE_NUMBERS - {"divide"}})
 cumulative_prod = _refusing_gradients("cumulative_prod", _by_numpy(np.cumprod))
 nextafter = _refusing_gradients("nextafter", _by_numpy(np.nextafter))
@@ -236,8 +238,7 @@ logical_xor = _for_bool_as_int8(_np.bitwise_xor)
 
 
 def _bitwise(of_bool: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel that calls `of_bool` for bool tensors, and MXNet's own function for
-    integers."""
+    """Returns a kernel that calls `of_bool` for bool tensors, and `own`, MXNet's own function, for integers."""
     return _with_numpy_semantics(
         lambda x1, x2: (of_bool if x1.dtype == np.bool_ else own)(x1, x2)
     )
@@ -250,14 +251,15 @@ bitwise_xor = _bitwise(logical_xor, _np.bitwise_xor)
 
 @_with_numpy_semantics
 def abs(x: Any) -> Any:
-    # MXNet's own would make floats of integers
+    # MXNet's own function would convert integers to floats
     return _np.abs(x) if _is_float(x) else _np.maximum(x, _np.negative(x))
 
 
 @_with_numpy_semantics
 def pow(x1: Any, x2: Any) -> Any:
-    """Returns `x1` to the power of `x2`, in the dtype of both."""
-    # MXNet's own would make floats of integers, so NumPy computes these
+    """Returns `x1` to the power of `x2`, in the dtype of the operands."""
+    # MXNet's own function would convert integers to floats, so NumPy computes the powers of
+    # integers
     return _np.power(x1, x2) if _is_float(x1) else _integer_power(x1, x2)
 
 
@@ -266,10 +268,11 @@ _integer_power = _by_numpy(np.power)
 
 @_with_numpy_semantics
 def remainder(x1: Any, x2: Any) -> Any:
-    """Returns the remainder of `x1` by `x2`, with the sign of `x2`."""
+    """Returns the remainder of the division of `x1` by `x2`, with the sign of `x2`."""
     if not _is_float(x1):
         return _integer_remainder(x1, x2)
-    # NaN for a divisor of 0 and for infinities, where MXNet's own `mod` gives 0
+    # the result is NaN if the divisor is 0 or `x1` is infinite, while MXNet's own `mod` returns
+    # 0
     return where(
         logical_or(x2 == 0, _np.isinf(x1)),
         number(np.nan, dtype_name(x1.dtype), x1),
@@ -282,32 +285,31 @@ _integer_remainder = _by_numpy(np.remainder)
 
 @_with_numpy_semantics
 def round(x: Any) -> Any:
-    """Returns the nearest whole numbers. A number halfway between two whole numbers is rounded
-    to the even one."""
+    """Returns the nearest whole numbers. A number halfway between two whole numbers is rounded to the even number."""
     # MXNet's own `round` does not round halves to the even neighbor, as the standard requires
     low = _np.floor(x)
     rest = x - low
     is_up = logical_or(rest > 0.5, logical_and(rest == 0.5, _np.mod(low, 2) != 0))
-    # with the sign of x, because the result for -0.5 is -0.0
+    # the result has the sign of x, because the result for -0.5 must be -0.0
     return _np.copysign(where(is_up, low + 1, low), x)
 
 
 @_with_numpy_semantics
 def sign(x: Any) -> Any:
     signs = _np.sign(x)
-    # MXNet's sign of NaN is 0
+    # MXNet returns 0 as the sign of NaN
     return where(_np.isnan(x), x, signs) if _is_float(x) else signs
 
 
 @_with_numpy_semantics
 def square(x: Any) -> Any:
-    # MXNet's own would make floats of integers
+    # MXNet's own function would convert integers to floats
     return _np.square(x) if _is_float(x) else _np.multiply(x, x)
 
 
 @_with_numpy_semantics
 def where(condition: Any, x1: Any, x2: Any) -> Any:
-    """Returns the elements of `x1` where the condition is True, and those of `x2` elsewhere."""
+    """Returns an array with the elements of `x1` where the condition is True, and the elements of `x2` elsewhere."""
     shape = np.broadcast_shapes(condition.shape, x1.shape, x2.shape)
     # MXNet's `where` of empty arrays crashes the process
     return _where(condition, x1, x2) if 0 not in shape else _empty_like(shape, x1)
@@ -317,8 +319,8 @@ _where = operator("npi", "where")
 
 
 def _empty_like(shape: tuple[int, ...], like: Any) -> Any:
-    """Returns an array of this shape without elements (one length is 0), with the dtype and
-    device of `like`."""
+    """Returns an array of the given shape, in which a length is 0, so that the array has no elements. It has the
+    dtype and the device of `like`."""
     return constant(np.zeros(shape, host_dtype(dtype_name(like.dtype))), like)
 
 
@@ -326,15 +328,15 @@ def _empty_like(shape: tuple[int, ...], like: Any) -> Any:
 
 
 def _reducing(function: Callable[..., Any], if_empty: Any) -> Callable[..., Any]:
-    """Makes a kernel with the arguments `(x, axes, keepdims)` from a reduction. For an array
-    without elements, which MXNet does not reduce correctly, each result is the number
+    """Returns a kernel with the arguments `(x, axes, keepdims)`, which calls `function`, a reduction. MXNet does not
+    reduce arrays without elements correctly; for such an array, each element of the result is the number
     `if_empty`."""
 
     @wraps(function)
     def kernel(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
         if x.size:
             return function(x, axis=axes, keepdims=keepdims)
-        # NumPy finds the shape of the result
+        # NumPy determines the shape of the result
         kept = np.sum(np.zeros(x.shape), axes, keepdims=keepdims)
         return constant(np.full(kept.shape, if_empty, host_dtype(dtype_name(x.dtype))), x)
 
@@ -346,9 +348,8 @@ any = _by_numpy(lambda x, axes, keepdims: np.any(x, axes, keepdims=keepdims))
 
 
 def _mean(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-    """Returns the mean over `axis`, which may be several axes, of an array that has
-    elements."""
-    # the sum, divided by the number of elements that were added for each of its values
+    """Returns the mean of `x` over the axes in the tuple `axis`. `x` has elements."""
+    # each sum is divided by the number of elements that were added for it
     total = sum(x, axis, keepdims)
     return total / (x.size // total.size)
 
@@ -361,9 +362,9 @@ prod = _reducing(operator("np", "prod"), 1)
 
 @_with_numpy_semantics
 def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    """Returns the sum over `axes`; over all axes if `axes` is None."""
-    shape = x.shape  # read once: MXNet builds the tuple each time
-    # without elements the sum is 0; while MXNet records, the result has to be linked with `x`
+    """Returns the sum over `axes`. None means all axes."""
+    shape = x.shape  # read only once, because MXNet builds the tuple at each read
+    # without elements, the sum is 0; while MXNet is recording, the result must depend on `x`
     if 0 in shape:
         return (_recorded_sum_of_empty if mx.autograd.is_recording() else _sum_of_empty)(
             x, axes, keepdims
@@ -372,9 +373,9 @@ def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
     if not shape:
         return copy(x)
     total = sums.total(x, shape, tuple(range(len(shape))) if axes is None else axes)
-    # `total` does not have the summed axes; with `keepdims` they are added with the length 1.
-    # `axes` is not None then, because the core passes None, for all axes, only without
-    # `keepdims`
+    # `total` does not have the summed axes. If `keepdims` is True, they are added with the
+    # length 1; `axes` is not None in this case, because the core passes None only if `keepdims`
+    # is False
     return (
         total
         if not keepdims
@@ -386,9 +387,9 @@ _sum_of_empty = _reducing(_np.sum, 0)
 
 
 def _recorded_sum_of_empty(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    """Returns the sum of `x`, which has no elements, as a result that depends on `x`: MXNet
-    raises an error for a loss that depends on no input. So this function adds the sum of `x`
-    joined with one zero, which is 0."""
+    """Returns the sum of `x`, which has no elements, as a result that depends on `x`, because MXNet raises an error
+    for a loss that does not depend on any input. For this, the function joins `x` with one zero, and adds the sum of
+    the joined array, which is 0."""
     joined = _np.concatenate([x.reshape((-1,)), _np.zeros(1, dtype=x.dtype, ctx=x.ctx)])
     return _sum_of_empty(x, axes, keepdims) + sum(joined, None, False)
 
@@ -400,16 +401,17 @@ sliced = _with_numpy_semantics(tables.sliced)
 
 def sort(x: Any, axis: int, descending: bool) -> Any:
     """Returns `x` sorted along an axis, in descending order if `descending` is True."""
-    # NumPy finds the order on the host, and MXNet takes the elements, so that a gradient flows
+    # NumPy computes the order on the host, and MXNet gathers the elements, so that a gradient
+    # flows
     return take_along_axis(x, argsort(x, axis, descending), axis)
 
 
 @_with_numpy_semantics
 def take(x: Any, indices: Any, axis: int) -> Any:
-    """Returns the slices of `x` at the indices in the vector `indices` along an axis."""
+    """Returns the slices of `x` along an axis at the indices in the vector `indices`."""
     if not x.size or not indices.size:
         return _empty_like((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x)
-    # no index is out of range, because the core has checked them all
+    # no index is out of range, because the core has checked all indices
     return _np.take(x, indices, axis, mode="clip")
 
 
@@ -422,16 +424,17 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
 
 @_with_numpy_semantics
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
-    """Returns an array of the shape of `indices`, with the elements of `x` at these indices
-    along an axis."""
+    """Returns an array of the shape of `indices`, which contains the elements of `x` along an axis at these
+    indices."""
     if not indices.size:
         return _empty_like(indices.shape, x)
-    # MXNet has no kernel for this, so each index becomes one into the flat array: along `axis`
-    # it is the index itself, along the other axes the position of the result
+    # MXNet has no kernel for this, so each index is converted to an index into the flat array.
+    # The coordinate along `axis` is the index itself; the coordinates along the other axes are
+    # those of the element of the result
     coordinates = list(np.ogrid[tuple(map(slice, indices.shape))])
     coordinates[axis] = indices.asnumpy()
     flat = np.ravel_multi_index(np.broadcast_arrays(*coordinates), x.shape)
-    # all indices are in range, so "clip" only saves MXNet a check
+    # all indices are in range, so "clip" only saves a check by MXNet
     return _np.take(x.reshape((-1,)), constant(flat, x), 0, mode="clip")
 
 
@@ -455,17 +458,18 @@ def flip(x: Any, axes: tuple[int, ...]) -> Any:
 @_with_numpy_semantics
 def matmul(x1: Any, x2: Any) -> Any:
     """Returns the product of two matrices or stacks of matrices."""
-    # read once, like the shapes: MXNet makes a new object at each read, which takes a
-    # microsecond
+    # read only once, like the shapes, because MXNet creates a new object at each read, which
+    # takes a microsecond
     dtype = np.dtype(x1.dtype)
     if dtype.kind != "f":
         return _integer_product(x1, x2)
     shape1, shape2 = x1.shape, x2.shape
     if len(shape2) == 2 <= len(shape1) and dtype != np.float16:
-        # the gradient of `matmul` takes twice as long; `dot` does not take float16
+        # `dot` is used because the gradient of `matmul` takes twice as long; `dot` does not
+        # accept float16
         return _dot(x1, x2)
-    # if both operands are broadcast, the gradient of `matmul` is wrong (1.9.1), so they are
-    # broadcast before
+    # if `matmul` broadcasts both operands, its gradient is wrong (1.9.1), so they are broadcast
+    # first
     stack = _stack_of_both(shape1, shape2)
     if stack is not None:
         x1, x2 = (broadcast_to(x, (*stack, *x.shape[-2:])) for x in (x1, x2))
@@ -473,8 +477,8 @@ def matmul(x1: Any, x2: Any) -> Any:
 
 
 def _stack_of_both(shape1: tuple[int, ...], shape2: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Returns the shape of the stack (all axes but the last two) to which `matmul` broadcasts
-    both operands of these shapes; None if `matmul` broadcasts only one operand, or neither."""
+    """Returns the shape of the stack (all axes except the last two) to which `matmul` broadcasts both operands with
+    these shapes. Returns None if `matmul` broadcasts only one operand or neither."""
     stack1, stack2 = shape1[:-2], shape2[:-2]
     if stack1 == stack2 or not stack1 or not stack2:
         return None
@@ -504,7 +508,7 @@ stack = _with_numpy_semantics(_np.stack)
 
 @_with_numpy_semantics
 def unstack(x: Any, axis: int) -> list[Any]:
-    """Returns the parts of `x` along an axis, each without that axis."""
+    """Returns a list of the parts of `x` along an axis, each without that axis."""
     return [squeeze(sliced(x, axis, i, i + 1), (axis,)) for i in range(x.shape[axis])]
 
 
@@ -515,9 +519,9 @@ view = reshape
 
 @_with_numpy_semantics
 def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
-    """Returns the factors U, S and Vh of the singular value decomposition of `x`. MXNet's
-    kernel takes only matrices with no more rows than columns, so other matrices are transposed.
-    Raises `UnsupportedError` if `full_matrices` is True, unless `x` is square."""
+    """Returns the factors U, S and Vh of the singular value decomposition of `x`. MXNet's kernel accepts only
+    matrices with at most as many rows as columns, so other matrices are transposed. Raises `UnsupportedError` if
+    `full_matrices` is True and `x` is not square."""
     rows, columns = x.shape[-2:]
     if full_matrices and rows != columns:
         raise UnsupportedError(
@@ -525,12 +529,13 @@ def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
         )
     if rows <= columns:
         return tuple(_np.linalg.svd(x))
-    # x = U S V', so its transpose is V S U': U and V change places
+    # x = U S V', so its transpose is V S U', in which U and V are swapped
     v, values, uh = _np.linalg.svd(_np.swapaxes(x, -1, -2))
     return _np.swapaxes(uh, -1, -2), values, _np.swapaxes(v, -1, -2)
 
 
-# `eigh` and `eigvalsh` are not in this list, because they are refused inside a gradient
+# `eigh` and `eigvalsh` are not in this list, because they are refused while gradients are
+# computed
 _FACTORIZATIONS = ("cholesky", "det", "inv", "slogdet", "solve")
 linalg = SimpleNamespace(
     **{name: _with_numpy_semantics(getattr(_np.linalg, name)) for name in _FACTORIZATIONS},

@@ -1,5 +1,5 @@
-"""Calls MXNet's operators through its C library. MXNet's Python functions do the same and take
-twice as long: 13 us for an addition, of which the library itself takes 6.
+"""Calls MXNet's operators through its C library. MXNet's Python functions call the same operators, but take twice as
+long: 13 us for an addition, of which the library itself takes 6 us.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _check = mx.base.check_call
-# the class of arrays, and the C types for a pointer to an array, a list of these and a list of
-# ints
+# the class of arrays, and the C types for a pointer to an array, a list of such pointers, and a
+# list of ints
 _Array, _Handle = mx.np.ndarray, mx.base.NDArrayHandle
 _Handles, _Types = ctypes.POINTER(_Handle), ctypes.POINTER(c_int)
 
@@ -27,13 +27,13 @@ _Handles, _Types = ctypes.POINTER(_Handle), ctypes.POINTER(c_int)
 def operator(
     family: str, *words: str, own: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """Returns an operator with one result as a function of mx.np arrays and of settings
-    (keywords).
+    """Returns a function that calls an operator with one result. The arguments of the function are mx.np arrays and,
+    as keywords, the settings of the operator.
 
-    The name of the operator is the family ("np", "npi" or "npx") and the words, joined:
-    `operator("npi", "add", "scalar")` is `_npi_add_scalar`. The family "nd" is not part of the
-    name. A call with an argument that is not an mx.np array goes to `own`, or, if that is None,
-    to MXNet's public function with the name of the first word."""
+    The name of the operator consists of the family ("np", "npi" or "npx") and the words:
+    `operator("npi", "add", "scalar")` calls `_npi_add_scalar`. The family "nd" is not part of the name. If an
+    argument is not an mx.np array, the function calls `own` instead, or, if that is None, MXNet's public function
+    with the name of the first word."""
     fallback = own or getattr({"npx": mx.npx, "nd": mx.nd}.get(family, mx.np), words[0])
     name = "_".join(words if family == "nd" else ("", family, *words))
     handle = ctypes.c_void_p()
@@ -44,7 +44,7 @@ def operator(
         for x in arrays:
             if type(x) is not _Array:
                 return fallback(*arrays, **settings)
-        # MXNet makes the result, and sets the number and the addresses of the outputs
+        # MXNet creates the result, and sets the number and the addresses of the outputs
         input_count, outputs, output_count, types = len(arrays), _Handles(), c_int(), _Types()
         handles = (_Handle * input_count)(*[x.handle for x in arrays])
         texts = _encoded_settings(tuple(settings), tuple(map(str, settings.values())))
@@ -58,8 +58,8 @@ def operator(
 
 @lru_cache(1024)
 def _encoded_settings(names: tuple[str, ...], values: tuple[str, ...]) -> tuple[Any, ...]:
-    """Returns the settings as the C library takes them: their number, their names and their
-    values as texts."""
+    """Returns the settings in the form that the C library accepts: their number, their names, and their values as
+    strings."""
     string_array = ctypes.c_char_p * len(names)
     return (
         c_int(len(names)),
@@ -69,21 +69,20 @@ def _encoded_settings(names: tuple[str, ...], values: tuple[str, ...]) -> tuple[
 
 
 def gradients(loss: Any, inputs: list[Any]) -> list[Any]:
-    """Returns the gradient of `loss` for each input, as `mx.autograd.grad` does, but the
-    gradient for an mx.np array is an mx.np array. Raises `UnsupportedError` for a gradient that
-    is not dense."""
+    """Returns a list with the gradient of `loss` for each input, like `mx.autograd.grad`. Unlike there, the gradient
+    for an mx.np array is also an mx.np array. Raises `UnsupportedError` for a gradient that is not dense."""
     if any(type(x) is not _Array for x in inputs):
         return list(mx.autograd.grad(loss, inputs))
     outputs, types, count = _Handles(), _Types(), len(inputs)
     handles = (_Handle * count)(*[x.handle for x in inputs])
-    # one loss and no gradient for it; the graph is not kept, no second gradient is recorded,
-    # and it is training mode
+    # there is one loss, and no gradient is passed for it; the graph is not kept, no second
+    # gradient is recorded, and training mode is enabled
     _check(library.MXAutogradBackwardEx(
         1, byref(loss.handle), ctypes.c_void_p(), count, handles, 0, 0, 1, byref(outputs), byref(types)
     ))  # fmt: skip
     # 0 is the type of a dense array
     if any(types[i] for i in range(count)):
         raise UnsupportedError(
-            "mxnet does not support sparse gradients here; leave sparse_grad=True out"
+            "mxnet does not support sparse gradients here; omit sparse_grad=True"
         )
     return [_Array(_Handle(outputs[i])) for i in range(count)]

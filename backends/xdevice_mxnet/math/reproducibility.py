@@ -1,4 +1,4 @@
-"""Seeds and deterministic kernels on MXNet."""
+"""Seeding MXNet's generators, and choosing deterministic kernels."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _VARIABLE: Final = "MXNET_ENFORCE_DETERMINISM"
 
 
 class MxnetReproducibility(Reproducibility):
-    """The capability `Reproducibility` on MXNet; its methods are documented in
-    `xdevice.math.contract.reproducibility`."""
+    """The capability `Reproducibility` on MXNet. `xdevice.math.contract.reproducibility` documents its methods."""
 
     def seed_generators(self, n: int) -> None:
         """Seeds MXNet's default generators on all devices."""
@@ -26,8 +25,8 @@ class MxnetReproducibility(Reproducibility):
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
-        """A block in which MXNet chooses deterministic kernels, by an environment variable that
-        MXNet reads. Yields an empty list, because nothing stays nondeterministic."""
+        """A block in which MXNet chooses deterministic kernels. For this, an environment variable that MXNet reads is
+        set. Yields an empty list, because nothing stays nondeterministic."""
         before = os.environ.get(_VARIABLE)
         os.environ[_VARIABLE] = "1"
         try:

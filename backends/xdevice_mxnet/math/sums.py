@@ -1,15 +1,15 @@
 """Sums of an array along some of its axes.
 
-Facts about MXNet that the code depends on:
-- `sum` corrects rounding errors, and thereby makes NaN of infinities
+The code depends on these facts about MXNet:
+- `sum` corrects rounding errors, and thereby turns infinities into NaN
   (https://github.com/apache/mxnet/pull/16234). Products with ones and `einsum` only add.
-- A sum of 1,024 x 512 elements with its gradient takes 9 ms by `einsum`, and 0.7 ms by products
-  with ones, on one core. The gradient of `einsum` of a 0-d array sometimes raises, and only
+- A sum of 1,024 x 512 elements with its gradient takes 9 ms with `einsum`, and 0.7 ms with products
+  with ones, on one core. The gradient of `einsum` of a 0-d array sometimes raises an error, and only
   later, when MXNet computes it in the background.
 - `dot` supports only float32 and float64 on the CPU. It sums over the last axis of the first
-  operand and the first axis of a vector or matrix as the second.
-- Recording writes into the object of each array that it meets, so threads must not share one;
-  they may share memory.
+  operand and, if the second operand is a vector or matrix, over the first axis of the second operand.
+- Recording writes into the array object of each array that is used, so threads must not share an
+  array object; they may share its memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .operators import operator
 
 _PRODUCTS = frozenset([np.dtype("float32"), np.dtype("float64")])
 _LONGEST_CACHED = 2**16
-"""Vectors of ones up to this length are made once."""
+"""Vectors of ones up to this length are created once and then cached."""
 
 _dot = operator("np", "dot")
 _einsum = operator(
@@ -35,21 +35,20 @@ _transpose = operator("np", "transpose")
 
 
 def total(x: Any, shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:
-    """Returns the sum of `x` over `axes`, which are not kept in the result. `shape` is the
-    shape of `x`, which has at least one element and one axis; `axes` is a tuple of at least one
-    axis, in ascending order."""
+    """Returns the sum of `x` over `axes`, which the result does not have. `shape` is the shape of `x`, which has at
+    least one element and one axis. `axes` is a tuple of at least one axis, in ascending order."""
     dtype = x.dtype
-    # without a gradient `einsum` is faster, because it is a single operator
+    # without a gradient, `einsum` is faster, because it is a single operator
     if dtype not in _PRODUCTS or not mx.autograd.is_recording():
         return _einsum(x, subscripts=_subscripts(len(shape), axes), optimize=0)
     device = x.ctx
     if len(shape) == 2 and axes == (0,):
         return _dot(_ones(shape[0], dtype, device), x)
-    # moves the summed axes to the end, unless they are there already
+    # moves the summed axes to the end, unless they are already at the end
     kept_axes = [axis for axis in range(len(shape)) if axis not in axes]
     if kept_axes and kept_axes[-1] > axes[0]:
         x = _transpose(x, axes=(*kept_axes, *axes))
-    # the last axis first, because `dot` sums over it
+    # the last axis is summed first, because `dot` sums over the last axis
     for axis in reversed(axes):
         x = _dot(x, _ones(shape[axis], dtype, device))
     return x
@@ -66,14 +65,14 @@ def _ones(n: int, dtype: Any, device: Any) -> Any:
 
 @lru_cache(32)
 def _cached_ones(n: int, dtype: Any, device: Any) -> Any:
-    """Returns a vector of `n` ones. The results are cached, so the same arguments give the same
-    object."""
+    """Returns a vector of `n` ones. The results are cached, so for the same arguments, the same object is
+    returned."""
     return mx.np.ones((n,), dtype=dtype, ctx=device)
 
 
 @cache
 def _subscripts(ndim: int, axes: tuple[int, ...]) -> str:
-    """Returns the subscripts with which `einsum` sums over `axes`: "abc->b" for `ndim` 3 and
-    the axes 0 and 2."""
+    """Returns the subscripts with which `einsum` sums over `axes`. For `ndim` 3 and the axes 0 and 2, this is
+    "abc->b"."""
     letters = ascii_letters[:ndim]
     return f"{letters}->" + "".join(letters[axis] for axis in range(ndim) if axis not in axes)

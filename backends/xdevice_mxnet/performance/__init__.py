@@ -1,5 +1,5 @@
-"""MXNet's part of the product `performance`. It has no graphs: `net.hybridize()` compiles
-blocks instead."""
+"""MXNet's part of the product `performance`. It has no graphs, because MXNet compiles blocks with `net.hybridize()`
+instead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .transfers import MxnetTransfers
 
 
 class MxnetGraphs(Graphs):
-    """No graphs: the error that refuses them names `net.hybridize()` instead."""
+    """MXNet has no graphs. The error that says so names `net.hybridize()` as the replacement."""
 
     compiler = "net.hybridize()"
 

@@ -1,5 +1,5 @@
-"""Carries the state that MXNet keeps for each thread, such as recording and NumPy's semantics, into the threads of
-tasks."""
+"""Carries the state that MXNet stores separately for each thread, such as recording and NumPy's semantics, to the
+threads in which tasks run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class _State:
-    """The state of the thread in which this object is made. Calling the object returns a
-    context manager; another thread that enters it has that state in the block."""
+    """The state of the thread in which this object is created. Calling the object returns a context manager; a thread
+    that enters it has that state in the block."""
 
     def __init__(self) -> None:
-        # both take whether the network is training, which MXNet keeps independently of
-        # recording
+        # both functions accept an argument that says whether the network is training, which
+        # MXNet stores independently of recording
         self._scope = mx.autograd.record if mx.autograd.is_recording() else mx.autograd.pause
         self._is_training = mx.autograd.is_training()
         self._here = mx.current_context()
@@ -32,20 +32,20 @@ class _State:
     @contextmanager
     def __call__(self) -> Iterator[None]:
         """A block in which this thread has the state."""
-        # a new object, because a Context stores the context before it in itself: two threads
-        # cannot share one
+        # a new object, because a Context stores the context that it replaced, so two threads
+        # cannot share a Context
         here = mx.Context(self._here.device_type, self._here.device_id)
         with self._semantics.entered(), here, self._scope(self._is_training):
             yield
 
 
 class MxnetParallel(Parallel):
-    """Tasks that run one after another, with the state of the thread that starts them."""
+    """Runs tasks one after another, with the state of the thread that starts them."""
 
     # two threads that record operations on the same array crash MXNet
     threads = "one"
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Reads this thread's recording mode, context and semantics. Returns an object that
-        makes a context manager, in whose block another thread has the same state."""
+        """Reads this thread's recording mode, context and semantics. Returns an object that, when called, returns a
+        context manager, in whose block another thread has the same state."""
         return _State()

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class MxnetPrefetch(Replicas, Prefetch):
-    """Batches that are copied to a device while it computes."""
+    """Copies batches to a device while the device computes."""
 
     def stage(self, x: Any, device: Device) -> Any:
-        """Begins to copy an array of MXNet or NumPy to a device, and returns the new array:
-        through the ring of pinned memory, or through MXNet's own pinned memory."""
-        # xdevice makes an MXNet array from a NumPy array, which needs NumPy's semantics
+        """Begins to copy an array of MXNet or NumPy to a device, and returns the new array. The data is copied to a
+        GPU through the ring of pinned memory, or through MXNet's own pinned memory."""
+        # creating an MXNet array from a NumPy array needs NumPy's semantics
         if not isinstance(x, mx.nd.NDArray):
             semantics.creating()
         # paused, because MXNet segfaults if it records copies while another thread records too
@@ -33,8 +33,8 @@ class MxnetPrefetch(Replicas, Prefetch):
                     else self.from_numpy(x, device)
                 )
             stage = staging.moved if isinstance(x, mx.nd.NDArray) else staging.put
-            # None if xdevice's ring of pinned memory does not take it: then MXNet copies it to
-            # pinned memory
+            # the result is None if the array cannot be copied through xdevice's ring of pinned
+            # memory; MXNet then copies it to pinned memory
             staged = stage(x, native, self)
             if staged is not None:
                 return staged

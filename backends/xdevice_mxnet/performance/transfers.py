@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 
 
 def _with_subclasses(cls: type) -> list[type]:
-    """Returns a class and all of its subclasses."""
+    """Returns a list of a class and all of its subclasses."""
     family = [cls]
-    # the list grows during the loop, by the subclasses of each class in it
+    # the loop adds the subclasses of each class to the list, which therefore grows during the
+    # loop
     for heir in family:
         family += heir.__subclasses__()
     return family
 
 
 def _size(x: Any) -> int:
-    """Returns the bytes of an array. A sparse array counts with its zeros, because it is
-    read as a dense array."""
-    # not by `size`, which a sparse array lacks; and with NumPy's shapes, because without them a
-    # 0 in a shape would mean that the length is not known
+    """Returns the number of bytes of an array. The zeros of a sparse array are included, because it is read as a
+    dense array."""
+    # `size` is not used, because a sparse array lacks it. NumPy's shapes are needed, because
+    # without them, a 0 in a shape would mean that the length is unknown
     with mx.util.np_shape(True):
         return prod(x.shape) * np.dtype(x.dtype).itemsize
 
@@ -48,9 +49,8 @@ class MxnetTransfers(Transfers):
         private.require("transfers")
 
         def target_of(x: Any, other: Any) -> Device | None:
-            """Returns the device to which `x.copyto(other)`, or another method that copies,
-            moves `x`."""
-            # `copyto` takes an array or a context
+            """Returns the device to which `x.copyto(other)`, or another method that copies, copies `x`."""
+            # the argument of `copyto` is an array or a context
             return (
                 self.device_of(other)
                 if isinstance(other, mx.nd.NDArray)

@@ -14,8 +14,8 @@ class MxnetSampling(Sampling):
     """The capability of being tested by the conformance suite."""
 
     def samples(self) -> MxnetSamples:
-        """Returns the samples, for the adapter that is tested."""
-        # imported only here, because programs other than the suite do not need it
+        """Returns the samples for this adapter."""
+        # imported only here, because only the suite needs this module
         from .samples import MxnetSamples
 
         return MxnetSamples(self)

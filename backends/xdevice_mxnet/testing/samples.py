@@ -1,8 +1,8 @@
 """Networks, gradients and other samples for the conformance suite (the tests in
 `xdevice.testing` that every adapter must pass), written with MXNet alone.
 
-Each thread has its own flag for NumPy's semantics. The samples switch it on with `use_np`, so
-that they run in any thread.
+Each thread has its own flag for NumPy's semantics. The samples enable it with `use_np`, so that they run in any
+thread.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 
 class MxnetSamples(Samples):
-    """The samples of MXNet. `xdevice.testing.contract.samples` describes each method."""
+    """MXNet's samples. `xdevice.testing.contract.samples` describes each method."""
 
     def other_device(self) -> Device:
-        """Returns a second device for the tests: a virtual GPU if there are any, otherwise MXNet's
+        """Returns a second device for the tests: a virtual GPU if there are virtual GPUs, and otherwise MXNet's
         second CPU device."""
         return devices.of("gpu") if self.backend.virtual else devices.of("cpu", 1)
 
     @use_np  # type: ignore[untyped-decorator]
     def native_ones(self, *shape: int) -> Any:
-        """Returns a tensor of ones with this shape, made by MXNet's own function."""
+        """Returns a tensor of ones with the given shape, created by MXNet's own function."""
         return mx.np.ones(shape)
 
     def floats(self) -> None:
-        # MXNet has no default dtype to change
+        # MXNet has no default dtype that could be changed
         return None
 
     @use_np  # type: ignore[untyped-decorator]
@@ -51,7 +51,7 @@ class MxnetSamples(Samples):
 
     def address(self, x: Any) -> int | None:
         """Returns the address at which the memory of an array begins."""
-        x.wait_to_read()  # before the array is computed it has no memory
+        x.wait_to_read()  # before an array is computed, it has no memory
         pointer = ctypes.c_void_p()
         mx.base.check_call(library.MXNDArrayGetData(x.handle, ctypes.byref(pointer)))
         return pointer.value
@@ -67,25 +67,25 @@ class MxnetSamples(Samples):
         return leaf.grad
 
     def requires_grad(self, x: Any) -> bool:
-        """Whether an array is marked to get a gradient."""
+        """Whether an array is marked as one for which a gradient is computed."""
         return x.grad is not None
 
     @use_np  # type: ignore[untyped-decorator]
     def marked(self, x: Any) -> Any:
-        """Returns an array that has the values of `x` and is marked to get a gradient."""
+        """Returns an array that has the values of `x`, and is marked as one for which a gradient is computed."""
         # a copy, because `attach_grad` marks the array itself, which belongs to the suite
         leaf = x.copy()
         leaf.attach_grad()
         return leaf
 
     def modes(self) -> Modes:
-        """Returns, for each mode that MXNet keeps separately for each thread, a context manager
-        that enters the mode, and a function that tells whether the mode is on in this
-        thread."""
+        """Returns a dict with the modes that MXNet stores separately for each thread. For each mode, it contains a
+        function whose result is a context manager that enables the mode, and a function that returns whether the mode
+        is enabled in this thread."""
         return {"record": (mx.autograd.record, mx.autograd.is_recording)}
 
     def draw(self) -> list[float]:
-        """Returns a few random numbers of MXNet's default generator."""
+        """Returns a list of random numbers from MXNet's default generator."""
         numbers: list[float] = mx.np.random.uniform(size=5).tolist()
         return numbers
 
@@ -94,20 +94,19 @@ class MxnetSamples(Samples):
         return os.environ.get("MXNET_ENFORCE_DETERMINISM")
 
     def network(self, inputs: int, outputs: int) -> Any:
-        """Returns a model of one linear layer, from `inputs` to `outputs` features, on the
-        CPU."""
+        """Returns a model on the CPU that consists of a linear layer with `inputs` input features and `outputs`
+        output features."""
         return _built(nn.Dense(outputs, in_units=inputs))
 
     def settings(self) -> Any:
         """Returns a model whose layers have settings, which the suite compares."""
-        # the suite expects these numbers, and the last two layers in a block of their own
+        # the suite expects these numbers, and the last two layers in a separate block
         block = nn.HybridSequential()
         block.add(nn.Dropout(0.375), nn.MaxPool2D((3, 2), (1, 2)))
         return _built(nn.Dense(4, in_units=3, flatten=False), nn.LeakyReLU(0.25), block)
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
-        """Returns a dict from the name of each kind of model to a function that makes a model
-        of that kind."""
+        """Returns a dict that maps the name of each kind of model to a function that creates a model of that kind."""
         return {
             "layer": lambda: _built(nn.Dense(1, in_units=4)),
             "running statistics": lambda: _built(
@@ -123,16 +122,16 @@ class MxnetSamples(Samples):
 
     @use_np  # type: ignore[untyped-decorator]
     def variables(self, model: Any) -> Mapping[str, Any]:
-        """Returns the variables of a model as arrays, by name."""
+        """Returns a dict with the variables of a model as arrays, by name."""
         if isinstance(model, mx.gluon.Parameter):
             return {model.name: model.data()}
-        # a ParameterDict is iterated over as it is
+        # a ParameterDict is iterated over directly
         parameters = model.collect_params() if isinstance(model, mx.gluon.Block) else model
         return {name: parameter.data() for name, parameter in parameters.items()}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
-        """Returns a model whose two layers share one weight, and a function that tells whether
-        the layers of a given model share their weight."""
+        """Returns a model whose two layers share a weight, and a function that returns whether the layers of a given
+        model share their weight."""
         first = nn.Dense(3, in_units=3)
         # `params` makes the second layer use the parameters of the first
         second = nn.Dense(3, in_units=3, params=first.params)
@@ -141,7 +140,7 @@ class MxnetSamples(Samples):
     def spread(self, device: Device) -> Any:
         """Returns a model with one part on cpu:0 and another part on `device`."""
         net = _built(nn.Dense(3, in_units=4), nn.Dense(2, in_units=3))
-        # only one of the two layers
+        # moves only one of the two layers
         net[1].collect_params().reset_ctx(self.backend.to_native(device))
         return net
 
@@ -151,9 +150,9 @@ class MxnetSamples(Samples):
 
     @use_np  # type: ignore[untyped-decorator]
     def optimized(self) -> tuple[Any, Any, Step]:
-        """Returns a model, its optimizer, and a function that trains the model by one step on
-        `x, y` and returns the loss."""
-        # the suite expects the same first weights at each call
+        """Returns a model, its optimizer, and a function that trains the model for one step on a batch (x, y), and
+        returns the loss."""
+        # the suite expects the same initial weights at each call
         net = _built(nn.Dense(1, in_units=4, weight_initializer=mx.init.Constant(0.1)))
         net.hybridize(static_alloc=True, static_shape=True)
         trainer = Trainer(net.collect_params(), "adam", {"learning_rate": 0.1})
@@ -162,27 +161,30 @@ class MxnetSamples(Samples):
     @use_np  # type: ignore[untyped-decorator]
     def failing_work(self) -> Any:
         """Starts work on the CPU that will fail, and returns the result of that work."""
-        # a matrix that is not positive definite: MXNet reports it when the result is waited for
+        # the matrix is not positive definite, which MXNet reports only when the program waits
+        # for the result
         return mx.np.linalg.cholesky(-mx.np.eye(3))
 
     def long_work(self, device: Device) -> Work | None:
-        """Starts long-running work on a device. Returns the result of the work, and a function
-        that tells whether the work is done. Returns None for a GPU."""
+        """Starts long-running work on a device. Returns the result of the work, and a function that returns whether
+        the work is done. Returns None for a GPU."""
         native = self.backend.to_native(device)
         if native.device_type == "gpu":
             return None  # MXNet's last wheel for GPUs has no kernels for GPUs made after 2020
         x = mx.np.ones((1200, 1200), ctx=native)
-        # so that only the products are in progress
+        # waits, so that only the products below are in progress
         mx.nd.waitall()
-        # products of large matrices, which take a tenth of a second together
+        # products of large matrices, which together take a tenth of a second
         for _ in range(10):
             x = mx.np.dot(x, x) / 1200
-        # MXNet cannot be asked whether an array is computed, so a thread waits for it
+        # MXNet has no function that returns whether an array has been computed, so a thread
+        # waits for it
         waiting = threading.Thread(target=x.wait_to_read, daemon=True)
         waiting.start()
 
         def is_done() -> bool:
-            # 20 ms, because a thread needs a moment to notice that the array is computed
+            # waits for 20 ms, because the thread needs a moment to notice that the array has
+            # been computed
             waiting.join(0.02)
             return not waiting.is_alive()
 
@@ -195,7 +197,7 @@ class _Net(nn.HybridSequential):  # type: ignore[misc]
 
 
 def _built(*layers: Any) -> Any:
-    """Returns a sequence of these layers, initialized on the CPU."""
+    """Returns a sequence of the given layers, initialized on the CPU."""
     net = _Net()
     net.add(*layers)
     net.initialize()
@@ -209,15 +211,14 @@ def _run(net: Any) -> Any:
 
 
 def _hybridized() -> Any:
-    """Returns a model that has been compiled. With `static_alloc` its graph keeps its
-    arrays."""
+    """Returns a model that has been compiled. Because of `static_alloc`, its graph keeps its arrays."""
     net = _built(nn.Dense(3, in_units=4), nn.BatchNorm(in_channels=3))
     net.hybridize(static_alloc=True, static_shape=True)
     return _run(net)
 
 
 def _legacy() -> Any:
-    """Returns a model of legacy arrays, made with NumPy's arrays switched off."""
+    """Returns a model with legacy arrays, which was created while NumPy's arrays were disabled."""
     with mx.util.np_array(False):
         net = nn.Dense(1, in_units=4)
         net.initialize()
@@ -227,7 +228,7 @@ def _legacy() -> Any:
 
 @use_np
 class _Scaled(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """A model with a constant, a parameter that is never trained."""
+    """A model with a constant, which is a parameter that is never trained."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -240,10 +241,10 @@ class _Scaled(mx.gluon.HybridBlock):  # type: ignore[misc]
 
 @use_np  # type: ignore[untyped-decorator]
 def _step(net: Any, trainer: Any, x: Any, y: Any) -> float:
-    """Trains a model on a batch by one step, and returns the mean squared error before the
-    step."""
+    """Trains a model for one step on a batch, and returns the mean squared error before the step."""
     with mx.autograd.record():
         loss = ((net(x) - y) ** 2).mean()
     loss.backward()
-    trainer.step(1)  # 1: the loss is a mean already, and is not divided by the batch size again
+    # 1, because the loss is already a mean, and must not be divided by the batch size again
+    trainer.step(1)
     return float(loss.item())

@@ -1,4 +1,4 @@
-"""Gluon's blocks and optimizers: their kinds, computations and calls."""
+"""MXNet's part of the product `twins`: reads the layers of Gluon's blocks, their calls, and MXNet's optimizers."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Records the calls of Gluon's blocks (its layers) while a model runs.
 
-Facts about MXNet that the code depends on:
-- A Dense or a convolution with an activation has the activation as a child, and returns the activation's output.
-- A hybridized (compiled) block does not call its children, so a model with one is refused.
-- Without NumPy's semantics a block takes legacy `mx.nd` arrays only, and with these semantics `mx.np` arrays only.
-- MXNet does not expose the gradients of intermediate results. So each output passes through a `_GradientTap`, which
-  does not change it and receives its gradient.
+The code depends on these facts about MXNet:
+- If a Dense or a convolution has an activation, the activation is its child, and it returns the activation's output.
+- A hybridized (compiled) block does not call its children, so a model that contains such a block is refused.
+- Without NumPy's semantics, a block accepts only legacy `mx.nd` arrays; with these semantics, only `mx.np` arrays.
+- MXNet does not expose the gradients of intermediate results. Each output therefore passes through a `_GradientTap`,
+  which does not change the output, and receives its gradient.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 def _tapped(result: Any, numbers: Iterator[int], put: Callable[[int, Any], None]) -> Any:
-    """Returns the result of a block, with each array passed through a `_GradientTap` that has the next of `numbers`.
-    `put(number, gradient)` is called in the backward pass. Lists and tuples are searched for arrays; any other object
-    is returned as it is."""
+    """Returns the result of a block, in which each array was passed through a `_GradientTap`. Each tap gets the next
+    item of `numbers`; in the backward pass, it calls `put(number, gradient)`. Arrays are also searched for in lists
+    and tuples; any other object is returned unchanged."""
     if isinstance(result, list | tuple):
         return type(result)(_tapped(x, numbers, put) for x in result)
     return (
@@ -47,7 +47,8 @@ _is_active = private.field("mxnet.gluon.HybridBlock._active")
 
 
 class _GradientTap(mx.autograd.Function):  # type: ignore[misc]
-    """Returns its input unchanged, and in the backward pass calls `put` with the gradient of that input."""
+    """Returns its input unchanged. In the backward pass, it calls `put` with its number and the gradient of the
+    input."""
 
     def __init__(self, number: int, put: Callable[[int, Any], None]) -> None:
         super().__init__()
@@ -55,7 +56,7 @@ class _GradientTap(mx.autograd.Function):  # type: ignore[misc]
 
     def forward(self, x: Any) -> Any:
         """Returns the input. MXNet calls this for `tap(x)`."""
-        return x.detach()  # another array with the same memory
+        return x.detach()  # another array object with the same memory
 
     def backward(self, dy: Any) -> Any:
         """Passes the gradient of the output to `put`, and returns it as the gradient of the input."""
@@ -64,12 +65,13 @@ class _GradientTap(mx.autograd.Function):  # type: ignore[misc]
 
 
 class MxnetCalls(Calls):
-    """The hooks that call Gluon's blocks and record their calls. `Calls` describes each hook."""
+    """The hooks that call Gluon's blocks, and record the calls of blocks. `Calls` describes each hook."""
 
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
-        """Records the calls of a model's blocks, and the gradients of their outputs if the program records for
-        gradients. Raises `UnsupportedError` for a model with a hybridized block."""
+        """A block in which the calls of a model's blocks are recorded. The gradients of their outputs are recorded
+        too if the program records operations for gradients. Yields the list of the calls. Raises `UnsupportedError`
+        for a model with a hybridized block."""
         private.require("layers' calls")
         layer_paths = {layer.path for layer in self.layers(model)}
         paths, activations = {}, []
@@ -86,8 +88,8 @@ class MxnetCalls(Calls):
                 activations.append(block.act)
 
         def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
-            """Returns the result, with each array passed through a `_GradientTap` if the program records for
-            gradients."""
+            """Returns the result of a block. If the program records operations for gradients, each array in the
+            result was passed through a `_GradientTap`."""
             # outside `autograd.record` there is no backward pass
             if not mx.autograd.is_recording():
                 return result
@@ -96,17 +98,17 @@ class MxnetCalls(Calls):
         watch = common.Watch(self, paths, activations, follow)
         with common.recording(watch, Block):
             yield watch.calls
-            mx.nd.waitall()  # MXNet's own threads call the taps, and may not have called all of them yet
+            mx.nd.waitall()  # MXNet's own threads call the taps, and may not yet have called all of them
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        """Passes each call of a block that no other block makes to `around`, which returns the result for the
-        program."""
+        """Passes each call of a block to `around`, unless another block makes the call. `around` returns the result
+        for the program."""
         return common.outermost(Block, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Returns the result of a block in evaluation mode, with the inputs as arrays of the kind that it takes:
-        `mx.np` arrays or legacy arrays. Raises `UnsupportedError` for keywords."""
-        if named:  # `Block.__call__` takes none
+        """Returns the result of a block in evaluation mode. The inputs are converted to the kind of arrays that the
+        block accepts: `mx.np` arrays or legacy arrays. Raises `UnsupportedError` for keyword arguments."""
+        if named:  # `Block.__call__` does not accept keyword arguments
             raise self.unsupported(
                 "calling models with keyword arguments", "pass inputs= as a tuple"
             )
@@ -119,14 +121,15 @@ class MxnetCalls(Calls):
             ),
             None,
         )
-        # a block takes arrays of the same kind as its parameters; without parameters, the program's setting decides
+        # a block accepts arrays of the same kind as its parameters; without parameters, the
+        # program's setting decides
         is_np = mx.util.is_np_array() if first is None else isinstance(first, mx.np.ndarray)
         arrays = [x.as_np_ndarray() if is_np else x.as_nd_ndarray() for x in inputs]
         with mx.autograd.pause(train_mode=False):
             return model(*arrays)
 
     def has_channels_last(self, model: Any) -> bool | None:
-        """Whether the first convolution or pool of the model has its channels last; None if the model has neither."""
+        """Whether the first convolution or pool of the model has its channels last. None if the model has neither."""
         # the layouts of convolutions and pools begin with NC if the channels come first
         ordered = (
             block for _, block in blocks(model) if isinstance(block, (*CONVOLUTIONS, *POOLS))

@@ -1,13 +1,13 @@
-"""Reads the layers of Gluon's models: those with parameters, whose weights are laid out as PyTorch's under other names,
-and the computations of all of them, in PyTorch's terms.
+"""Reads the layers of Gluon's models: the layers with parameters, whose weights have PyTorch's layouts but other names,
+and the computations of all layers, in PyTorch's terms.
 
-Facts about Gluon that the code depends on:
+The code depends on these facts about Gluon:
 - The parameters of an LSTM or GRU have the names that they would have in single cells, as in `save_parameters`.
-- Gluon's `momentum` is the weight of the old value, PyTorch's is that of the new one.
+- Gluon's `momentum` is the weight of the old value, and PyTorch's is the weight of the new value.
 - A BatchNorm with `scale=False` has a gamma, but computes as if gamma were 1.
-- A GroupNorm has one gamma and beta for each group, where other frameworks have one for each channel. It does not know
-  how many channels there are.
-- An LSTM with a projection cannot run on the CPU, and is left out. MXNet 1.9.1 has no attention layer.
+- A GroupNorm has one gamma and one beta for each group, while other frameworks have one of each for each channel. The
+  layer does not store the number of channels.
+- An LSTM with a projection cannot run on the CPU, and is not listed. MXNet 1.9.1 has no attention layer.
 - The activation of a Dense or a convolution is a child of that layer, and is listed after it.
 - A global pool has an output of size 1, whatever its kernel is.
 """
@@ -54,13 +54,14 @@ _factors = private.field("mxnet.gluon.contrib.nn.PixelShuffle2D._factors")
 
 
 def blocks(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields a pair for each block in a model, its path and the block: each block once, beginning with the model."""
+    """Yields a pair (path, block) for each block in a model, beginning with the model itself. Each block is yielded
+    once."""
     return _blocks(model, "", set())
 
 
 def _blocks(block: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any]]:
-    """Yields such a pair for the block at `path` and for each block in it. `visited` has the `id`s of the blocks that
-    were yielded before; a shared block has only its first path."""
+    """Yields a pair (path, block) for the block at `path`, and for each block in it. `visited` contains the `id`s of
+    the blocks that were already yielded, so a shared block is yielded only with its first path."""
     if id(block) in visited:
         return
     visited.add(id(block))
@@ -70,30 +71,33 @@ def _blocks(block: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any
 
 
 def _norm(kind: str, usual_axis: int, path: str, block: Any) -> Layer:
-    """Returns the description of the layer at `path`, a norm of this kind. Its axis is a setting only if it is not
-    `usual_axis`, the axis of other frameworks. Its parts are left empty; `_layers` adds them."""
+    """Returns the description of the layer at `path`, a norm of the kind `kind`. The settings include the axis of the
+    norm only if it differs from `usual_axis`, the axis that other frameworks use. The parts are left empty; `_layers`
+    adds them."""
     kwargs = options(block)
     settings = {name: kwargs[name] for name in ("eps", "num_groups") if name in kwargs}
     if kwargs.get("axis", usual_axis) != usual_axis:
         settings["axis"] = kwargs["axis"]
     if kind == "instance_norm":
-        # Gluon's instance norms keep no running statistics
+        # Gluon's instance norms have no running statistics
         settings["running_stats"] = False
     if kind == "batch_norm":
-        # PyTorch's momentum is the weight of the new value, Gluon's that of the old one
+        # PyTorch's momentum is the weight of the new value, and Gluon's is the weight of the
+        # old value
         settings["momentum"] = 1 - kwargs["momentum"]
-        # Gluon's argument scale=False, with which gamma exists and is not used
+        # set by Gluon's argument scale=False, with which gamma exists but is not used
         if kwargs["fix_gamma"]:
             settings["weight"] = "1, whatever gamma is"
     return Layer(path, kind, (), settings)
 
 
 def _recurrent(kind: str, path: str, block: Any) -> Layer | None:
-    """Returns the description of the layer at `path`, an RNN, LSTM or GRU; None for an LSTM with a projection, which
-    cannot run on the CPU. Its parts are left empty; `_layers` adds them."""
+    """Returns the description of the layer at `path`, an RNN, LSTM or GRU. Returns None for an LSTM with a
+    projection, which cannot run on the CPU. The parts are left empty; `_layers` adds them."""
     if hasattr(block, "l0_h2r_weight"):  # with a projection
         return None
-    # the parameters of the reverse direction have names that begin with r; a layer in one direction has none
+    # the names of the parameters of the reverse direction begin with r; a layer in one
+    # direction has no such parameters
     is_bidirectional = hasattr(block, "r0_i2h_weight")
     # the first axis of the state is the number of layers times the number of directions
     layers = block.state_info()[0]["shape"][0] // (2 if is_bidirectional else 1)
@@ -110,7 +114,7 @@ def _recurrent(kind: str, path: str, block: Any) -> Layer | None:
 
 
 def _conv(path: str, block: Any) -> Layer:
-    """Returns the description of the layer at `path`, a convolution or a transposed convolution. Its parts are left
+    """Returns the description of the layer at `path`, a convolution or a transposed convolution. The parts are left
     empty; `_layers` adds them."""
     kwargs = options(block)
     settings: dict[str, object] = {
@@ -128,7 +132,7 @@ def _conv(path: str, block: Any) -> Layer:
 
 
 def _activation(block: Any) -> str | None:
-    """The name of the activation inside a Dense or a convolution; None if it has none."""
+    """Returns the name of the activation inside a Dense or a convolution, or None if the layer has no activation."""
     return _act_type(block.act) if block.act is not None else None
 
 
@@ -145,26 +149,26 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
     rnn.LSTM: partial(_recurrent, "lstm"),
     rnn.GRU: partial(_recurrent, "gru"),
 }
-"""How the layers with parameters are read."""
+"""For each class of layers with parameters, the function that returns the description of such a layer."""
 
 
 # what layers compute
 
 
 def _dropout(path: str, block: Any) -> Layer:
-    """Returns the description of the layer at `path`, a Dropout, which drops each number independently if it has no
-    axes."""
+    """Returns the description of the layer at `path`, a Dropout. Without axes, a Dropout drops each number
+    independently."""
     return ops.dropout(path, _rate(block), axes=tuple(_axes(block)) or "each number")
 
 
 def _pool(path: str, block: Any) -> Layer:
-    """Returns the description of the layer at `path`, a pool of any kind: Gluon's classes of pools differ only in their
-    arguments."""
+    """Returns the description of the layer at `path`, a pool of any kind. One function is enough, because Gluon's
+    classes of pools differ only in their arguments."""
     kwargs = options(block)
     axes, kind = len(kwargs["kernel"]), kwargs["pool_type"]
     if kwargs["global_pool"]:
         return ops.global_pool(kind, axes, path, block)
-    # unlike PyTorch, MXNet keeps a last window that begins beyond the image
+    # unlike PyTorch, MXNet includes a last window that begins outside the image
     ceil = ops.OUTSIDE_TOO if kwargs["pooling_convention"] == "full" else False
     window = (axes, kwargs["kernel"], kwargs["stride"], kwargs["pad"], ceil)
     if kind == "max":
@@ -174,8 +178,8 @@ def _pool(path: str, block: Any) -> Layer:
 
 def _pad(path: str, block: Any) -> Layer:
     """Returns the description of the layer at `path`, a ReflectionPad2D."""
-    # (batch, batch, channels, channels, top, bottom, left, right), of which the first four are 0; or one number for the
-    # four sides of the image
+    # `_padding` returns (batch, batch, channels, channels, top, bottom, left, right), of which
+    # the first four are 0, or one number for all four sides of the image
     width = _padding(block)
     sides = (width,) * 4 if isinstance(width, int) else tuple(width)[4:]
     return ops.pad(path, list(zip(sides[::2], sides[1::2], strict=True)), "reflect")
@@ -183,7 +187,7 @@ def _pad(path: str, block: Any) -> Layer:
 
 def _pixel_shuffle(path: str, block: Any) -> Layer:
     """Returns the description of the layer at `path`, a PixelShuffle2D or PixelShuffle3D."""
-    # Gluon has a factor for each axis; equal factors are one number, as in PyTorch
+    # Gluon has a factor for each axis; equal factors are described by one number, as in PyTorch
     factors = set(_factors(block))
     return ops.plain(
         path, "pixel_shuffle", factor=factors.pop() if len(factors) == 1 else _factors(block)
@@ -214,16 +218,18 @@ _TABLE: Final = ops.Table(
 
 
 def _module(path: str, block: Any) -> ops.Module:
-    """Returns the description of a block from which `ops.read` decides whether it is known what the block computes."""
+    """Returns the description of a block, from which `ops.read` determines whether the block's computation is
+    known."""
     has_parameters = any(isinstance(value, Parameter) for value in vars(block).values())
     return ops.Module(path, block, list(children(block).values()), has_parameters)
 
 
 class MxnetLayers(Operations):
-    """The hooks that list the layers of Gluon. `Layers` and `Operations` describe each hook."""
+    """The hooks that list the layers of Gluon's models. `Layers` and `Operations` describe each hook."""
 
     def layers(self, model: Any) -> Iterable[Layer]:
-        """Returns the layers with parameters. Raises `UnsupportedError` for anything other than a `Block`."""
+        """Returns the layers of a model that have parameters. Raises `UnsupportedError` for any object other than a
+        `Block`."""
         if not isinstance(model, Block):
             raise self.unsupported(
                 f"listing layers of {type(model).__qualname__} objects", "pass the Block itself"
@@ -231,21 +237,24 @@ class MxnetLayers(Operations):
         return layouts.present_layers(list(self._layers(model)), dict(self.variables(model)))
 
     def _layers(self, model: Any) -> Iterator[Layer]:
-        """Yields the layers of a model with their parts, whose names in Gluon are not PyTorch's."""
+        """Yields the layers of a model with their parts. The names of the parts in Gluon differ from PyTorch's
+        names."""
         for block, layer in ops.read_each(_ROWS, blocks(model)):
             parts = self.parts(layer.kind, layer.settings)
-            # only a convolution has a layout on which its weight depends; "NC" is that of PyTorch
+            # only for a convolution does the weight depend on a layout; "NC" is the beginning
+            # of PyTorch's layouts
             layout = options(block)["layout"] if layer.kind.startswith("conv") else "NC"
-            # the axes of the weight follow the layout of the images; here the values are refused
+            # the axes of the weight follow the layout of the images, so for other layouts, the
+            # values are refused
             if not layout.startswith("NC"):
                 why = f"the weight of a Gluon convolution in {layout} has a different layout; build the layer in NCHW"
                 parts = dialects.refused(parts, why)
             yield layer._replace(parts=tuple(parts))
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
-        """Returns all layers, with the settings of those without parameters."""
+        """Returns all layers of a model, including the layers without parameters, with their settings."""
         return ops.read([_module(*each) for each in blocks(model)], layers, _TABLE)
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
-        """Returns the parameters, under Gluon's names, that a layer of this kind may have."""
+        """Returns the parameters that a layer of the kind `kind` may have, under Gluon's names."""
         return dialects.mxnet(kind, settings)

@@ -1,9 +1,9 @@
-"""Reads the formulas of Gluon's Trainers, and gives them the state of another optimizer.
+"""Reads the formulas of Gluon's Trainers, and loads the state of another optimizer into a Trainer.
 
-Facts about MXNet that the code depends on:
-- `create_state_multi_precision` makes the state that the first step would make.
-- `step(n)` sets the optimizer's `rescale_grad` to the Trainer's own factor divided by n, and leaves it there.
-- Adam and RMSProp clip the sum of gradient and weight decay, the others clip the gradient alone.
+The code depends on these facts about MXNet:
+- `create_state_multi_precision` creates the same state as the first step.
+- `step(n)` sets the optimizer's `rescale_grad` to the Trainer's own factor divided by n, and does not reset it.
+- Adam and RMSProp clip the sum of gradient and weight decay; the other optimizers clip the gradient alone.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _compression = private.field("mxnet.gluon.Trainer._compression_params")
 
 
 def _new_state(trainer: Any, index: int) -> Any:
-    """Returns the state that the first step of a Trainer would make for the parameter with the number `index`, as MXNet
-    has it: an array, nested tuples of arrays, or None."""
-    # with np_shape, () is the shape of a scalar, and not an unknown shape
+    """Returns the state that the first step of a Trainer would create for the parameter with the index `index`. The
+    state is in MXNet's form: an array, nested tuples of arrays, or None."""
+    # with np_shape, () means the shape of a scalar, rather than an unknown shape
     with mx.autograd.pause(), mx.util.np_shape(True):
         weight = trainers.parameters(trainer)[index].data().as_nd_ndarray()
         return trainer.optimizer.create_state_multi_precision(index, weight)
@@ -43,14 +43,15 @@ _KINDS: Final = {
     mx.optimizer.SGD: "sgd", mx.optimizer.NAG: "sgd", mx.optimizer.Adam: "adam", mx.optimizer.RMSProp: "rmsprop",
     mx.optimizer.AdaGrad: "adagrad",
 }  # fmt: skip
-# by kind, MXNet's argument for each setting of `terms.KINDS`
+# for each kind, MXNet's argument for each setting of `terms.KINDS`
 _NAMES: Final = {
     "sgd": {"momentum": "momentum"},
     "adam": {"beta1": "beta1", "beta2": "beta2", "eps": "epsilon"},
     "rmsprop": {"alpha": "gamma1", "eps": "epsilon", "centered": "centered"},
     "adagrad": {"eps": "eps"},
 }
-# a text with spaces is a sentence, because no argument alone makes the setting
+# a value with spaces is a sentence and not an argument, because no single argument determines
+# the setting
 _COMMON_NAMES: Final = {
     "lr": "learning_rate", "weight_decay": "wd", "gradient_scale": "call step(1), as step(n) divides gradients by n",
 }  # fmt: skip
@@ -60,15 +61,17 @@ def _require_plain(trainer: Any, backend: Optimizers) -> None:
     """Raises `UnsupportedError` for a Trainer that computes with compressed gradients."""
     if _compression(trainer):
         raise backend.unsupported(
-            "reading a Trainer that compresses gradients", "make it without compression_params"
+            "reading a Trainer that compresses gradients",
+            "create it without compression_params",
         )
 
 
 def _parameter(
     optimizer: Any, kind: str, shared: Mapping[str, Any], index: int, parameter: Any
 ) -> terms.Parameter:
-    """Returns the description of a Trainer's parameter, whose index is `index`. Its settings are `shared`, those of the
-    optimizer, with the rate and the decay multiplied by the parameter's own factors."""
+    """Returns the description of a Trainer's parameter, whose index is `index`. The settings of the parameter are
+    `shared`, the settings of the optimizer, in which the rate and the decay are multiplied by the parameter's own
+    factors."""
     settings: dict[str, object] = {
         **shared,
         "lr": shared["lr"] * parameter.lr_mult,
@@ -95,7 +98,8 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
     if optimizer.lr_scheduler is not None:
         stated["schedule"] = f"mx.lr_scheduler.{type(optimizer.lr_scheduler).__name__}"
     for name, argument in _NAMES[kind].items():
-        # only AdaGrad has an argument eps, and stores it as float_stable_eps; the others have an epsilon
+        # only AdaGrad has an argument eps, which it stores as float_stable_eps; the others have
+        # an argument epsilon
         stated[name] = getattr(optimizer, "float_stable_eps" if argument == "eps" else argument)
     return terms.settings(
         kind, **stated, **_FIXED[type(optimizer)], **_argument_settings(optimizer)
@@ -103,18 +107,19 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
 
 
 def _clip(optimizer: Any) -> str | None:
-    """Returns a text that says how gradients are clipped; None if they are not, because the limit is None or 0."""
+    """Returns a string that says how gradients are clipped, or None if they are not clipped because the limit is None
+    or 0."""
     limit = optimizer.clip_gradient
     if not limit:
         return None
-    # these two clip after they have added the decay to the gradient
+    # these two optimizers clip after they have added the decay to the gradient
     together = optimizer.wd and isinstance(optimizer, mx.optimizer.Adam | mx.optimizer.RMSProp)
     return f"to values from {-limit:.6g} to {limit:.6g}" + (
         ", together with the decay" if together else ""
     )
 
 
-# the settings that follow from the class of an optimizer alone
+# the settings that are determined by the class of an optimizer alone
 _FIXED: Final[Mapping[type, Mapping[str, object]]] = {
     mx.optimizer.SGD: {"momentum_holds": terms.STEPS},
     mx.optimizer.NAG: {"momentum_holds": terms.STEPS, "nesterov": True},
@@ -125,10 +130,11 @@ _FIXED: Final[Mapping[type, Mapping[str, object]]] = {
 
 
 def _argument_settings(optimizer: Any) -> dict[str, object]:
-    """Returns the settings that follow from an optimizer's arguments, and not only from its class as those in
-    `_FIXED`; {} for a class without any. Raises `UnsupportedError` for an RMSProp with clip_weights."""
+    """Returns the settings that are determined by an optimizer's arguments, and not by its class alone, like those in
+    `_FIXED`. Returns {} for a class without such settings. Raises `UnsupportedError` for an RMSProp with
+    clip_weights."""
     if isinstance(optimizer, mx.optimizer.NAG):
-        # without momentum, there is no state that the decay could enter
+        # without momentum, there is no state to which the decay could be added
         return {"decay": terms.BEHIND if optimizer.momentum else terms.COUPLED}
     if not isinstance(optimizer, mx.optimizer.RMSProp):
         return {}
@@ -141,17 +147,18 @@ def _argument_settings(optimizer: Any) -> dict[str, object]:
 
 
 def _slots(optimizer: Any, kind: str) -> dict[str, str]:
-    """Returns where each piece of a parameter's state is: the number of its array as a text, or `trainers.UPDATES` for
-    the count of steps. The keys are PyTorch's names of the state. Where MXNet keeps steps in place of PyTorch's
-    momentum, the key is the formula of these steps, one of `terms.FORMS`. Empty for an SGD without momentum."""
+    """Returns a dict that says where each part of a parameter's state is. A value is the index of the part's array,
+    as a string, or `trainers.UPDATES` for the count of steps. The keys are PyTorch's names of the parts. If MXNet
+    stores steps instead of PyTorch's momentum, the key is the formula of these steps, one of `terms.FORMS`. For an
+    SGD without momentum, the dict is empty."""
     if kind == "sgd":
-        # each step, the array becomes momentum * array - lr * gradient
+        # in each step, the array becomes momentum * array - lr * gradient
         return {"-lr * momentum_buffer": "0"} if optimizer.momentum else {}
     if kind == "adam":
         return {"exp_avg": "0", "exp_avg_sq": "1", terms.STEP: trainers.UPDATES}
     if kind == "adagrad":
         return {"sum": "0"}
-    # rmsprop: one array, and if it is centered two more
+    # rmsprop has one array, and two more if it is centered
     return {"square_avg": "0"} | (
         {"grad_avg": "1", "-lr * momentum_buffer": "2"} if optimizer.centered else {}
     )
@@ -162,33 +169,35 @@ class MxnetOptimizers(Optimizers):
     hook."""
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
-        """Returns new arrays for the state of the Trainer's parameters that `names` mentions and that have no state
-        yet; {} for an optimizer without a Trainer, or for a network."""
+        """Returns a dict of new arrays for the state of those parameters of a Trainer that occur in `names` and have
+        no state yet. Returns {} for an optimizer without a Trainer, and for a network."""
         if not isinstance(optimizer, mx.gluon.Trainer):
             return {}
         numbers = {name.partition(".")[0] for name in names}
         existing = {name.partition(".")[0] for name, _ in trainers.variables(optimizer)}
         state: dict[str, Any] = {}
         for index, parameter in enumerate(trainers.parameters(optimizer)):
-            # a Trainer does not update frozen parameters, whose grad_req is null, and has no state for them
+            # a Trainer does not update frozen parameters (whose grad_req is null), and has no
+            # state for such parameters
             if str(index) in numbers - existing and parameter.grad_req != "null":
-                # 0: the parameter has taken no steps
+                # the 0 means that the parameter has taken no steps
                 state.update(trainers.named(index, _new_state(optimizer, index), 0))
         return state
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
-        """Gives a Trainer the new arrays of `state`, and its counts of steps, which are numbers outside the arrays.
-        Does nothing for an optimizer without a Trainer, or for a network."""
+        """Stores in a Trainer the new arrays of `state` and its counts of steps, which MXNet stores as numbers
+        outside the arrays. Does nothing for an optimizer without a Trainer, or for a network."""
         if not isinstance(optimizer, mx.gluon.Trainer):
             return
         private.require("optimizers")
-        # the store is None before the first step, and for good if the Trainer needs none: starting it then does nothing
+        # the store is None before the first step; it remains None if the Trainer needs no
+        # store, and starting it then has no effect
         if trainers.store(optimizer) is None:
             _start_store(optimizer)()
         updater, mx_optimizer = trainers.updater(optimizer), optimizer.optimizer
         parameters = trainers.parameters(optimizer)
         for index in {int(name.partition(".")[0]) for name in state}:
-            # `load` has already written into the state that existed, so only new state is added
+            # `load` has already written into the existing state, so only new state is added
             # here. The second value, True, says that the new state is on the device of its
             # parameter
             if index not in updater.states:
@@ -198,7 +207,7 @@ class MxnetOptimizers(Optimizers):
                 )
                 for part, array in enumerate(trainers.arrays(updater.states[index])):
                     state[f"{index}.{part}"].copyto(array)
-            # MXNet counts the steps of a parameter on each of its devices
+            # MXNet counts the steps of a parameter separately for each of its devices
             for device in parameters[index].list_ctx():
                 counts = trainers.counts(mx_optimizer).setdefault(device.device_id, {})
                 counts[index] = int(state[f"{index}.{trainers.UPDATES}"].asscalar())
@@ -208,16 +217,16 @@ class MxnetOptimizers(Optimizers):
         )
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """Reads a Trainer; or an optimizer without one, whose parameters are not known. Raises `UnsupportedError` for a
-        class that is not in `_KINDS`, for a Trainer that compresses gradients, and for an RMSProp with
-        clip_weights."""
+        """Returns the description of a Trainer, or of an optimizer without a Trainer, whose parameters are unknown.
+        Raises `UnsupportedError` for a class that is not in `_KINDS`, for a Trainer that compresses gradients, and
+        for an RMSProp with clip_weights."""
         mx_optimizer = (
             optimizer.optimizer if isinstance(optimizer, mx.gluon.Trainer) else optimizer
         )
         kind = terms.kind_of(mx_optimizer, _KINDS, self.unsupported)
         settings = _settings(mx_optimizer, kind)
         parameters: list[terms.Parameter] = []
-        # only a Trainer has parameters; it does not update those whose grad_req is null
+        # only a Trainer has parameters; it does not update parameters whose grad_req is null
         if mx_optimizer is not optimizer:
             _require_plain(optimizer, self)
             parameters += (
@@ -225,8 +234,8 @@ class MxnetOptimizers(Optimizers):
                 for index, parameter in enumerate(trainers.parameters(optimizer))
                 if parameter.grad_req != "null"
             )
-        # MXNet's name of each setting, for messages; the kind of clipping has no name in MXNet, so
-        # its entry says how to set it
+        # MXNet's name of each setting, for messages. MXNet has no name for the kind of
+        # clipping, so its entry says how to set it
         arguments = (
             _NAMES[kind]
             | _COMMON_NAMES

@@ -1,4 +1,4 @@
-"""Virtual GPUs for MXNet: `cpu(1)` and the following."""
+"""Virtual GPUs for MXNet: `cpu(1)` and the CPU devices after it."""
 
 from __future__ import annotations
 

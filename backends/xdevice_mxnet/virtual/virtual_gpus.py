@@ -1,19 +1,20 @@
-"""Virtual GPUs for MXNet: its CPU devices, `mx.cpu(1)` for gpu:0. This module makes them refuse what real GPUs refuse.
+"""Virtual GPUs for MXNet. They are MXNet's CPU devices: `mx.cpu(1)` is gpu:0. This module makes operators on these
+devices refuse the same arrays as operators on real GPUs.
 
 MXNet's operators compare only the kind of memory of their arrays (`dev_mask`, in the error of
-https://github.com/apache/mxnet/issues/6333), so they silently take arrays of `cpu(0)` and `cpu(1)` together. With real
-GPUs, operators refuse an array on the CPU together with one on a GPU, and one GPU may be unable to read the memory of
-another. MXNet is retired: this will stay.
+https://github.com/apache/mxnet/issues/6333), so they silently accept arrays of `cpu(0)` and `cpu(1)` together. With
+real GPUs, operators refuse an array on the CPU together with an array on a GPU, and one GPU may be unable to read the
+memory of another GPU. MXNet is retired, so this will not change.
 
-| function of MXNet's library | replaced by | because |
+| function of MXNet's library | replaced by | reason |
 |---|---|---|
 | `MXImperativeInvokeEx` | `invoke` | all operators are called through it; copies to another device are allowed |
-| `MXAutogradBackwardEx` | `_with_gradients` | `backward` takes gradients from the caller |
-| `MXAutogradMarkVariables` | `_with_gradients` | `attach_grad` may be given memory on another device |
+| `MXAutogradBackwardEx` | `_with_gradients` | the caller may pass gradients to `backward` |
+| `MXAutogradMarkVariables` | `_with_gradients` | the caller may pass memory on another device to `attach_grad` |
 | `NDArrayBase.__del__`, `__init__` | `free`, `_checking` | only for virtual GPUs with limits: each array \
-is checked when it is made, and its memory counted until it is freed |
+is checked when it is created, and its memory is counted until it is freed |
 
-A hybridized block itself refuses arrays on two devices.
+A hybridized block itself refuses arrays on different devices.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ from xdevice_mxnet.private import private
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
-# a new object for this function, because the `argtypes` of MXNet's own object would hold for
-# MXNet's calls as well
+# a new object for this function, because setting the `argtypes` of MXNet's own object would
+# also affect MXNet's calls
 _get_context = ctypes.PyDLL(library._name).MXNDArrayGetContext
 _get_context.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 
 _MAKE = private.place("mxnet.ndarray._internal.NDArrayBase.__init__")
 _END = private.place("mxnet.ndarray._internal.NDArrayBase.__del__")
 _CPU = mx.Context.devstr2type["cpu"]
-"""MXNet's number for the kind of device "cpu". Arrays on "cpu_pinned" are not checked, because a key-value store passes
-them to an operator together with arrays on devices."""
+"""MXNet's number for the kind of device "cpu". Arrays on "cpu_pinned" have another number and are not checked,
+because a key-value store passes such arrays to an operator together with arrays on devices."""
 
 
 def refuse_mixed_devices() -> None:
-    """Makes MXNet's operators raise an `MXNetError` for arrays on two different devices, until
-    the process ends. A second call changes nothing."""
+    """Makes MXNet's operators raise an `MXNetError` for arrays on different devices, until the process ends. A second
+    call has no effect."""
     call = library.MXImperativeInvokeEx
     if hasattr(call, "refuses_mixed"):
         return
@@ -56,16 +57,17 @@ def refuse_mixed_devices() -> None:
     def invoke(
         operator: Any, count: Any, handles: Any, outputs: Any, results: Any, *rest: Any
     ) -> int:
-        """Replaces `MXImperativeInvokeEx`: checks the arrays before the call of `operator`. `handles` has `count`
-        operands; `results` has the arrays of `out=`, and `outputs` their number, which is 0 if there are none."""
-        # the number of arrays in `out=`, which MXNet would write to on any device; `_obj` is
-        # the argument of `byref`
+        """Replaces `MXImperativeInvokeEx`, and checks the arrays before it calls `operator`. `handles` contains
+        `count` operands. `results` contains the arrays of `out=`, and `outputs` contains the number of these arrays,
+        which may be 0."""
+        # the number of arrays in `out=`; MXNet would write into these arrays on any device.
+        # `_obj` is the argument of `byref`
         written = outputs._obj.value
-        # one array alone cannot be on two devices
+        # a single array cannot be on two devices
         if count.value + written > 1:
             arrays = [*handles[: count.value], *results._obj[:written]] if written else handles
             places = _places(arrays)
-            # `copyto` is an operator with the other device's array as its `out=`
+            # `copyto` is an operator whose `out=` is the array on the other device
             if len(places) > 1 and not (written and _is_copy(operator)):
                 raise _mixed(f"operator {_name(operator)}", places)
         return int(call(operator, count, handles, outputs, results, *rest))
@@ -87,16 +89,16 @@ def _is_null(pointer: object) -> bool:
 
 
 def _with_gradients(call: Any, name: str, at: int) -> Any:
-    """Wraps `call`, a function of MXNet's library that takes arrays and their gradients. The new function raises an
-    `MXNetError`, with `name` in it, if an array and its gradient are on two devices.
+    """Returns a wrapper of `call`, a function of MXNet's library whose arguments include arrays and their gradients.
+    The wrapper raises an `MXNetError` that contains `name` if an array and its gradient are on different devices.
 
-    The gradients are the argument with the number `at` after the arrays."""
+    `at` is the index of the gradients among the arguments that follow the arrays."""
 
     def checked(count: int, arrays: Any, *rest: Any) -> int:
         """Replaces the function of MXNet's library, and returns its status."""
         gradients = rest[at]
         # MXNet passes a null pointer if no array has a gradient, and a null handle for each
-        # array without one
+        # array without a gradient
         for i in range(0 if _is_null(gradients) else count):
             places = _places([arrays[i], gradients[i]] if gradients[i] else [])
             if len(places) > 1:
@@ -107,26 +109,27 @@ def _with_gradients(call: Any, name: str, at: int) -> Any:
 
 
 def _places(handles: list[int]) -> list[int]:
-    """Returns the sorted indices of the CPU devices on which these arrays are, each once. An
-    array is given by its handle, the address of MXNet's object."""
+    """Returns a sorted list of the indices of the CPU devices on which the arrays are; each index occurs once.
+    `handles` contains the handle of each array, which is the address of MXNet's object."""
     return sorted({index for kind, index in map(_place, handles) if kind == _CPU})
 
 
 def _place(handle: int) -> tuple[int, int]:
-    """Returns MXNet's number for the kind of an array's device, and the device's index."""
+    """Returns MXNet's number for the kind of the array's device, and the index of the device. `handle` is the array's
+    handle."""
     kind, index = ctypes.c_int(), ctypes.c_int()
     _get_context(handle, ctypes.byref(kind), ctypes.byref(index))
     return kind.value, index.value
 
 
 def _address(handle: Any) -> int:
-    """Returns the address of an array's memory, which the array shares with its views. It waits
-    until MXNet has computed the array."""
+    """Waits until MXNet has computed an array, and returns the address of the array's memory, which the array shares
+    with its views."""
     mx.base.check_call(library.MXNDArrayWaitToRead(handle))
     address = ctypes.c_void_p()
     mx.base.check_call(library.MXNDArrayGetData(handle, ctypes.byref(address)))
-    # an array without elements has no memory: its handle, which no other array has, is used
-    # instead
+    # an array without elements has no memory, so its handle is used instead, which no other
+    # array has
     return address.value or int(handle.value)
 
 
@@ -138,13 +141,13 @@ def _name(operator: Any) -> str:
 
 
 def _is_copy(operator: Any) -> bool:
-    """Whether an operator copies an array, which it may do to another device."""
+    """Whether an operator copies an array. Such an operator may write to another device."""
     return "copyto" in _name(operator)
 
 
 def _mixed(what: str, places: list[int]) -> Exception:
-    """Returns the error for an operation (`what`) with arrays on the CPU devices that have
-    these indices."""
+    """Returns the error for the operation `what` with arrays on several CPU devices. `places` contains the indices of
+    these devices."""
     names = " and ".join(f"cpu({index})" for index in places)
     error: Exception = mx.MXNetError(
         f"{what} requires all its arrays on one device, but they are on {names} (cpu(1) is the virtual gpu:0); move "
@@ -161,24 +164,25 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
     _places: dict[int, Device]
 
     def why_no_virtual_gpus(self) -> None:
-        """Returns None, because MXNet can always have virtual GPUs: it has 16 CPU devices."""
+        """Returns None, because virtual GPUs are always possible on MXNet, which has 16 CPU devices."""
 
     def make_virtual_gpus(self, n: int) -> None:
-        """Makes cpu(1) to cpu(n) the virtual GPUs, and makes MXNet's operators refuse arrays on
-        two of them."""
+        """Turns cpu(1) to cpu(n) into the virtual GPUs, and makes MXNet's operators refuse arrays on different
+        devices."""
         private.require("virtual GPUs")
-        # cpu:0 alone remains a CPU: the other CPU devices are the virtual GPUs, or do not count
+        # only cpu:0 remains a CPU; the other CPU devices are the virtual GPUs, or are ignored
         self._cpus, self._gpus = 1, n
-        # the cache of `device_of`, in which cpu(1) may still be a CPU
+        # clears the cache of `device_of`, in which cpu(1) may still be a CPU
         self._places.clear()
         refuse_mixed_devices()
 
     def limit(self) -> None:
-        """Replaces methods of MXNet's arrays until the process ends: each new array is checked
-        against what its virtual GPU lacks. If any virtual GPU has limited memory, the memory of
-        each array is counted until it is freed. Changes nothing if no virtual GPU has limits."""
-        # each of `characters` describes what a virtual GPU lacks, and its memory; it is false
-        # if the GPU has no limits. Arrays then need no check, which costs time
+        """Replaces methods of MXNet's arrays until the process ends. For each new array, the replacements check
+        whether its virtual GPU supports the array's dtype. If any virtual GPU has limited memory, they also count the
+        memory of each array until the array is freed. If no virtual GPU has limits, nothing is replaced."""
+        # each item of `characters` describes the dtypes that a virtual GPU lacks, and its
+        # memory; an item is false if the GPU has no limits. If no GPU has limits, arrays are
+        # not checked, because the check costs time
         if not any(self.characters):
             return
         owner, name = _MAKE
@@ -189,24 +193,25 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
 
             def free(array: Any) -> None:
                 """Replaces `__del__` of MXNet's arrays."""
-                # before MXNet frees the handle, which the next array may get
+                # this must happen before MXNet frees the handle, because the next array may get
+                # the same handle
                 ledger.drop(array.handle.value if array.handle is not None else None)
                 delete(array)
 
             setattr(cls, end, free)
 
     def lack_error(self, text: str) -> Exception:
-        """Returns the error to raise if a virtual GPU lacks a dtype, or has too little
-        memory."""
+        """Returns the error that is raised if a virtual GPU lacks a dtype, or has too little memory. `text` is its
+        message."""
         error: Exception = mx.MXNetError(text)
         return error
 
     memory_error = lack_error
 
     def _checking(self, make: Any) -> Any:
-        """Wraps the method that makes an array object for each array that MXNet has computed.
-        The new method raises MXNet's error if a virtual GPU lacks the array's dtype or the
-        memory for it, and counts that memory."""
+        """Returns a wrapper of `make`, the method that creates an array object for each array that MXNet has
+        computed. The wrapper raises MXNet's error if a virtual GPU lacks the array's dtype, or has too little memory
+        for the array. It also counts that memory."""
 
         def checked(array: Any, handle: Any, writable: bool = True) -> None:
             """Replaces `__init__` of MXNet's arrays."""
@@ -229,9 +234,8 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
         return checked
 
     def _virtual_gpu(self, native: Any) -> Device | None:
-        """Returns the virtual GPU for an `mx.Context`; None if the context is cpu(0) or
-        page-locked memory. Raises `UnsupportedError` for a real GPU, and `DeviceNotFoundError`
-        for a CPU device beyond the virtual GPUs."""
+        """Returns the virtual GPU for an `mx.Context`, or None if the context is cpu(0) or page-locked memory. Raises
+        `UnsupportedError` for a real GPU, and `DeviceNotFoundError` for a CPU device beyond the virtual GPUs."""
 
         if native.device_type == "gpu":
             raise self.unsupported(

@@ -1,5 +1,5 @@
-"""Arrays and reproducibility on NumPy. There is no mixin for gradients, because NumPy cannot
-compute them."""
+"""NumPy's part of the product `math`: arithmetic, neural-network functions and reproducibility. There is no mixin for
+gradients, because NumPy cannot compute gradients."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
 
 class NumpyArithmetic(Arithmetic):
-    """The capability `Arithmetic` on NumPy; its methods are documented in
-    `xdevice.math.contract.arithmetic`."""
+    """The capability `Arithmetic` on NumPy. `xdevice.math.contract.arithmetic` documents its methods."""
 
-    # both modules are imported at their first use: a program that only moves arrays does not
-    # need them
+    # both modules are imported only when they are first used, because a program that only moves
+    # arrays does not need them
     def namespace(self) -> ModuleType:
         """Returns the module with the kernels for `xdevice.array_namespace`."""
         from . import arithmetic

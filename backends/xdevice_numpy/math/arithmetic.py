@@ -1,11 +1,11 @@
 """NumPy's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` describes their arguments and
 results.
 
-Facts about NumPy that the code depends on:
-- It returns a scalar where the array API standard requires an array without dimensions.
-- It warns about `1 / 0` and `log(0)`, which have values in that standard. So the kernels that
-  may do so silence these warnings. `add`, `multiply` and `subtract` do not, because silencing
-  takes longer than an addition.
+The code depends on these facts about NumPy:
+- It returns a scalar where the Array API standard requires an array without dimensions.
+- It warns about `1 / 0` and `log(0)`, for which the standard defines results. Kernels that may cause
+  such warnings therefore silence them. `add`, `multiply` and `subtract` do not silence them, because
+  silencing takes longer than an addition.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-# the constants that `xdevice.math.contract.arithmetic` explains. No kernel takes a Python
-# number, because NumPy 1 computes a 0-d float32 array and a number in float64
+# the constants that `xdevice.math.contract.arithmetic` explains. No kernel accepts a Python
+# number, because NumPy 1 computes with a 0-d float32 array and a number in float64
 TAKE_NUMBERS = frozenset[str]()
 TAKES_MASKS = True
 ONE_DEVICE = True
@@ -50,8 +50,8 @@ def settled(x: Any) -> Array:
 
 
 def _array(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a function that never warns. The kernel returns an array even if the function returns a
-    scalar. It does not silence warnings, which would take 2 us."""
+    """Returns a kernel that calls `function`, which never warns. The kernel returns an array even if the function
+    returns a scalar. It does not silence warnings, because that would take 2 us."""
 
     def kernel(*operands: Array) -> Array:
         return np.asarray(function(*operands))
@@ -60,8 +60,8 @@ def _array(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _silent(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a function that may warn, for example of infinity or NaN. The kernel does not warn, and
-    returns an array even if the function returns a scalar."""
+    """Returns a kernel that calls `function`, which may warn, for example about infinity or NaN. The kernel does not
+    warn, and returns an array even if the function returns a scalar."""
 
     def kernel(*operands: Any) -> Array:
         with np.errstate(all="ignore"):
@@ -84,11 +84,11 @@ def astype(x: Array, name: str) -> Array:
 
 def constant(array: Array, like: Array) -> Array:
     """Returns the values of a NumPy array as an array on the device of `like`."""
-    return array  # NumPy has one device, so there is nowhere to move it
+    return array  # NumPy has only one device, so the array is already there
 
 
 def copy(x: Array) -> Array:
-    """Returns `x` in new memory."""
+    """Returns a copy of `x` in new memory."""
     return np.array(x, copy=True)
 
 
@@ -137,8 +137,8 @@ def sign(x: Array) -> Array:
     """Returns -1, 0 or 1 for each real number, and x / |x| for each complex number."""
     if x.dtype.kind != "c":
         return np.asarray(np.sign(x))
-    # the standard has x / |x| for complex numbers, and 0 for 0; NumPy 1 returns the sign of the
-    # real part
+    # the standard defines the sign of a complex number as x / |x|, and the sign of 0 as 0;
+    # NumPy 1 returns the sign of the real part instead
     result = x / np.where(x == 0, 1, np.abs(x))
     return np.asarray(np.where(x == 0, 0, result), x.dtype)
 
@@ -147,7 +147,7 @@ def sign(x: Array) -> Array:
 
 
 def _reducing(function: Callable[..., Any]) -> Callable[..., Array]:
-    """Makes a kernel with the arguments `(x, axes, keepdims)` from one of NumPy's reductions.
+    """Returns a kernel with the arguments `(x, axes, keepdims)`, which calls `function`, one of NumPy's reductions.
     The kernel does not warn."""
 
     def kernel(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
@@ -165,13 +165,12 @@ prod = _reducing(np.multiply.reduce)
 
 
 def mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """Returns the mean over `axes`, which stay as axes of length 1 if `keepdims` is True."""
-    # np.mean would warn of an empty array with `warnings.warn`, which `errstate` does not
-    # silence
+    """Returns the mean over `axes`. If `keepdims` is True, these axes remain as axes of length 1."""
+    # for an empty array, np.mean would call `warnings.warn`, which `errstate` does not silence
     with np.errstate(all="ignore"):
         total = np.asarray(np.add.reduce(x, axis=axes, keepdims=keepdims))
-        # the divisor, the number of elements behind each sum, has the same dtype: in NumPy 1, a
-        # Python float would turn a 0-d float32 total into float64
+        # the divisor, which is the number of elements of each sum, has the dtype of the total,
+        # because in NumPy 1, a Python float would turn a 0-d float32 total into float64
         return np.asarray(total / total.dtype.type(x.size / total.size if total.size else 1))
 
 
@@ -186,14 +185,14 @@ argmin = _array(np.argmin)
 def cumulative_prod(x: Array, axis: int) -> Array:
     """Returns, for each position along an axis, the product of the elements up to and including that position."""
     with np.errstate(all="ignore"):
-        # by default NumPy widens small integers, which the core does itself where the standard
-        # requires it
+        # without `dtype`, NumPy would widen small integers; the core itself does this where the
+        # standard requires it
         return np.cumprod(x, axis=axis, dtype=x.dtype)
 
 
 def cumulative_sum(x: Array, axis: int) -> Array:
     """Returns, for each position along an axis, the sum of the elements up to and including that position."""
-    # the dtype as in `cumulative_prod`
+    # the dtype is given for the same reason as in `cumulative_prod`
     return np.cumsum(x, axis=axis, dtype=x.dtype)
 
 
@@ -210,13 +209,13 @@ def sort(x: Array, axis: int, descending: bool) -> Array:
 
 
 def take(x: Array, indices: Array, axis: int) -> Array:
-    """Returns the slices of `x` at the indices in the vector `indices` along an axis."""
+    """Returns the slices of `x` along an axis at the indices in the vector `indices`."""
     return np.take(x, indices, axis=axis)
 
 
 def put(x: Array, indices: Array, values: Array) -> Array:
     """Returns a copy of `x` in which `values[i]` replaces the row `x[indices[i]]`."""
-    # kernels return new arrays and never write into the caller's
+    # kernels return new arrays, and never write into the caller's arrays
     result = x.copy()
     result[indices] = values
     return result
@@ -227,10 +226,10 @@ take_along_axis = np.take_along_axis
 
 @_silent
 def clip(x: Array, min: float | None, max: float | None) -> Array:
-    """Returns `x` with values below `min` replaced by `min`, and values above `max` by `max`.
-    None means no bound."""
-    # cast to the dtype of `x`, because a bound of another dtype would change the dtype of the
-    # result
+    """Returns `x`, in which values below `min` are replaced by `min`, and values above `max` by `max`. None means
+    that there is no bound."""
+    # the bounds are cast to the dtype of `x`, because a bound of another dtype would change the
+    # dtype of the result
     bounds: Any = [
         None if bound is None else np.asarray(bound).astype(x.dtype) for bound in (min, max)
     ]
@@ -254,8 +253,8 @@ concat = np.concatenate
 
 
 def diagonal(x: Array, k: int) -> Array:
-    """Returns the diagonals of the matrices in the last two axes. `k` is 0 for the main diagonals, positive for those
-    above them, and negative for those below."""
+    """Returns the diagonals of the matrices in the last two axes of `x`. `k` is 0 for the main diagonals, positive
+    for diagonals above the main diagonals, and negative for diagonals below them."""
     return np.diagonal(x, k, -2, -1)
 
 
@@ -273,17 +272,16 @@ triu = np.triu
 
 
 def unstack(x: Array, axis: int) -> tuple[Array, ...]:
-    """Returns the parts of `x` along an axis, each without that axis."""
-    # iterating over a vector gives scalars, so each of them is made an array
+    """Returns a tuple of the parts of `x` along an axis, each without that axis."""
+    # iterating over a vector yields scalars, so each scalar is converted to an array
     return tuple(np.moveaxis(x, axis, 0) if x.ndim > 1 else map(np.asarray, x))
 
 
 def view(x: Array, shape: tuple[int, ...]) -> Array:
-    """Returns `x` in another shape, in the same memory. Raises ValueError if that is not
-    possible."""
+    """Returns an array with another shape that shares the memory of `x`. Raises ValueError if that is impossible."""
     result = np.reshape(x, shape)
-    # NumPy copies silently if no strides describe the new shape; an empty array has no memory
-    # to share
+    # NumPy silently copies the array if no strides can describe the new shape; an empty array
+    # has no memory to share
     if x.size and not np.shares_memory(result, x):
         raise ValueError(
             f"an array with strides {x.strides} cannot be viewed with shape {shape}; omit copy=False"
@@ -295,8 +293,8 @@ def view(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _arrays(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a function that returns one result or a tuple of results. The kernel
-    returns arrays even if NumPy returns scalars, and does not warn."""
+    """Returns a kernel that calls `function`, which returns one result or a tuple of results. The kernel returns
+    arrays even if NumPy returns scalars, and does not warn."""
 
     def kernel(*arguments: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -309,8 +307,8 @@ def _arrays(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 fft = np.fft
-# NumPy's own names for these are those of the standard; only `svdvals` (below) has none in
-# NumPy 1
+# NumPy's names of these functions are the same as in the standard; only `svdvals` (below) does
+# not exist in NumPy 1
 _FACTORIZATIONS = (
     "cholesky",
     "det",

@@ -1,4 +1,4 @@
-"""Seeds and deterministic kernels on NumPy."""
+"""Seeding NumPy's generator, and deterministic kernels on NumPy."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ if TYPE_CHECKING:
 
 
 class NumpyReproducibility(Reproducibility):
-    """The capability `Reproducibility` on NumPy; its methods are documented in
-    `xdevice.math.contract.reproducibility`."""
+    """The capability `Reproducibility` on NumPy. `xdevice.math.contract.reproducibility` documents its methods."""
 
     def seed_generators(self, n: int) -> None:
         """Seeds NumPy's global generator."""
-        # the only generator that all code of a program shares; others are objects, seeded by
-        # the code that makes them
+        # this is the only generator that all code of a program shares; other generators are
+        # objects, which are seeded by the code that creates them
         np.random.seed(n)
 
     def deterministic(self) -> AbstractContextManager[list[str]]:
-        """Returns a block that changes nothing and yields an empty list."""
-        # nothing is set or missing: NumPy adds up in the same order in each run
+        """Returns a context manager that has no effect and yields an empty list."""
+        # there is nothing to set, because NumPy adds numbers in the same order in each run
         return nullcontext([])

@@ -1,5 +1,4 @@
-"""NumPy's part of the product `performance`: copies for `prefetch`. NumPy has no transfers to
-report."""
+"""NumPy's part of the product `performance`: copies for `prefetch`. NumPy has no transfers that could be reported."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NumpyPrefetch(Prefetch):
-    """Batches that are copied, because the owner of the source may overwrite it."""
+    """Copies batches, because the owner of the source may overwrite the source."""
 
     def stage(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
         """Returns a copy of an array. `device` is ignored, because NumPy has only the CPU."""
@@ -30,8 +29,8 @@ class NumpyTransfers(Transfers):
     """Reports no transfers, because NumPy has none."""
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        """Returns a block in which nothing is reported."""
-        return nullcontext()  # NumPy has one device, so nothing is transferred
+        """Returns a context manager that has no effect, because NumPy has only one device."""
+        return nullcontext()
 
 
 MIXINS: Final = (NumpyPrefetch, NumpyTransfers)

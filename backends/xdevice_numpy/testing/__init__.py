@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class NumpySampling(Sampling):
-    """Gives the conformance suite the samples of NumPy."""
+    """The capability of being tested by the conformance suite."""
 
     def samples(self) -> NumpySamples:
-        """Returns the samples, for the adapter that is tested."""
+        """Returns the samples for this adapter."""
         from .samples import NumpySamples
 
         return NumpySamples()

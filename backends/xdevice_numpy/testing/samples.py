@@ -1,5 +1,5 @@
-"""Arrays, written with NumPy alone, for the conformance suite: the tests in `xdevice.testing`
-that every adapter must pass. NumPy has neither networks nor gradients."""
+"""Samples for the conformance suite (the tests in `xdevice.testing` that every adapter must pass), written with NumPy
+alone. There are no networks and no gradients, because NumPy has neither."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class NumpySamples(Samples):
-    """NumPy's samples. `Samples` says what the suite expects of each method."""
+    """NumPy's samples. `Samples` describes what the suite expects from each method."""
 
     def other_device(self) -> None:
         return None  # NumPy has only cpu:0
 
     def native_ones(self, *shape: int) -> np.ndarray[Any, Any]:
-        """Returns a tensor of ones with this shape, made by NumPy's own function."""
+        """Returns a tensor of ones with the given shape, created by NumPy's own function."""
         return np.ones(shape)
 
     def address(self, x: np.ndarray[Any, Any]) -> int:
@@ -31,6 +31,6 @@ class NumpySamples(Samples):
         return None  # NumPy has no gradients
 
     def draw(self) -> list[float]:
-        """Returns a few random numbers of NumPy's default generator."""
+        """Returns a list of random numbers from NumPy's global generator."""
         numbers: list[float] = np.random.rand(5).tolist()
         return numbers

@@ -1,5 +1,5 @@
-"""NumPy's part of the product `virtual`: NumPy cannot have virtual GPUs, and does not interfere
-with those of other backends."""
+"""NumPy's part of the product `virtual`. NumPy cannot have virtual GPUs, and does not interfere with the virtual GPUs
+of other backends."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 class NumpyVirtualGpus(VirtualGpus):
-    """Accepts the settings of virtual GPUs, without making any."""
+    """Accepts the settings of virtual GPUs, without creating virtual GPUs."""
 
     def why_no_virtual_gpus(self) -> None:
-        """Returns None although NumPy cannot have virtual GPUs: it is loaded together with
-        other backends, and must not make their virtual GPUs fail. On NumPy `try_gpu` gives the
-        CPU, as on a machine without GPUs."""
+        """Returns None although NumPy cannot have virtual GPUs, because NumPy is loaded together with other backends,
+        and must not make their virtual GPUs fail. On NumPy, `try_gpu` returns the CPU, as on a machine without
+        GPUs."""
 
     def make_virtual_gpus(self, n: int) -> None:
         """Does nothing, because NumPy has only the CPU."""
 
     def take_characters(self, characters: tuple[Character, ...]) -> None:
-        """Keeps the characters of the virtual GPUs that other backends have."""
-        # no device has them; they are kept because a later setting is compared with them
+        """Stores the characters of the virtual GPUs of other backends."""
+        # they apply to no device of NumPy; they are stored because a later setting is compared with them
         self.characters = characters
 
 

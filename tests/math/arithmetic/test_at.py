@@ -156,7 +156,7 @@ def test_an_index_that_is_traced_is_refused(name):
         step = xdevice.compile(lambda x, i: xdevice.math.at(x)[i].set(1.0))
         with pytest.raises(
             xdevice.errors.UnsupportedError,
-            match=r"has no values while .* traces the function; make the index outside",
+            match=r"has no values while .* traces the function; compute the index outside",
         ):
             step(xdevice.zeros(3), xdevice.tensor([1]))
 

@@ -81,9 +81,9 @@ def test_gradients_are_those_of_a_product(name):
 @pytest.mark.parametrize(
     ("text", "shapes", "error", "said"),
     [
-        ("ij;jk", [(2, 3), (3, 4)], xdevice.errors.ArgumentError, "takes subscripts such as"),
-        ("i..->i", [(2, 3)], xdevice.errors.ArgumentError, "takes subscripts such as"),
-        (3, [(2, 3)], xdevice.errors.ArgumentError, "takes subscripts such as"),
+        ("ij;jk", [(2, 3), (3, 4)], xdevice.errors.ArgumentError, "expects subscripts such as"),
+        ("i..->i", [(2, 3)], xdevice.errors.ArgumentError, "expects subscripts such as"),
+        (3, [(2, 3)], xdevice.errors.ArgumentError, "expects subscripts such as"),
         (
             "ij,jk->ik",
             [(2, 3)],
@@ -106,7 +106,7 @@ def test_gradients_are_those_of_a_product(name):
             "...i->i",
             [(2, 3)],
             xdevice.errors.ArgumentError,
-            "must contain '...', because a tensor does",
+            "must contain '...', because the term of a tensor contains it",
         ),
         (
             "ij",

@@ -356,7 +356,7 @@ def test_rules_and_gradients_that_do_not_fit_are_refused(xp):
     ):
         with pytest.raises(error, match=text):
             xdevice.math.update(params, grads, lambda p, g: p)
-    with pytest.raises(xdevice.errors.ArgumentError, match="takes a function"):
+    with pytest.raises(xdevice.errors.ArgumentError, match="expects a function"):
         xdevice.math.update(params, params, 0.1)
 
 
@@ -388,7 +388,7 @@ def test_parameters_that_are_not_floats_are_refused(xp):
     ):
         with pytest.raises(error, match=text):
             xdevice.math.grad(lambda p: xp.sum(p["w"]))(params)
-    with pytest.raises(xdevice.errors.ArgumentError, match="takes a function"):
+    with pytest.raises(xdevice.errors.ArgumentError, match="expects a function"):
         xdevice.math.grad(x)
 
 
@@ -737,7 +737,7 @@ def test_what_is_stopped_is_a_constant(xd):
 
 def test_only_tensors_can_be_stopped(xd):
     for nothing in (3.0, {"a": [None]}, ()):
-        with pytest.raises(xdevice.errors.NotATensorError, match="there are none in"):
+        with pytest.raises(xdevice.errors.NotATensorError, match="but there is none in"):
             xdevice.math.stop_gradient(nothing)
     if xd.name in WITH_MODELS:
         with pytest.raises(xdevice.errors.NotATensorError, match="not models such as"):

@@ -124,7 +124,7 @@ def test_where_operators_compute_on_the_default_device_the_error_says_so(xd):
             continue
         with pytest.raises(
             xdevice.errors.DeviceMismatchError,
-            match=r"(use|move all to one device:) xdevice.to_device.* Note that tensorflow computes",
+            match=r"(use|move all tensors to one device:) xdevice.to_device.* Note that tensorflow computes",
         ):
             call()
 

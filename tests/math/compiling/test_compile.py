@@ -471,7 +471,7 @@ def test_wrong_arguments_are_refused_on_every_backend(backend):
             match=f"no argument '{next(iter(option))}': .* nothing is don",
         ):
             xdevice.compile(lambda x: x, **option)
-    with pytest.raises(xdevice.errors.ArgumentError, match="compile takes a function, not 3"):
+    with pytest.raises(xdevice.errors.ArgumentError, match="compile expects a function, not 3"):
         xdevice.compile(3)
     with pytest.raises(
         xdevice.errors.ArgumentError, match="needs at least one tensor among its arguments"

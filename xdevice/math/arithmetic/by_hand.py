@@ -1,9 +1,8 @@
-"""Kernels of `xdevice.nn` written on the namespace, for adapters that have none of their own:
-`BY_HAND` in `xdevice.math.contract.nn` lists these kernels, and that module says what they may
-assume.
+"""Kernels of `xdevice.nn` that are written with functions of the array namespace, for adapters that lack
+these kernels.
 
-The first argument of each, `nn`, has all kernels of the adapter, so that one kernel can call
-another.
+`BY_HAND` in `xdevice.math.contract.nn` lists them, and that module says what they may assume. The first
+argument of each kernel, `nn`, contains all kernels of the backend, so that one kernel can call another.
 """
 
 from __future__ import annotations
@@ -20,13 +19,12 @@ from .namespace import array_namespace, checks_of
 
 
 def with_missing_kernels(own: Any) -> Any:
-    """Returns the kernels of the adapter module `own`, with kernels of this module in place of
-    missing ones. The kernels of this module are compiled if the adapter has a function
-    `compiled`."""
+    """Returns a namespace with the kernels of the adapter module `own`. If `own` lacks a kernel in `BY_HAND`, the
+    kernel comes from this module, compiled if the adapter has a function `compiled`."""
     kernels = SimpleNamespace(**OPTIONAL | {name: getattr(own, name) for name in dir(own)})
     for name, settings in BY_HAND.items():
         if not hasattr(own, name):
-            # the function of this module with that name; `kernels` is its argument `nn`
+            # the function with that name in this module; `kernels` becomes its argument `nn`
             kernel = partial(globals()[name], kernels)
             setattr(
                 kernels,
@@ -38,8 +36,8 @@ def with_missing_kernels(own: Any) -> Any:
 
 def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     """The kernel of `xdevice.nn.attention`, for the queries `q`, keys `k` and values `v`.
-    `mask` is None or a bool tensor that is True for the keys that a query sees; `causal` hides
-    the later keys, too."""
+    `mask` is None, or a bool tensor that is True for the keys that each query uses. If `causal` is True, the later
+    keys are hidden too."""
     xp = array_namespace(q)
     if causal:
         causal_mask = _causal_mask(q, k)
@@ -47,17 +45,17 @@ def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     scores = xp.divide(xp.matmul(q, xp.matrix_transpose(k)), sqrt(q.shape[-1]))
     if mask is None:
         return xp.matmul(nn.softmax(scores, len(scores.shape) - 1), v)
-    # the least number and not -inf, with which a query without any key would have gradients of
-    # NaN
+    # the least finite number and not -inf, because with -inf the gradients of a query without
+    # any key would be NaN
     least = float(xp.finfo(scores.dtype).min)
-    # a query without any key gets equal weights here, which become zeros below
+    # for a query without any key, the weights are all equal here, and become zeros below
     weights = nn.softmax(xp.where(mask, scores, least), len(scores.shape) - 1)
     return xp.matmul(xp.where(mask, weights, 0.0), v)
 
 
 def _causal_mask(q: Any, k: Any) -> Any:
-    """Returns a bool mask of the queries `q` and keys `k` that lets query i see the keys up to
-    the i-th. Raises `UnsupportedError` if a length is not known while a function is traced."""
+    """Returns a bool mask for the queries `q` and keys `k`, which is True for query i and each key up to the i-th.
+    Raises `UnsupportedError` if a length is unknown while a function is traced."""
     import numpy
 
     checks, lengths = checks_of(q, "attention"), (shape_of(q)[-2], shape_of(k)[-2])
@@ -72,11 +70,10 @@ def _causal_mask(q: Any, k: Any) -> Any:
 def batch_norm(
     nn: Any, x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float
 ) -> Any:
-    """The kernel of `xdevice.nn.batch_norm`: `mean`, `variance`, `weight` and `bias` are
-    vectors with a number for each channel, axis 1 of `x`; `weight` and `bias` may be None.
-    `eps` is added to the variance."""
+    """The kernel of `xdevice.nn.batch_norm`. `mean`, `variance`, `weight` and `bias` are vectors with a number for
+    each channel; the channels are axis 1 of `x`. `weight` and `bias` may be None. `eps` is added to the variance."""
     xp = array_namespace(x)
-    # a vector in this shape broadcasts along axis 1
+    # a vector that is reshaped to this shape is broadcast to all axes except axis 1
     along_channels = (1, -1, *[1] * (len(x.shape) - 2))
 
     def of_channels(vector: Any) -> Any:
@@ -90,11 +87,11 @@ def batch_norm(
 
 def binary_cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
     """Returns the loss of each element for `xdevice.nn.binary_cross_entropy_with_logits`.
-    `logits` and `labels` are floats of one shape."""
+    `logits` and `labels` are tensors of floats, of the same shape."""
     xp = array_namespace(logits)
     # max(x, 0) - x * y + log(1 + exp(-|x|)), which does not overflow; `negative_abs` is -|x|,
-    # and `positive_part` is max(x, 0). `where` in place of `abs` and `maximum`, whose gradients
-    # at 0 differ from the gradient of the loss there
+    # and `positive_part` is max(x, 0). `where` is used instead of `abs` and `maximum`, because
+    # their gradients at 0 differ from the gradient of the loss at 0
     is_positive = xp.greater(logits, 0.0)
     negative_abs = xp.where(is_positive, xp.negative(logits), logits)
     positive_part = xp.where(is_positive, logits, 0.0)
@@ -104,10 +101,10 @@ def binary_cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
 
 
 def cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
-    """Returns the loss of each row for `xdevice.nn.cross_entropy`. `logits` has the shape (n,
-    classes), and `labels` has a class for each row."""
+    """Returns the loss of each row for `xdevice.nn.cross_entropy`. `logits` has the shape (n, classes), and `labels`
+    contains the index of a class for each row."""
     xp = array_namespace(logits)
-    # in each row the logarithm of the probability of the label
+    # for each row, the logarithm of the label's probability
     log_probabilities = xp.take_along_axis(
         nn.log_softmax(logits, 1), xp.expand_dims(labels, axis=1), axis=1
     )
@@ -115,16 +112,16 @@ def cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
 
 
 def embedding(nn: Any, indices: Any, table: Any) -> Any:
-    """Returns the rows of the table at the indices, which have any shape."""
+    """Returns the rows of the table at the indices, which may have any shape."""
     xp = array_namespace(table)
-    # `take` takes a vector of indices, so their axes are joined and restored
+    # `take` accepts only a vector, so the indices are flattened first, and their axes are
+    # restored below
     rows = xp.take(table, xp.reshape(indices, (-1,)), axis=0)
     return xp.reshape(rows, (*indices.shape, table.shape[1]))
 
 
 def gelu(nn: Any, x: Any, approximate: bool) -> Any:
-    """The kernel of `xdevice.nn.gelu`: computed with the error function, or with tanh if
-    `approximate` is True."""
+    """The kernel of `xdevice.nn.gelu`. It uses the error function, or tanh if `approximate` is True."""
     xp = array_namespace(x)
     # x / 2 * (1 + erf(x / sqrt(2)))
     if not approximate:
@@ -137,11 +134,11 @@ def gelu(nn: Any, x: Any, approximate: bool) -> Any:
 
 
 def layer_norm(nn: Any, x: Any, weight: Any, bias: Any, eps: float) -> Any:
-    """The kernel of `xdevice.nn.layer_norm`, over the last axis; `weight` and `bias` may be
-    None. `eps` is added to the variance."""
+    """The kernel of `xdevice.nn.layer_norm`, which normalizes over the last axis. `weight` and `bias` may be None.
+    `eps` is added to the variance."""
     xp = array_namespace(x)
-    # not E(x * x) - E(x) ** 2, which loses all digits if the mean is large compared with the
-    # deviation
+    # not computed as E(x * x) - E(x) ** 2, which loses all digits if the mean is large compared
+    # with the deviation
     deviation = xp.subtract(x, xp.mean(x, axis=-1, keepdims=True))
     variance = xp.mean(xp.multiply(deviation, deviation), axis=-1, keepdims=True)
     result = xp.divide(deviation, xp.sqrt(xp.add(variance, eps)))

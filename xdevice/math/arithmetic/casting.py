@@ -1,4 +1,4 @@
-"""The functions of the Python Array API standard that convert dtypes or describe them."""
+"""The functions of the Python Array API standard that cast tensors to other dtypes, or describe dtypes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from .checks import NUMBERS, Checks
 def astype(
     checks: Checks, x: Any, dtype: Any, /, *, copy: bool = True, device: object = None
 ) -> Any:
-    """Returns `x` in another dtype, as a copy unless `copy=False` and nothing changes; on
-    `device` if that is given. Raises `DTypeError` if the backend does not have the dtype."""
+    """Returns `x` cast to another dtype. The result is a copy, unless `copy` is False and `x` already has that dtype.
+    If `device` is given, the result is moved to that device. Raises `DTypeError` if the backend does not support the
+    dtype."""
     x = checks.tensor(x, "astype")
     result = checks.cast(x, checks.supported_dtype(dtype_name(dtype)))
     # a cast to another dtype is a copy already
@@ -27,26 +28,26 @@ def astype(
 
 
 def can_cast(checks: Checks, from_: Any, to: Any, /) -> bool:
-    """Whether `from_`, a dtype or a tensor, may be cast to the dtype `to`: whether the two
-    promote to `to`."""
+    """Whether `from_`, a dtype or a tensor, may be cast to the dtype `to`. This is the case if the common dtype of
+    the two is `to`."""
     return dtypes.can_cast(_name(checks, from_, "can_cast"), dtype_name(to))
 
 
 def finfo(checks: Checks, type: Any, /) -> dtypes.FInfo:
-    """Returns the limits of a dtype of floats or complex numbers; `type` is a dtype, or a
-    tensor that has it. Raises `DTypeError` for another dtype."""
+    """Returns the limits of a floating-point or complex dtype. `type` is the dtype, or a tensor of that dtype. Raises
+    `DTypeError` for any other dtype."""
     name = _name(checks, type, "finfo")
     if dtypes.kind_of(name) not in "fc":
         raise DTypeError(
             f"finfo expects a floating-point or complex dtype, not {name}; for integers, use iinfo"
         )
-    # for complex numbers, the limits and the dtype are those of their parts
+    # for complex numbers, the limits and the dtype are those of the real and imaginary parts
     return dtypes.float_limits(name, checks.kernels.dtype(floats.PARTS.get(name, name)))
 
 
 def iinfo(checks: Checks, type: Any, /) -> dtypes.IInfo:
-    """Returns the limits of a dtype of integers; `type` is a dtype, or a tensor that has it.
-    Raises `DTypeError` for another dtype."""
+    """Returns the limits of an integer dtype. `type` is the dtype, or a tensor of that dtype. Raises `DTypeError` for
+    any other dtype."""
     name = _name(checks, type, "iinfo")
     if dtypes.kind_of(name) not in "iu":
         raise DTypeError(f"iinfo expects an integer dtype, not {name}; for floats, use finfo")
@@ -54,8 +55,8 @@ def iinfo(checks: Checks, type: Any, /) -> dtypes.IInfo:
 
 
 def isdtype(checks: Checks, dtype: Any, kind: Any) -> bool:
-    """Whether `dtype` is of the kind `kind`, which is a word of the standard such as "integral", a dtype, or a tuple
-    of these. A dtype matches only itself; a tuple matches if one of its items does."""
+    """Whether `dtype` is of the kind `kind`. `kind` is a word of the standard, such as "integral", or a dtype, which
+    matches only itself, or a tuple, which matches if one of its items matches."""
     name = dtype_name(dtype)
     if isinstance(kind, tuple):
         return any(isdtype(checks, dtype, item) for item in kind)
@@ -66,7 +67,7 @@ def isdtype(checks: Checks, dtype: Any, kind: Any) -> bool:
 def result_type(checks: Checks, *arrays_and_dtypes: Any) -> Any:
     """Returns the common dtype of tensors, dtypes and Python numbers. Raises `DTypeError` if
     all are numbers, or if there is no common dtype."""
-    # only the kinds of Python numbers count, and only next to a tensor or a dtype
+    # only the kinds of Python numbers matter, and only together with a tensor or a dtype
     numbers = [x for x in arrays_and_dtypes if type(x) in NUMBERS]
     names = [
         _name(checks, x, "result_type") for x in arrays_and_dtypes if type(x) not in NUMBERS
@@ -78,7 +79,7 @@ def result_type(checks: Checks, *arrays_and_dtypes: Any) -> Any:
 
 def _name(checks: Checks, x: Any, function: str) -> str:
     """Returns the name of a dtype, or of the dtype of a tensor. Raises `ArgumentError` for a tensor of another
-    backend; `function` is the name in the error."""
+    backend. `function` is the function's name in the error."""
     if registry.kind_of(type(registry.as_array(x))) is not None:
         return checks.dtype_of(checks.tensor(x, function))
     return dtype_name(x)

@@ -1,5 +1,4 @@
-"""`Checks`: the checks of tensors, dtypes, devices, shapes and axes that all functions of a
-namespace use."""
+"""`Checks`: the checks of tensors, dtypes, devices, shapes and axes that all functions of an array namespace use."""
 
 from __future__ import annotations
 
@@ -34,21 +33,21 @@ if TYPE_CHECKING:
     import numpy as np
 
 NUMBERS = (bool, int, float, complex)
-"""The types of Python numbers. NumPy scalars are not among them: `type(x) in NUMBERS` does not
-count subclasses."""
+"""The types of Python numbers. `type(x) in NUMBERS` is False for NumPy scalars, even if their types are subclasses of
+these types."""
 
 
 class AxisError(ShapeError, IndexError):
-    """An axis that a tensor does not have. It is an `IndexError` because the standard requires
+    """Raised for an axis that a tensor does not have. It is also an `IndexError`, because the standard requires
     that."""
 
 
 def _with_defaults(kernels: Any) -> Any:
-    """Returns an object with the kernels of an adapter, and the default of each name in `OPTIONAL` that the adapter
-    does not define. The kernels in `WIDER` are wrapped, so that they compute dtypes that the framework lacks in wider
-    ones."""
+    """Returns an object with the kernels of an adapter, and the default for each name in `OPTIONAL` that the adapter
+    does not define. The kernels in `WIDER` are wrapped: for a dtype that the framework does not support, they compute
+    in a wider dtype."""
     own = {name: getattr(kernels, name) for name in dir(kernels)}
-    # the names of the adapter replace the defaults
+    # the names that the adapter defines override the defaults
     completed = SimpleNamespace(**OPTIONAL | own)
     for name, wider in completed.WIDER.items():
         setattr(completed, name, _widening(kernels, name, wider))
@@ -56,33 +55,34 @@ def _with_defaults(kernels: Any) -> Any:
 
 
 def _widening(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[..., Any]:
-    """Returns a wrapper of the kernel `function` in an adapter's `kernels`. `wider` maps dtypes that the kernel lacks
-    to the dtypes in which the wrapper computes them, or to `HOST` if it computes them on the host. The result is cast
-    back to the narrow dtype, unless it consists of indices or bools."""
+    """Returns a wrapper of the kernel `function` in an adapter's `kernels`. `wider` maps each dtype that the kernel
+    does not support to the wider dtype in which the wrapper computes instead, or to `HOST` if the wrapper computes on
+    the host. The result is cast back to the narrow dtype, unless it consists of indices or bools."""
     kernel = getattr(kernels, function)
-    # the index of the first operand, whose dtype decides: 1 for `where`, because its argument 0
-    # is the condition
+    # the index of the argument whose dtype is looked up, the first operand: 1 for `where`,
+    # because its argument 0 is the condition
     first = int(function == "where")
 
     def computed(*arguments: Any) -> Any:
         dtype = arguments[first].dtype
         name = dtype_name(dtype)
         wide_dtype = wider.get(name)
-        # the framework computes this dtype itself
+        # the framework supports this dtype itself
         if wide_dtype is None:
             return kernel(*arguments)
         if wide_dtype == HOST:
             return _on_host(kernels, function, arguments)
-        # only the operands have this dtype, and are cast: numbers and axes have no dtype, and
-        # the condition of `where` is bool
+        # this casts the operands and nothing else: numbers and axes have no dtype, and the
+        # condition of `where` is bool
         result = kernel(
             *[
                 kernels.astype(x, wide_dtype) if getattr(x, "dtype", None) == dtype else x
                 for x in arguments
             ]
         )
-        # bools and indices do not have the dtype of the operands, and are not cast. Indices may
-        # happen to have the wide dtype, so the name of the function is tested, too
+        # results that are bools or indices do not have the dtype of the operands, and are not
+        # cast. Indices may happen to have the wide dtype, so the name of the function is tested
+        # too
         is_wide = function not in PLACES and dtype_name(result.dtype) == wide_dtype
         return kernels.astype(result, name) if is_wide else result
 
@@ -90,54 +90,52 @@ def _widening(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable
 
 
 def _on_host(kernels: Any, function: str, arguments: Sequence[Any]) -> Any:
-    """Returns the result of NumPy's kernel `function` for `arguments`, which are tensors of the
-    adapter with these `kernels`, numbers and axes. The result is a tensor on the device of the
-    first argument."""
+    """Returns the result of NumPy's kernel `function`. `arguments` are tensors, numbers and axes; the tensors belong
+    to the adapter with these `kernels`. The result is a tensor on the device of the first argument."""
     import numpy as np
 
     host = registry.load(HOST).namespace()
     values = [to_numpy(x) if hasattr(x, "dtype") else x for x in arguments]
     result = getattr(host, function)(*values)
-    # contiguous, as adapters need it; `ascontiguousarray` would give a 0-d array an axis
+    # the array must be contiguous for adapters; `ascontiguousarray` is not used, because it
+    # would add an axis to a 0-d array
     return kernels.constant(np.asarray(result, order="C"), arguments[0])
 
 
 class Checks:
-    """One backend with its kernels (the functions of its adapter), and the checks that all
-    functions of the namespace use."""
+    """The kernels of one backend, which are functions of its adapter, and the checks that all functions of its
+    namespace use."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.kernels: Any = _with_defaults(backend.namespace())
         self.tensor_types: set[type] = set()
-        """The types of tensors and symbols of this backend that `tensor` has accepted so
-        far."""
+        """Those types of tensors and symbols of this backend that the method `tensor` has accepted so far."""
         self.compares_devices = not self.kernels.ONE_DEVICE
-        """Whether to compare the devices of the tensors before each call of a kernel, because
-        the kernel would not raise for tensors on two devices."""
+        """Whether the devices of the tensors must be compared before each call of a kernel, because the kernel itself
+        would not raise for tensors on two devices."""
         self.layout_attribute: str
         self.dense_layout: Any
         self.layout_attribute, self.dense_layout = self.kernels.DENSE
         """The name of the attribute that shows whether a tensor is dense, and its value in a
         dense tensor. The name is "" if a fast call need not check it."""
         self.may_be_sparse: set[type] = set()
-        """The types in `tensor_types` whose tensors may be sparse, so that each tensor has to
-        be checked."""
+        """Those types in `tensor_types` whose tensors may be sparse, so that each tensor must be checked."""
         # an adapter without gradients inherits the default method of the contract, which raises
         own = getattr(backend.value_and_grad, "__func__", None)
         self.has_gradients = own is not Gradients.value_and_grad
         self.xp: Any = None
-        """The namespace made of these kernels, for functions that call others of the namespace,
-        such as those of `linalg`. `Namespace` sets it."""
+        """The namespace that consists of these kernels, for functions that call other functions of the namespace,
+        such as those of `linalg`. `Namespace` sets this attribute."""
         self._programs: dict[Callable[..., Any], Callable[..., Any]] = {}
-        """The compiled function for each function that `fused` was called with."""
+        """Maps each function that `fused` has been called with to its compiled function."""
 
     def kernel(self, name: str, dtype: Any) -> Callable[..., Any]:
-        """Returns the kernel `name` for tensors of the framework's dtype `dtype`: the wrapped
-        kernel if that dtype is computed in a wider one, otherwise the adapter's own function,
-        or the default in `OPTIONAL` if the adapter has none."""
-        # the wrapped kernel is left out for other dtypes, because it would look up the dtype at
-        # each call
+        """Returns the kernel `name` for tensors of the framework's dtype `dtype`. This is the wrapped kernel if the
+        kernel computes that dtype in a wider dtype. Otherwise it is the adapter's own function, or the default in
+        `OPTIONAL` if the adapter has no such function."""
+        # for other dtypes, the wrapped kernel is not used, because it would look up the dtype
+        # at each call
         completed = getattr(self.kernels, name)
         is_widened = dtype_name(dtype) in self.kernels.WIDER.get(name, ())
         return completed if is_widened else getattr(self.backend.namespace(), name, completed)  # type: ignore[no-any-return]
@@ -145,16 +143,15 @@ class Checks:
     # checks of tensors and dtypes
 
     def tensor(self, x: Any, function: str) -> Any:
-        """Returns `x` if it is a dense tensor or a symbol of this backend, and the tensor in it
-        if `x` is a variable. Raises `NotATensorError`, `ArgumentError` (another backend) or
-        `UnsupportedError` (not dense) for anything else; `function` is the name in the
-        error."""
+        """Returns `x` if it is a dense tensor or a symbol of this backend. If `x` is a variable, returns the tensor
+        in the variable. Raises `ArgumentError` for a tensor of another backend, `UnsupportedError` for a tensor that
+        is not dense, and `NotATensorError` for any other object. `function` is the function's name in the error."""
         if type(x) in self.tensor_types:
             if type(x) in self.may_be_sparse and not self.backend.is_dense(x):
                 raise self._sparse(x)
             return x
-        # NumPy's scalars of float64 and complex128 are instances of float and complex, but
-        # count as arrays
+        # NumPy's scalars of float64 and complex128 are instances of float and complex, but are
+        # treated as arrays
         if isinstance(x, NUMBERS) and not hasattr(x, "dtype"):
             raise NotATensorError(
                 f"{function} takes {self.backend.name} tensors, not the number {shown(x)}; convert it with xp.asarray"
@@ -164,9 +161,10 @@ class Checks:
         if owned is None:
             raise NotATensorError(
                 f"{function} takes {self.backend.name} tensors, not {shown(x)} of type {type(x).__qualname__}; "
-                "to make a tensor from numbers or lists, call xp.asarray"
+                "to create a tensor from numbers or lists, call xp.asarray"
             )
-        # a tensor of another framework is not converted, because a program should notice it
+        # a tensor of another framework is not converted automatically, so that the programmer
+        # notices the mistake
         if owned.backend is not self.backend:
             raise ArgumentError(
                 f"{function} of the {self.backend.name} namespace takes only its own tensors, not "
@@ -177,7 +175,7 @@ class Checks:
             return self._tensor_of_variable(x, function)
         if owned.kind == "tensor":
             self._require_known(x)
-        # from now on tensors and symbols of this type take the fast path
+        # from now on, tensors and symbols of this type are accepted without these checks
         self.tensor_types.add(type(x))
         return x
 
@@ -192,8 +190,8 @@ class Checks:
         return tensor
 
     def _require_known(self, x: Any) -> None:
-        """Raises `UnsupportedError` if kernels do not take `x`, the first tensor of its type.
-        Notes in `may_be_sparse` whether further tensors of the type have to be checked."""
+        """Raises `UnsupportedError` if the kernels do not support `x`, the first tensor of its type. Adds the type to
+        `may_be_sparse` if further tensors of the type must be checked."""
         if not self.backend.is_dense(x):
             raise self._sparse(x)
         if self.kernels.require is not None:
@@ -203,14 +201,14 @@ class Checks:
             self.may_be_sparse.add(type(x))
 
     def is_plain(self, x: Any) -> bool:
-        """Whether `x` is known to be a tensor of this backend, and dense as far as an attribute
-        shows it. Such a tensor goes to the kernel without further checks."""
+        """Whether the type of `x` is known as a tensor type of this backend, and the attribute `layout_attribute`, if
+        there is one, shows that `x` is dense. Such a tensor is passed to the kernel without further checks."""
         return type(x) in self.tensor_types and (
             not self.layout_attribute or getattr(x, self.layout_attribute) is self.dense_layout
         )
 
     def _sparse(self, x: Any) -> UnsupportedError:
-        """Returns the error for a tensor that is not dense."""
+        """Returns the error for `x`, a tensor that is not dense."""
         return self.backend.unsupported(
             f"arithmetic on an object of type {type(x).__name__} that is not dense",
             "convert it to a dense tensor first",
@@ -221,8 +219,8 @@ class Checks:
         return dtype_name(x.dtype)
 
     def supported_dtype(self, name: str) -> str:
-        """Returns the dtype that this backend now uses for the dtype `name`: `name` itself, or int32 in place of int64
-        on JAX without 64-bit. Raises `DTypeError` if there is none."""
+        """Returns the dtype that this backend currently uses for the dtype `name`: `name` itself, or int32 instead of
+        int64 on JAX without 64-bit. Raises `DTypeError` if the backend has no such dtype."""
         if name not in self.backend.dtypes:
             raise DTypeError(
                 f"{self.backend.name} does not support {name}; it supports {', '.join(sorted(self.backend.dtypes))}"
@@ -230,17 +228,18 @@ class Checks:
         refusal = self.backend.dtype_refusal(name)
         if refusal is None:
             return name
-        # JAX without 64-bit has int32 wherever the standard has int64, such as for indices
+        # JAX without 64-bit uses int32 wherever the standard uses int64, such as for indices
         if name == "int64":
             return "int32"
         raise DTypeError(f"{self.backend.name} cannot use {name} here: {refusal}")
 
     def tensor_of_kinds(self, x: Any, kinds: str, function: str) -> Any:
-        """Returns `x` as a tensor, like `tensor`. Raises `DTypeError` if the kind of its dtype
-        is not among `kinds`, the letters of the kinds that the function takes, and the errors
-        of `tensor`."""
+        """Returns `x` as a tensor, like the method `tensor`. `kinds` is a string with the letters of the kinds of
+        dtypes that `function` accepts. Raises `DTypeError` for a dtype of another kind, and the errors of
+        `tensor`."""
         cls = type(x)
-        # the fast path of `tensor`, repeated here because it saves a call for most tensors
+        # the first test of `tensor` is repeated here, because this saves a call for most
+        # tensors
         if cls not in self.tensor_types or (
             cls in self.may_be_sparse and not self.backend.is_dense(x)
         ):
@@ -251,10 +250,11 @@ class Checks:
         return x
 
     def kind_error(self, function: str, kinds: str, *names: str) -> DTypeError:
-        """Returns the error for the dtypes `names`, of which at least one is not of the `kinds`
-        that the function takes. The error proposes a dtype to cast to."""
+        """Returns the error for the dtypes `names`, at least one of which is not of the `kinds` that the function
+        accepts. The error proposes a dtype to which the tensor can be cast."""
         to = {dtypes.BOOL: "xp.bool", dtypes.INTEGER: "xp.int64"}.get(kinds, "xp.float32")
-        # for bool, an integer is nearer than a float, unless the function takes only floats
+        # for bool, int64 is proposed rather than a float dtype, unless the function accepts
+        # only floats
         if set(names) == {"bool"} and kinds not in (dtypes.FLOATING, dtypes.REAL_FLOATING):
             to = "xp.int64"
         refused = " and ".join(dict.fromkeys(names))
@@ -263,7 +263,7 @@ class Checks:
         )
 
     def cast(self, x: Any, name: str) -> Any:
-        """Returns `x` cast to the dtype `name`; `x` itself if it has that dtype."""
+        """Returns `x` cast to the dtype `name`, or `x` itself if it already has that dtype."""
         return (
             x
             if self.dtype_of(x) == name
@@ -271,17 +271,17 @@ class Checks:
         )
 
     def operands(self, function: str, kinds: str, values: Sequence[Any]) -> list[Any]:
-        """Returns the operands `values` as tensors of their common dtype. A value is a tensor
-        or a Python number; at least one is a tensor. Raises `DTypeError` if there is no common
-        dtype or its kind is not among `kinds`, `DeviceMismatchError` for tensors on several
-        devices (if `compares_devices`), and the errors of `tensor`."""
-        # tensors, and Python numbers as they are
+        """Returns the operands `values` as tensors of their common dtype. Each value is a tensor or a Python number,
+        and at least one value must be a tensor. Raises `DTypeError` if there is no common dtype or if its kind is not
+        in `kinds`, `DeviceMismatchError` for tensors on several devices (only if `compares_devices` is True), and the
+        errors of `tensor`."""
+        # tensors are checked, and Python numbers remain unchanged
         tensors = [x if type(x) in NUMBERS else self.tensor(x, function) for x in values]
-        # the first tensor decides the device of the numbers
+        # numbers are moved to the device of the first tensor
         first = next((x for x in tensors if type(x) not in NUMBERS), None)
         if first is None:
             raise NotATensorError(
-                f"{function} needs at least one tensor, but there is none in {shown(tuple(values))}; make one with "
+                f"{function} needs at least one tensor, but there is none in {shown(tuple(values))}; create one with "
                 f"xp.asarray"
             )
         if self.compares_devices:
@@ -305,16 +305,15 @@ class Checks:
         ]
 
     def operands_on_one_device(self, function: str, kinds: str, *values: Any) -> list[Any]:
-        """Does the same as `operands`, and always raises `DeviceMismatchError` for tensors on two devices. On backends
-        with `ONE_DEVICE`, `operands` leaves this check to the kernel; this method is for functions whose kernel might
-        not raise."""
+        """Returns the result of `operands`, but always raises `DeviceMismatchError` for tensors on several devices.
+        On backends with `ONE_DEVICE`, `operands` relies on the kernel to raise. This method is for functions whose
+        kernel might not raise."""
         tensors = self.operands(function, kinds, values)
         self.require_one_device(function, *tensors)
         return tensors
 
     def promoted(self, tensors: Sequence[Any]) -> list[Any]:
-        """Returns a list of the tensors, of which there is at least one, cast to their common
-        dtype."""
+        """Returns a list of the tensors, cast to their common dtype. There must be at least one tensor."""
         dtype = tensors[0].dtype
         if all([x.dtype is dtype for x in tensors]):  # noqa: C419  # a list takes half as long
             return list(tensors)
@@ -322,36 +321,37 @@ class Checks:
         return [self.cast(x, name) for x in tensors]
 
     def common_dtype(self, names: Iterable[str], numbers: Iterable[complex] = ()) -> str:
-        """Returns the name of the common dtype of tensors with the dtypes `names`, and of
-        Python numbers. Raises `DTypeError` if there is none."""
+        """Returns the name of the common dtype of tensors with the dtypes `names` and the Python numbers `numbers`.
+        Raises `DTypeError` if there is no common dtype."""
         name = reduce(dtypes.promoted, names)
-        # numbers come after all tensors, because only the kind of a number matters, and only if
-        # it is higher than that of the tensors
+        # numbers are processed after all tensors, because a number matters only if its kind is
+        # higher than the kind of the tensors' dtype
         for number in numbers:
             name = self.supported_dtype(dtypes.with_number(name, number))
         return name
 
     def number(self, value: complex, name: str, like: Any) -> Any:
-        """Returns a Python number as a tensor without dimensions, of dtype `name`, on the
-        device of `like`. Raises `DTypeError` if it does not fit into the dtype."""
+        """Returns the Python number `value` as a tensor without dimensions, of dtype `name`, on the device of `like`.
+        Raises `DTypeError` if the number does not fit into the dtype."""
         dtypes.require_fits(value, name)
-        # PyTorch makes no tensor of an int with more than 64 bits
+        # PyTorch cannot create a tensor from an int with more than 64 bits
         if type(value) is int and dtypes.kind_of(name) == "f":
             value = float(value)
         return self.kernels.number(value, name, like)
 
     def constant(self, array: np.ndarray[Any, Any], like: Any) -> Any:
-        """Returns the values of a NumPy array as a tensor on the device of `like`. Nothing else
-        may write into the array, because the tensor may share its memory."""
-        # indices that NumPy has computed are int64, which the backend may not have
+        """Returns the values of a NumPy array as a tensor on the device of `like`. The array must not be changed
+        afterwards, because the tensor may share its memory."""
+        # indices that NumPy computed are int64, which the backend may not support
         if array.dtype == "int64":
             array = array.astype(self.supported_dtype("int64"), copy=False)
         return self.kernels.constant(array, like)
 
     def gathered(self, x: Any, positions: np.ndarray[Any, Any]) -> Any:
-        """Returns the elements of `x` at these positions in the flattened tensor, in the shape of `positions`."""
+        """Returns a tensor of the shape of `positions`. Each element is the element of the flattened `x` at that
+        position."""
         flat = self.kernels.reshape(x, (-1,))
-        # kernels are promised at least one index
+        # the contract promises that the kernel `take` is called with at least one index
         if positions.size:
             elements = self.kernels.take(flat, self.constant(positions.ravel(), x), 0)
         else:
@@ -361,11 +361,11 @@ class Checks:
     def fused(
         self, function: Callable[..., Any], tensors: Sequence[Any], *settings: Any
     ) -> Any:
-        """Returns `function(self, *tensors, *settings)`. On JAX this runs as one compiled program for each combination
-        of settings, and so does its gradient; without this method, each small kernel would be a program of its own.
-        The settings have to be hashable, because each combination is the key of a program."""
+        """Returns `function(self, *tensors, *settings)`. On JAX, the call runs as a single compiled program, as does
+        its gradient; without this method, each small kernel would be a separate program. There is one program for
+        each combination of settings, which must be hashable because the combination is the key of the program."""
         fuse = self.kernels.fused
-        # frameworks other than JAX gain nothing from it
+        # frameworks other than JAX would not become faster
         if fuse is None:
             return function(self, *tensors, *settings)
         program = self._programs.get(function)
@@ -376,28 +376,29 @@ class Checks:
     # checks of values
 
     def has_values(self, x: Any) -> bool:
-        """Whether `x` is a tensor, and not a symbol of a traced function."""
+        """Whether `x` is a tensor that has values, rather than a symbol of a traced function."""
         owned = registry.kind_of(type(x))
         return owned is not None and owned.kind == "tensor"
 
     def require_values(self, x: Any, words: str) -> None:
-        """Raises `UnsupportedError` for a symbol; `words` says in the error what it is, such as
-        "the argument of nonzero"."""
+        """Raises `UnsupportedError` if `x` is a symbol. `words` describes `x` in the error, such as "the argument of
+        nonzero"."""
         if not self.has_values(x):
             raise traced(self.backend, words)
 
     # checks of devices
 
     def require_one_device(self, function: str, *values: Any) -> None:
-        """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no
-        device, and tensors that are spread over several devices are left to the framework."""
-        # such a backend has one device
+        """Raises `DeviceMismatchError` if the tensors are on several devices. Traced tensors are not checked, because
+        they have no device. A tensor that is itself spread over several devices is not checked here, but by the
+        framework."""
+        # a backend that computes only on the host has a single device
         if self.backend.is_host_only:
             return
         try:
             if self.are_together(values):
                 return
-            # symbols are left out
+            # symbols are ignored
             tensors = [x for x in values if type(x) in registry.probes]
             devices = [self.backend.operand_device(x) for x in tensors]
         # a tensor that is spread over several devices has no device of its own
@@ -407,13 +408,13 @@ class Checks:
             if device is not devices[0]:
                 raise DeviceMismatchError(
                     f"{function}: a tensor of shape {shape_of(x)} is on {device}, but the first tensor, of shape "
-                    f"{shape_of(tensors[0])}, is on {devices[0]}; move all to one device: xdevice.to_device(x, "
+                    f"{shape_of(tensors[0])}, is on {devices[0]}; move all tensors to one device: xdevice.to_device(x, "
                     f"{str(devices[0])!r}){operators_compute_elsewhere(self.backend)}"
                 )
 
     def are_together(self, values: Sequence[Any]) -> bool:
-        """Whether `values` are tensors of one type and on one device. This is a quick test: if
-        it is False, they may still fit together, such as a variable and a tensor."""
+        """Whether `values` are tensors of the same type and on the same device. This is a quick test: even if it
+        returns False, the values may be usable together, such as a variable and a tensor."""
         cls = type(values[0])
         device_of = registry.probes.get(cls)
         if device_of is None:
@@ -426,8 +427,9 @@ class Checks:
 
     def raise_if_misfit(self, function: str, *values: Any) -> None:
         """Raises xdevice's own error if the tensors among `values` are on several devices, do not broadcast together,
-        or are not dense; returns None otherwise. It is called after a kernel has raised an error, to find the reason,
-        and not before, because these checks take as long as a small operation."""
+        or are not dense; returns None otherwise. It is called only after a kernel has raised an error, to find the
+        reason for the error. It is not called before the kernel, because these checks take as long as a small
+        operation."""
         tensors = [self.tensor(x, function) for x in values if hasattr(x, "shape")]
         if tensors:
             self.require_one_device(function, *tensors)
@@ -436,13 +438,13 @@ class Checks:
     # checks of shapes and axes
 
     def full_shape(self, x: Any, function: str) -> tuple[int, ...]:
-        """Returns the shape of `x` for a function that needs all sizes. Raises
-        `UnsupportedError` if a size is not known while a function is traced."""
+        """Returns the shape of `x` for a function that needs all sizes. Raises `UnsupportedError` if a size is
+        unknown while a function is traced."""
         return self.require_known(shape_of(x), function)
 
     def require_known(self, shape: tuple[Any, ...], function: str) -> tuple[int, ...]:
-        """Returns `shape`. Raises `UnsupportedError` if a size in it is None, which means that
-        it is not known."""
+        """Returns `shape`. Raises `UnsupportedError` if a size in `shape` is None, which means that the size is
+        unknown."""
         if None in shape:
             raise self.backend.unsupported(
                 f"{function} on the shape {shape}, which has a size that is unknown while the function is traced",
@@ -451,13 +453,13 @@ class Checks:
         return shape
 
     def element_count(self, x: Any, axes: Sequence[int], name: str) -> Any:
-        """Returns the number of elements along `axes` as a tensor of dtype `name`. The backend computes the number,
-        because a length may be unknown while a function is traced."""
+        """Returns the number of elements of `x` along `axes`, as a tensor of dtype `name`. The backend computes the
+        number, because a length may be unknown while a function is traced."""
         # sums of ones along these axes
         ones = self.kernels.full_like(x, 1, name)
         counts = self.cast(self.kernels.sum(ones, tuple(axes), False), name)
         remaining_axes = len(x.shape) - len(axes)
-        # all of these counts are equal, so their maximum is the number
+        # all of these counts are equal, so their maximum is the number of elements
         return (
             self.kernels.max(counts, tuple(range(remaining_axes)), False)
             if remaining_axes
@@ -465,8 +467,8 @@ class Checks:
         )
 
     def axis(self, axis: Any, ndim: int, function: str) -> int:
-        """Returns the index of the axis, counted from the front. Raises `AxisError` if a tensor of `ndim` dimensions
-        has no such axis, and `ShapeError` if `axis` is not an int."""
+        """Returns the axis as an index from 0 to `ndim` - 1. Raises `AxisError` if a tensor of `ndim` dimensions has
+        no such axis, and `ShapeError` if `axis` is not an int."""
         if type(axis) is int and 0 <= axis < ndim:
             return axis
         try:
@@ -480,9 +482,9 @@ class Checks:
         return number % ndim
 
     def axes(self, axis: Any, ndim: int, function: str) -> tuple[int, ...]:
-        """Returns the axes of a tensor of `ndim` dimensions, counted from the front, as a tuple
-        in ascending order; all axes if `axis` is None. Raises `ShapeError` if an axis is named
-        twice, and the errors of `axis`."""
+        """Returns the axes as a tuple of indices from 0 to `ndim` - 1, in ascending order. If `axis` is None, returns
+        all axes of a tensor of `ndim` dimensions. Raises `ShapeError` if an axis occurs twice, and the errors of the
+        method `axis`."""
         if axis is None:
             return tuple(range(ndim))
         if type(axis) is int:
@@ -490,16 +492,16 @@ class Checks:
         axes = [self.axis(item, ndim, function) for item in as_tuple(axis)]
         if len(set(axes)) != len(axes):
             raise ShapeError(f"{function}: the same axis appears twice in {shown(axis)}")
-        # the contract promises kernels ascending axes
+        # the contract promises that kernels are called with axes in ascending order
         return tuple(sorted(axes))
 
 
 def reduction(
     function: str, compute: Callable[[Checks, str, Any, Any, bool], Any]
 ) -> Callable[..., Any]:
-    """Returns the function named `function` of the standard, which takes a tensor, an axis and
-    `keepdims`, and calls `compute(checks, function, x, axis, keepdims)`. Arguments of other
-    names, such as `dim`, raise an error that says which ones there are."""
+    """Returns the standard's function with the name `function`, which has the arguments `x`, `axis` and `keepdims`,
+    and returns `compute(checks, function, x, axis, keepdims)`. An argument with another name, such as `dim`, raises
+    an error that lists the valid names."""
 
     def reduction(
         checks: Checks,
@@ -518,24 +520,23 @@ def reduction(
 
 
 def shape_of(x: Any) -> tuple[Any, ...]:
-    """Returns the shape of `x` as a tuple. A size that is not known while a function is traced
-    is None."""
+    """Returns the shape of `x` as a tuple. A size that is unknown while a function is traced is None."""
     shape = x.shape
-    # frameworks have their own types for shapes; Paddle has -1 for a size that is not known
+    # some frameworks have their own types for shapes, and Paddle uses -1 for an unknown size
     if isinstance(shape, tuple) and -1 not in shape:
         return tuple(shape)
     return tuple([None if length is None or length < 0 else length for length in shape])
 
 
 def with_lengths(shape: tuple[Any, ...], axis: int, *lengths: int | None) -> tuple[Any, ...]:
-    """Returns the shape with the axis replaced by axes of these lengths: no length removes it,
-    two split it."""
+    """Returns the shape with the axis replaced by axes of the given lengths. Without lengths, the axis is removed;
+    with two lengths, it is split."""
     return (*shape[:axis], *lengths, *shape[axis + 1 :])
 
 
 def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the shape that tensors of these shapes broadcast to. Raises `ShapeError` if they
-    do not broadcast together."""
+    """Returns the shape to which tensors of these shapes are broadcast. Raises `ShapeError` if the shapes cannot be
+    broadcast together."""
     if len({*shapes}) == 1:
         return shapes[0]
     # written with lists, which torch.compile can trace
@@ -543,21 +544,21 @@ def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
     rows = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
     result = []
     for sizes in zip(*rows, strict=True):
-        # the lengths other than 1 have to be equal; None, a length that is not known, may be
-        # any
+        # the lengths other than 1 must be equal; None is an unknown length, which matches any
+        # length
         others = {length for length in sizes if length != 1}
         if len(others - {None}) > 1:
             raise ShapeError(
                 f"the shapes {', '.join(map(str, shapes))} cannot be broadcast together; counted from the end, lengths "
                 "must be equal or 1"
             )
-        # a known length comes before None; without any, the length is 1
+        # a known length is preferred to None; if all lengths are 1, the result is 1
         result.append(next(iter(sorted(others, key=lambda length: length is None)), 1))
     return tuple(result)
 
 
 def require_broadcast(function: str, *values: Any) -> None:
-    """Raises `ShapeError`, with the function's name, for tensors that do not broadcast
+    """Raises `ShapeError`, whose message begins with the function's name, if the tensors cannot be broadcast
     together."""
     shapes = [shape_of(x) for x in values]
     try:

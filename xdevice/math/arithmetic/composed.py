@@ -1,6 +1,6 @@
-"""The kernels in `COMPOSED` of `xdevice.math.contract.arithmetic`, for adapters that have none
-of their own. They are composed of the kernels that every adapter has. That module says with
-which arguments the core calls them."""
+"""The kernels in `COMPOSED` of `xdevice.math.contract.arithmetic`, for adapters that lack these kernels. They are
+composed of kernels that every adapter has. The docstring of `xdevice.math.contract.arithmetic` says with which
+arguments the core calls kernels."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def cross(checks: Checks, x1: Any, x2: Any, axis: int) -> Any:
-    """Returns the cross product of vectors of 3 elements along the axis."""
+    """Returns the cross products of the vectors in `x1` and `x2` along the axis, which has 3 elements."""
     return checks.fused(_cross_product, (x1, x2), axis)
 
 
 def _cross_product(checks: Checks, x1: Any, x2: Any, axis: int) -> Any:
-    """Returns the cross product of vectors along the axis, which has 3 elements."""
+    """Computes the result of `cross` from other kernels."""
     multiply, subtract = checks.kernels.multiply, checks.kernels.subtract
     a, b = (checks.kernels.unstack(x, axis) for x in (x1, x2))
 
@@ -30,8 +30,8 @@ def _cross_product(checks: Checks, x1: Any, x2: Any, axis: int) -> Any:
 
 
 def diagonal(checks: Checks, x: Any, k: int) -> Any:
-    """Returns the diagonals of the matrices in the last two axes; `k` is 0 for the main diagonals, and positive for
-    those above them."""
+    """Returns the diagonals of the matrices in the last two axes of `x`. `k` is 0 for the main diagonals, and
+    positive for diagonals above the main diagonals."""
     import numpy as np
 
     # the positions of the diagonal in a flattened matrix
@@ -42,29 +42,30 @@ def diagonal(checks: Checks, x: Any, k: int) -> Any:
 
 
 def hypot(checks: Checks, x1: Any, x2: Any) -> Any:
-    """Returns sqrt(x1 * x1 + x2 * x2) for each element, without overflow; infinity if one of
-    the two is infinite."""
+    """Returns sqrt(x1 * x1 + x2 * x2) for each pair of elements, without overflow. The result is infinity if one of
+    the two elements is infinite."""
     # the adapter's own kernels, without the wrappers of `WIDER`, which would look up the dtype
-    # at each call: no adapter here has a float dtype in `WIDER`, and these are floats
+    # at each call. The wrappers are not needed, because these tensors are floats, and no
+    # adapter in this repository has a float dtype in `WIDER`
     own, name = checks.backend.namespace(), checks.dtype_of(x1)
     one, zero, infinity = (own.number(value, name, x1) for value in (1.0, 0.0, math.inf))
     is_infinite = own.logical_or(own.isinf(x1), own.isinf(x2))
     x1, x2 = own.abs(x1), own.abs(x2)
     # large * sqrt((small / large) ** 2 + 1), because the squares themselves might overflow or
-    # become 0. `where` in place of `maximum` and `minimum`, both of which may give their
-    # gradients to the first of two equal numbers
+    # become 0. `where` is used instead of `maximum` and `minimum`, because for two equal
+    # numbers, the gradients of both functions may flow to the first number only
     is_less = own.less(x1, x2)
     large, small = own.where(is_less, x2, x1), own.where(is_less, x1, x2)
-    # a divisor of 1 in place of 0, because 0 / 0 would be NaN
+    # a divisor of 0 is replaced by 1, because 0 / 0 would be NaN
     ratio = own.divide(small, own.where(own.greater(large, zero), large, one))
     length = own.multiply(large, own.sqrt(own.add(own.square(ratio), one)))
     return own.where(is_infinite, infinity, length)
 
 
 def logaddexp(checks: Checks, x1: Any, x2: Any) -> Any:
-    """Returns log(exp(x1) + exp(x2)) for each element, without overflow."""
-    # the adapter's own kernels, without the wrappers of `WIDER`, as in `hypot`: these are
-    # floats, and no adapter here has a float dtype in `WIDER`
+    """Returns log(exp(x1) + exp(x2)) for each pair of elements, without overflow."""
+    # the adapter's own kernels, without the wrappers of `WIDER`, for the same reason as in
+    # `hypot`
     own, name = checks.backend.namespace(), checks.dtype_of(x1)
     half, zero = own.number(0.5, name, x1), own.number(0.0, name, x1)
     are_equal = own.equal(x1, x2)
@@ -74,39 +75,41 @@ def logaddexp(checks: Checks, x1: Any, x2: Any) -> Any:
     difference = own.subtract(
         own.where(are_equal, zero, small), own.where(are_equal, zero, large)
     )
-    # in place of `maximum` for equal numbers, so that both get half of the gradient
+    # for equal numbers, `mean` is used instead of `maximum`, so that half of the gradient flows
+    # to each number
     mean = own.add(own.multiply(x1, half), own.multiply(x2, half))
     return own.add(own.where(are_equal, mean, large), own.log1p(own.exp(difference)))
 
 
 def nonzero(checks: Checks, x: Any) -> tuple[Any, ...]:
-    """Returns a tuple with a vector for each axis: the indices along that axis of the elements that are not 0. `x` is
-    a tensor with values and at least one axis."""
+    """Returns a tuple with a vector of indices for each axis. Each vector contains, for all elements that are not 0,
+    their indices along that axis. `x` is a tensor with values and at least one axis."""
     import numpy as np
 
-    # the shapes of the results depend on values, so the host finds the indices
+    # the host computes the indices, because the shapes of the results depend on the values
     return tuple(
         checks.constant(positions, x) for positions in np.nonzero(checks.backend.peek(x))
     )
 
 
 def norm(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    """Returns the root of the sum of the squared absolute values along the axes, of which there
-    is at least one."""
+    """Returns the square root of the sum of the squared absolute values along the axes. There is at least one
+    axis."""
     return checks.fused(_root_of_squares, (x,), axes, keepdims)
 
 
 def _root_of_squares(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    """Returns the root of the sum of the squared absolute values along the axes."""
+    """Computes the result of `norm` from other kernels."""
     kernels = checks.kernels
-    # for real numbers without `abs`, whose gradient at 0 is not defined
+    # `abs` is not used for real numbers, because its gradient at 0 is undefined
     magnitudes = kernels.abs(x) if checks.dtype_of(x).startswith("complex") else x
     return kernels.sqrt(kernels.sum(kernels.square(magnitudes), axes, keepdims))
 
 
 def repeat(checks: Checks, x: Any, times: int, axis: int) -> Any:
     """Returns `x` with each element repeated `times` times along the axis."""
-    # a new axis behind that axis is broadcast to the length `times`, and then merged into it
+    # a new axis after the given axis is broadcast to the length `times`, and then merged into
+    # the given axis
     shape = checks.full_shape(x, "repeat")
     length = shape[axis]
     wide = checks.kernels.expand_dims(x, axis + 1)
@@ -121,16 +124,16 @@ def tril(checks: Checks, x: Any, k: int) -> Any:
 
 def triu(checks: Checks, x: Any, k: int) -> Any:
     """Returns the matrices in the last two axes of `x`, with zeros below the diagonal `k`."""
-    # from the diagonal k on: the elements above the diagonal k - 1
+    # the elements on and above the diagonal k are those above the diagonal k - 1
     return _triangle(checks, x, k - 1, is_above=True)
 
 
 def _triangle(checks: Checks, x: Any, k: int, is_above: bool) -> Any:
-    """Returns the matrices with zeros in place of the elements above the diagonal `k`; if
-    `is_above`, with zeros in place of all other elements."""
+    """Returns the matrices in the last two axes of `x`, with some elements replaced by zeros. If `is_above` is False,
+    these are the elements above the diagonal `k`; otherwise they are all other elements."""
     import numpy
 
     rows, columns = checks.full_shape(x, "tril or triu")[-2:]
-    # a mask, because a product with ones and zeros would turn infinity into NaN
+    # a mask is used, because a product with ones and zeros would turn infinity into NaN
     mask = checks.constant(numpy.tri(rows, columns, k, bool) != is_above, x)
     return checks.kernels.where(mask, x, checks.kernels.number(0, checks.dtype_of(x), x))

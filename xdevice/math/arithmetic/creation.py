@@ -1,5 +1,5 @@
-"""The functions of the Python Array API standard that make tensors: by default float32 and
-int64, on the device of `with device:`."""
+"""The functions of the Python Array API standard that create tensors. By default, the tensors have the dtype float32
+or int64, and are on the device of the `with device:` block."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def asarray(
     device: object = None,
     copy: bool | None = None,
 ) -> Any:
-    """Returns `obj` (numbers, nested lists, or a tensor of another framework) as a tensor; a
-    tensor of this backend is returned itself, unless `dtype`, `device` or `copy=True` requires
-    another one. Raises `SharingError` if `copy=False` and a copy is needed, and `DTypeError`
-    for a dtype that the backend does not have."""
-    # data such as lists, or a tensor of another framework: always copied
+    """Returns `obj` (a number, nested lists, or a tensor of any framework) as a tensor. If `obj` is a tensor of this
+    backend, it is returned itself, unless `dtype`, `device` or `copy=True` requires a new tensor. Raises
+    `SharingError` if `copy` is False and a copy is needed, and `DTypeError` for a dtype that the backend does not
+    support."""
+    # data such as lists, and tensors of another framework, are always copied
     if not _is_of_this_backend(checks, obj):
         if copy is False:
             raise SharingError(
-                "asarray(copy=False) takes only tensors of this backend; omit copy=False to copy anything else"
+                "asarray(copy=False) accepts only tensors of this backend; omit copy=False to copy any other object"
             )
         return creation.tensor_of(
             checks.backend, obj, device, None if dtype is None else dtype_name(dtype)
@@ -52,7 +52,7 @@ def asarray(
     x = checks.tensor(obj, "asarray")
     result = x if dtype is None else checks.cast(x, checks.supported_dtype(dtype_name(dtype)))
     result = result if device is None else verbs.to_device(result, device)
-    # a cast and a move both copy
+    # both a cast and a move create a copy
     if copy is False and result is not x:
         raise SharingError(
             "asarray(copy=False) cannot change the dtype or device without a copy; omit copy=False"
@@ -61,7 +61,7 @@ def asarray(
 
 
 def _is_of_this_backend(checks: Checks, x: Any) -> bool:
-    """Whether `x` is a tensor, symbol or variable of the backend of this namespace."""
+    """Whether `x` is a tensor, symbol or variable of this namespace's backend."""
     owned = registry.kind_of(type(registry.as_array(x)))
     return owned is not None and owned.backend is checks.backend
 
@@ -69,14 +69,14 @@ def _is_of_this_backend(checks: Checks, x: Any) -> bool:
 def from_dlpack(
     checks: Checks, x: Any, /, *, device: object = None, copy: bool | None = None
 ) -> Any:
-    """Returns the tensor of another framework, or any object with `__dlpack__`, as a tensor of
-    this backend. Raises `SharingError` if `copy=False` and its memory cannot be shared on the
+    """Returns a tensor of this backend with the values of `x`, which is a tensor of another framework or any object
+    with `__dlpack__`. Raises `SharingError` if `copy` is False and the memory of `x` cannot be shared on the
     device."""
     result = conversion.convert(x, checks.backend.name, copy=copy)
     if device is None:
         return result
     moved = verbs.to_device(result, device)
-    # another device needs a copy
+    # a move to another device creates a copy
     if copy is False and moved is not result:
         raise SharingError(
             "from_dlpack(copy=False) cannot change the device without a copy; omit copy=False"
@@ -95,22 +95,22 @@ def full(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
-    """Returns a tensor of the given shape with the number `fill_value` everywhere. Without
-    `dtype`, the kind of the number decides the dtype. Raises `DTypeError` if the number does
-    not fit into the dtype."""
+    """Returns a tensor of the given shape, in which all elements are the number `fill_value`. If `dtype` is None, the
+    kind of the number determines the dtype. Raises `DTypeError` if the number does not fit into the dtype."""
     # a NumPy scalar, or a tensor with one number
     if type(fill_value) not in NUMBERS:
         fill_value = creation.item(fill_value)
-    # without a dtype, the kind of the number decides, as in an operation with a tensor of bool
+    # without `dtype`, the result has the dtype of an operation of the number with a bool tensor
     name = _dtype_for(checks, dtype, dtypes.with_number("bool", fill_value), device)
     dtypes.require_fits(fill_value, name)
     return _full(checks, shape, fill_value, name, device)
 
 
 def empty(checks: Checks, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
-    """Returns a tensor of the given shape. Its values are zeros here, but programs should not
-    rely on them."""
-    # zeros, so that a program that reads them has the same numbers on every backend
+    """Returns a tensor of the given shape, float32 by default. In this implementation its elements are zeros, but
+    programs should not rely on this."""
+    # zeros, so that a program that reads the elements computes the same numbers on every
+    # backend
     return zeros(checks, shape, dtype=dtype, device=device)
 
 
@@ -125,9 +125,8 @@ def zeros(checks: Checks, shape: Shape, *, dtype: Any = None, device: object = N
 
 
 def _dtype_for(checks: Checks, dtype: Any, default: str, device: object) -> str:
-    """Returns the name of the dtype of a new tensor: the argument `dtype`, or if that is None
-    the dtype that the device has for `default`. Raises `DTypeError` for a dtype that the
-    backend does not have."""
+    """Returns the name of the dtype of a new tensor: the argument `dtype`, or, if that is None, the dtype that the
+    device uses for `default`. Raises `DTypeError` for a dtype that the backend does not support."""
     if dtype is None:
         return checks.supported_dtype(
             creation.default_dtype_on(
@@ -138,35 +137,35 @@ def _dtype_for(checks: Checks, dtype: Any, default: str, device: object) -> str:
 
 
 def _full(checks: Checks, shape: Shape, value: Any, name: str, device: object) -> Any:
-    """Returns a tensor of the shape with one value, of dtype `name`; `device` is the caller's
-    argument."""
+    """Returns a tensor of the given shape and of dtype `name`, in which all elements are `value`. `device` is the
+    caller's argument."""
     target_device = _device_for(checks, name, device)
     return checks.backend.full(creation.shape_of((shape,), name), value, target_device, name)
 
 
 def _device_for(checks: Checks, dtype: str, device: object) -> Device:
-    """Returns the device of a new tensor: the argument `device`, or if that is None that of the
-    `with device:` block. Raises `DTypeError` if tensors on the device cannot have the dtype."""
+    """Returns the device of a new tensor: the argument `device`, or, if that is None, the device of the
+    `with device:` block. Raises `DTypeError` if the device does not support the dtype."""
     target_device = creation.place_for(checks.backend, device)
     require_dtype(checks.backend, dtype, "the dtype", "use another dtype", place=target_device)
     return target_device
 
 
-# tensors of the shape of another one
+# tensors with the shape of another tensor
 
 
 def full_like(
     checks: Checks, x: Any, /, fill_value: complex, *, dtype: Any = None, device: object = None
 ) -> Any:
-    """Returns a tensor with the number `fill_value` everywhere, of the shape, dtype and device
-    of `x` unless others are given. Raises `DTypeError` if the number does not fit into the
-    dtype."""
+    """Returns a tensor of the shape of `x`, in which all elements are the number `fill_value`. The dtype and the
+    device are those of `x` unless `dtype` or `device` is given. Raises `DTypeError` if the number does not fit into
+    the dtype."""
     x = checks.tensor(x, "full_like")
     if type(fill_value) not in NUMBERS:
         fill_value = creation.item(fill_value)
     name = checks.supported_dtype(checks.dtype_of(x) if dtype is None else dtype_name(dtype))
     dtypes.require_fits(fill_value, name)
-    # another device: all sizes have to be known, while the kernel below also takes traced
+    # if a device is given, all sizes must be known; the kernel below also accepts traced
     # tensors
     if device is not None:
         return _full(checks, checks.full_shape(x, "full_like"), fill_value, name, device)
@@ -174,24 +173,25 @@ def full_like(
 
 
 def empty_like(checks: Checks, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
-    """Returns a tensor with the shape of `x`, and with its dtype and device unless others are
-    given. Its values are zeros here, but programs should not rely on them."""
+    """Returns a tensor with the shape of `x`. The dtype and the device are those of `x` unless `dtype` or `device` is
+    given. In this implementation the elements are zeros, but programs should not rely on this."""
     return full_like(checks, x, 0, dtype=dtype, device=device)
 
 
 def ones_like(checks: Checks, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
-    """Returns ones with the shape of `x`, and with its dtype and device unless others are
-    given."""
+    """Returns a tensor of ones with the shape of `x`. The dtype and the device are those of `x` unless `dtype` or
+    `device` is given."""
     return full_like(checks, x, 1, dtype=dtype, device=device)
 
 
 def zeros_like(checks: Checks, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
-    """Returns zeros with the shape of `x`, and with its dtype and device unless others are
-    given."""
+    """Returns a tensor of zeros with the shape of `x`. The dtype and the device are those of `x` unless `dtype` or
+    `device` is given."""
     return full_like(checks, x, 0, dtype=dtype, device=device)
 
 
-# tensors of values by a rule; NumPy computes them, so that the bits are the same everywhere
+# tensors whose values follow a rule; NumPy computes the values, so that the bits are the same
+# on every backend
 
 
 def arange(
@@ -204,27 +204,29 @@ def arange(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
-    """Returns a vector of the numbers from `start` to below `stop` in steps of `step`; without `stop`, from 0 to below
-    `start`. By default they are int64 if all arguments are ints, and float32 otherwise. Raises `ShapeError` if `step`
-    is 0, and `DTypeError` for integers that do not fit into the dtype."""
+    """Returns a vector of the numbers from `start` up to, but not including, `stop`, in steps of `step`. If `stop` is
+    None, the numbers run from 0 up to, but not including, `start`. The default dtype is int64 if all arguments are
+    ints, and float32 otherwise. Raises `ShapeError` if `step` is 0, and `DTypeError` for integers that do not fit
+    into the dtype."""
     import numpy
 
     if step == 0:
         raise ShapeError("arange: step must not be 0")
     start, stop, step = _python_number(start), _python_number(stop), _python_number(step)
     first, last = (0, start) if stop is None else (start, stop)
-    # by the standard, the result is of integers if all three are ints, and of floats otherwise
+    # the standard says that the result contains integers if all three numbers are ints, and
+    # otherwise floats
     default = "int64" if all(isinstance(x, int) for x in (first, last, step)) else "float32"
     name = _dtype_for(checks, dtype, default, device)
-    # the number of elements: the quotient (last - first) / step, rounded up; exact for ints of
-    # any size
+    # the number of elements is the quotient (last - first) / step, rounded up; this is exact
+    # for ints of any size
     count = max(0, -int((first - last) // step))
-    # each float is computed from the first, so that rounding errors do not add up
+    # each float is computed from the first float, so that rounding errors do not accumulate
     if default != "int64":
         return _tensor_of(
             checks, first + step * numpy.arange(count, dtype="float64"), name, device
         )
-    # the first and the last integer have to fit into the dtype
+    # the first and the last integer must fit into the dtype
     for value in (first, first + step * (count - 1)) if count else ():
         dtypes.require_fits(value, name)
     return _tensor_of(checks, numpy.arange(first, first + step * count, step), name, device)
@@ -241,13 +243,13 @@ def linspace(
     device: object = None,
     endpoint: bool = True,
 ) -> Any:
-    """Returns `num` evenly spaced floats from `start` to `stop`, which is left out with
-    `endpoint=False`. Raises `DTypeError` if `dtype` is neither of floats nor of complex
-    numbers."""
+    """Returns a vector of `num` evenly spaced floats from `start` to `stop`; if `endpoint` is False, `stop` is
+    excluded. Raises `DTypeError` if `dtype` is neither a float dtype nor a complex dtype."""
     import numpy
 
     name = _dtype_for(checks, dtype, "float32", device)
-    # evenly spaced integers do not exist for most arguments
+    # integer dtypes are refused, because for most arguments the evenly spaced numbers are not
+    # integers
     if dtypes.kind_of(name) not in "fc":
         raise DTypeError(
             f"linspace returns floats or complex numbers, not {name}; pass a floating-point or complex dtype"
@@ -266,41 +268,42 @@ def eye(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
-    """Returns a matrix with `n_rows` rows and `n_cols` columns (None means as many as rows), with ones on the diagonal
-    `k` and zeros elsewhere. `k` is 0 for the main diagonal, and positive for the diagonals above it."""
+    """Returns a matrix with `n_rows` rows and `n_cols` columns, with ones on the diagonal `k` and zeros elsewhere. If
+    `n_cols` is None, the matrix is square. `k` is 0 for the main diagonal, and positive for diagonals above the main
+    diagonal."""
     import numpy
 
     name = _dtype_for(checks, dtype, "float32", device)
-    # a diagonal below the last row has no elements, however far below it is
+    # a diagonal below the last row has no elements, so `k` is limited to -n_rows
     return _tensor_of(
         checks, numpy.eye(n_rows, n_cols, max(-n_rows, k), dtype=host_dtype(name)), name, device
     )
 
 
 def _tensor_of(checks: Checks, values: np.ndarray[Any, Any], name: str, device: object) -> Any:
-    """Returns NumPy's values as a tensor of dtype `name`; `device` is the caller's argument."""
+    """Returns the values of a NumPy array as a tensor of dtype `name`. `device` is the caller's argument."""
     target_device = _device_for(checks, name, device)
     return checks.backend.from_numpy(values.astype(host_dtype(name), copy=False), target_device)
 
 
-# tensors made from other tensors
+# tensors that are computed from other tensors
 
 
 def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:
-    """Returns a tuple with the coordinates of a grid: each vector along its own axis, broadcast
-    to the shape of the grid. Raises `ShapeError` if a tensor is not a vector or if `indexing`
-    is neither "xy" nor "ij", and `DeviceMismatchError` for vectors on several devices."""
+    """Returns a tuple with the coordinates of a grid. It contains, for each vector in `arrays`, a tensor of the shape
+    of the grid, in which the vector varies along its own axis. Raises `ShapeError` if a tensor is not a vector or if
+    `indexing` is neither "xy" nor "ij", and `DeviceMismatchError` for vectors on several devices."""
     if indexing not in ("xy", "ij"):
         raise ShapeError(f"meshgrid: indexing must be 'xy' or 'ij', not {shown(indexing)}")
     tensors = [checks.tensor(x, "meshgrid") for x in arrays]
     if any(len(x.shape) != 1 for x in tensors):
         raise ShapeError(
-            f"meshgrid takes vectors, not tensors of shapes {[shape_of(x) for x in tensors]}"
+            f"meshgrid expects vectors, not tensors of shapes {[shape_of(x) for x in tensors]}"
         )
     if tensors:
         checks.require_one_device("meshgrid", *tensors)
         tensors = checks.promoted(tensors)
-    # for each vector the axis along which it varies; with "xy" the first two are exchanged
+    # for each vector, the axis along which it varies; with "xy", the first two axes are swapped
     axes = list(range(len(tensors)))
     if indexing == "xy":
         axes[:2] = reversed(axes[:2])
@@ -311,10 +314,10 @@ def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, .
 
 
 def _along_axes(checks: Checks, *arguments: Any) -> list[Any]:
-    """Returns vectors broadcast to one shape, each along its own axis. `arguments` are the
-    vectors, then a tuple with the axis of each, and the shape."""
+    """Returns a list of the vectors, each broadcast to the same shape so that it varies along its own axis.
+    `arguments` are the vectors, followed by a tuple with the axis of each vector, and the shape."""
     *tensors, axes, shape = arguments
-    # the shape of each vector with all other axes of length 1
+    # the shape to which each vector is reshaped, in which all other axes have the length 1
     ones = (1,) * len(shape)
     rows = [with_lengths(ones, axis, shape[axis]) for axis in axes]
     pairs = zip(tensors, rows, strict=True)
@@ -324,27 +327,28 @@ def _along_axes(checks: Checks, *arguments: Any) -> list[Any]:
 
 
 def tril(checks: Checks, x: Any, /, *, k: int = 0) -> Any:
-    """Returns the matrices in the last two axes, with zeros above the diagonal `k`."""
+    """Returns the matrices in the last two axes of `x`, with zeros above the diagonal `k`."""
     return checks.kernels.tril(_matrices(checks, "tril", x), k)
 
 
 def triu(checks: Checks, x: Any, /, *, k: int = 0) -> Any:
-    """Returns the matrices in the last two axes, with zeros below the diagonal `k`."""
+    """Returns the matrices in the last two axes of `x`, with zeros below the diagonal `k`."""
     return checks.kernels.triu(_matrices(checks, "triu", x), k)
 
 
 def _matrices(checks: Checks, function: str, x: Any) -> Any:
-    """Returns `x` as a tensor. Raises `ShapeError` if it has fewer than two dimensions."""
+    """Returns `x` as a tensor. Raises `ShapeError` if `x` has fewer than two dimensions. `function` is the function's
+    name in errors."""
     x = checks.tensor(x, function)
     shape = checks.full_shape(x, function)
     if len(shape) < 2:
         raise ShapeError(
-            f"{function} takes tensors with at least two dimensions, not a tensor of shape {shape}"
+            f"{function} expects a tensor with at least two dimensions, not a tensor of shape {shape}"
         )
     return x
 
 
 def _python_number(x: Any) -> Any:
-    """Returns a NumPy scalar, or a tensor with one number, as a Python number, so that
-    `isinstance` can distinguish ints from floats. Python numbers are returned as they are."""
+    """Returns `x` as a Python number, so that `isinstance` can distinguish ints from floats. `x` is a NumPy scalar, a
+    tensor with one number, or a Python number, which is returned unchanged."""
     return creation.item(x) if hasattr(x, "dtype") else x

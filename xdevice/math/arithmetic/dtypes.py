@@ -1,5 +1,6 @@
-"""Decides which dtype a result has: by the promotion rules of the Python Array API standard, or, if the standard has
-none, by one rule for all backends. Dtypes are given by their names, such as "float32"."""
+"""Determines the dtype of a result by the promotion rules of the Python Array API standard. If the standard has no
+rule for a case, a rule of xdevice applies, which is the same for all backends. Functions of this module accept and
+return the names of dtypes, such as "float32"."""
 
 from __future__ import annotations
 
@@ -9,11 +10,13 @@ from xdevice.base import floats as float_dtypes
 from xdevice.base.dtypes import DTYPES, FLOATS, host_dtype
 from xdevice.errors import DTypeError, shown
 
-# the order of promotion: of two kinds, the one with the higher number wins
+# the order of promotion: if two kinds are combined, the result has the kind with the higher
+# number
 _KINDS: Final = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
 
-# the kinds of dtypes that a function takes, as the letters that `kind_of` returns: bool, signed
-# and unsigned integers, floats, complex numbers
+# sets of kinds that a function may accept. Each kind is a letter that `kind_of` returns: "b"
+# for bool, "i" for signed integers, "u" for unsigned integers, "f" for floats, "c" for complex
+# numbers
 BOOL: Final = "b"
 BITS: Final = "biu"
 INTEGER: Final = "iu"
@@ -35,53 +38,54 @@ WORDS: Final = {
     COMPLEX: "complex numbers",
     ANY: "numbers or bool",
 }
-"""The words that errors use for each set of kinds."""
+"""The words for each set of kinds in errors."""
 
 
 def kind_of(name: str) -> str:
     """Returns the letter of a dtype's kind: "b", "i", "u", "f" or "c"."""
-    # the first letter would be wrong for bfloat16
+    # not simply the first letter of the name, which would be wrong for bfloat16
     return "f" if name in FLOATS else name[0]
 
 
 def promoted(first: str, second: str) -> str:
-    """Returns the dtype of a result computed from tensors of the dtypes `first` and `second`:
-    that of the standard, or if it has none, the dtype of the higher kind (bool, integer, float,
-    complex). Raises `DTypeError` for uint64 and a signed integer."""
+    """Returns the dtype of a result that is computed from tensors of the dtypes `first` and `second`. If the standard
+    does not define it, it is the dtype of the higher kind, in the order bool, integer, float, complex. Raises
+    `DTypeError` for the combination of uint64 and a signed integer dtype."""
     if first == second:
         return first
     kinds = kind_of(first), kind_of(second)
     low, high = sorted((first, second), key=lambda name: (_KINDS[kind_of(name)], _bits(name)))
     if "c" in kinds:
-        # the result has double precision if one of the two has it
+        # the result has double precision if one of the two dtypes has double precision
         return "complex128" if "float64" in (low, high) or "complex128" in (low, high) else high
     if _KINDS[kinds[0]] != _KINDS[kinds[1]]:
         return high
     if kinds == ("f", "f"):
-        # float16 and bfloat16: neither holds all values of the other
+        # for float16 and bfloat16 the result is float32, because neither can represent all
+        # values of the other
         return "float32" if _bits(low) == _bits(high) else high
     return _common_integer(low, high)
 
 
 def with_number(name: str, value: complex) -> str:
-    """Returns the dtype of a result computed from a tensor of dtype `name` and a Python number.
-    Only the kind of the number counts: a tensor of ints and a float give float32."""
+    """Returns the dtype of a result that is computed from a tensor of dtype `name` and a Python number. Only the kind
+    of the number matters: for a tensor of ints and a float, the result is float32."""
     kind = _KINDS[kind_of(name)]
-    # a number of the same or of a lower kind changes nothing: 1 is integers or higher, 2 is
-    # floats or higher
+    # a number of the same kind or a lower kind does not change the dtype; in `_KINDS`, 1 stands
+    # for integers, and 2 for floats
     if (
         isinstance(value, bool)
         or (isinstance(value, int) and kind >= 1)
         or (isinstance(value, float) and kind >= 2)
     ):
         return name
-    # a tensor of bool and an int: the standard's default for integers
+    # for a tensor of bool and an int, the result has the standard's default dtype for integers
     if isinstance(value, int):
         return "int64"
     # `effective` is float32, or float64 in a run with `--float64`
     if isinstance(value, float):
         return float_dtypes.effective()
-    # a complex number: its parts get the precision of the tensor, if that is double
+    # the number is complex: its parts have double precision if the tensor has double precision
     return (
         "complex128"
         if name in ("float64", "complex128")
@@ -90,9 +94,8 @@ def with_number(name: str, value: complex) -> str:
 
 
 def require_fits(value: complex, name: str) -> None:
-    """Raises `DTypeError` if the number cannot be in a tensor of dtype `name`. An integer dtype
-    takes only ints (and bools) within its limits; any other dtype refuses only ints that are
-    too large for a float64."""
+    """Raises `DTypeError` if a tensor of dtype `name` cannot contain the number. An integer dtype accepts only ints
+    and bools within its limits. Any other dtype accepts all numbers except ints that are too large for a float64."""
     if kind_of(name) not in "iu":
         _require_float(value, name)
         return
@@ -108,8 +111,8 @@ def require_fits(value: complex, name: str) -> None:
 
 
 def _require_float(value: complex, name: str) -> None:
-    """Raises `DTypeError` for an int that is too large for a float64, for which frameworks
-    raise different errors."""
+    """Raises `DTypeError` for an int that is too large for a float64. The frameworks raise different errors for such
+    an int."""
     try:
         complex(value)
     except OverflowError:
@@ -119,8 +122,8 @@ def _require_float(value: complex, name: str) -> None:
 
 
 def can_cast(source: str, target: str) -> bool:
-    """Whether values of dtype `source` may be cast to dtype `target` by the standard's
-    `can_cast`: if the two promote to `target`."""
+    """Whether values of dtype `source` may be cast to dtype `target` by the standard's `can_cast`. This is the case
+    if the common dtype of the two is `target`."""
     try:
         return promoted(source, target) == target
     # uint64 and signed integers have no common dtype
@@ -129,7 +132,7 @@ def can_cast(source: str, target: str) -> bool:
 
 
 class FInfo(NamedTuple):
-    """The limits of a float dtype, as Python floats: what the standard's `finfo` returns."""
+    """The limits of a float dtype, as Python floats. The standard's `finfo` returns this object."""
 
     bits: int
     eps: float
@@ -140,7 +143,7 @@ class FInfo(NamedTuple):
 
 
 class IInfo(NamedTuple):
-    """The limits of an integer dtype: what the standard's `iinfo` returns."""
+    """The limits of an integer dtype. The standard's `iinfo` returns this object."""
 
     bits: int
     max: int
@@ -149,14 +152,14 @@ class IInfo(NamedTuple):
 
 
 def float_limits(name: str, dtype: object = None) -> FInfo:
-    """Returns the limits of a float dtype, or of the parts of a complex one. `dtype` is the
-    framework's own dtype, which the result contains."""
+    """Returns the limits of the float dtype `name`, or of the real and imaginary parts if `name` is a complex dtype.
+    `dtype` is the framework's own dtype, which is stored in the result."""
     import ml_dtypes
     import numpy
 
-    # complex64 has parts of float32, complex128 of float64
+    # the parts of complex64 are float32, and those of complex128 are float64
     real = float_dtypes.PARTS.get(name, name)
-    # NumPy has no bfloat16
+    # NumPy itself has no bfloat16
     limits = (ml_dtypes.finfo if real == "bfloat16" else numpy.finfo)(host_dtype(real))
     eps, largest, least, smallest = map(
         float, (limits.eps, limits.max, limits.min, limits.smallest_normal)
@@ -165,21 +168,21 @@ def float_limits(name: str, dtype: object = None) -> FInfo:
 
 
 def integer_limits(name: str, dtype: object = None) -> IInfo:
-    """Returns the limits of an integer dtype. `dtype` is the framework's own dtype, which the
-    result contains."""
+    """Returns the limits of the integer dtype `name`. `dtype` is the framework's own dtype, which is stored in the
+    result."""
     bits = _bits(name)
     low = 0 if name.startswith("u") else -(2 ** (bits - 1))
     return IInfo(bits, low + 2**bits - 1, low, dtype)
 
 
 def _common_integer(low: str, high: str) -> str:
-    """Returns the common dtype of the integer dtypes `low` and `high`, of which `high` has at
-    least as many bits: `high` itself, or if only one is signed, a signed dtype that holds both.
-    Raises `DTypeError` if there is none."""
+    """Returns the common dtype of the integer dtypes `low` and `high`, where `high` has at least as many bits as
+    `low`. If both are signed or both are unsigned, this is `high`. Otherwise it is a signed dtype that can represent
+    all values of both. Raises `DTypeError` if there is no such dtype."""
     if kind_of(low) == kind_of(high):
         return high
-    # the bits of the unsigned and of the signed one; a signed dtype needs twice the bits of an
-    # unsigned one
+    # the bits of the unsigned and of the signed dtype; a signed dtype needs twice as many bits
+    # as an unsigned dtype
     bits = _bits(low if kind_of(low) == "u" else high)
     signed = _bits(high if kind_of(low) == "u" else low)
     # there is no signed integer of 128 bits
@@ -212,6 +215,6 @@ def is_dtype(name: str, kind: str) -> bool:
         raise DTypeError(
             f"{shown(kind)} is not a kind of dtype; expected one of {names}, or a dtype"
         )
-    # 8-bit floats, which are not in `DTYPES`, belong to no kind, because xdevice does not
-    # compute with them
+    # 8-bit floats belong to no kind, because xdevice does not compute with them; they are not
+    # in `DTYPES`
     return name in DTYPES and kind_of(name) in kinds[kind]

@@ -1,8 +1,8 @@
 """`einsum`: sums of products of tensors whose axes are named by letters.
 
-The frameworks disagree about which parts of the subscripts may be left out. So the core writes
-the subscripts in full: it gives letters to the axes of `...`, names the axes of the result,
-takes diagonals itself, and multiplies with tensors without axes itself.
+The frameworks disagree about which parts of the subscripts may be omitted. The core therefore completes the
+subscripts: it assigns letters to the axes of `...`, and names the axes of the result. It also computes diagonals
+itself, and multiplies by tensors without axes itself.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .namespace import checks_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# a term: the letters of one operand, with at most one `...`. Subscripts: terms separated by
-# commas, then optionally "->" and the term of the result
+# a term consists of the letters of one operand, with at most one `...`. Subscripts consist of
+# terms that are separated by commas, optionally followed by "->" and the term of the result
 _TERM: Final = r"[A-Za-z]*(?:\.\.\.)?[A-Za-z]*"
 _SUBSCRIPTS: Final = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?")
 
@@ -32,18 +32,18 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
     Experimental: it may change in a minor version.
 
     Args:
-        subscripts: a letter for each axis, or `...` for several axes. A letter that occurs twice in one operand selects
-            a diagonal. Without `->` the result has the axes of `...`, then the letters that occur once, in
-            alphabetical order.
-        tensors: floats of one backend, on one device; the result has the widest dtype.
+        subscripts: a letter for each axis, or `...` for several axes. A letter that occurs twice in an operand selects
+            a diagonal. Without `->`, the result has the axes of `...`, followed by the axes whose letters occur once,
+            in alphabetical order.
+        tensors: tensors of floats, of the same backend and on the same device. The result has the widest dtype.
 
     Raises:
-        ArgumentError: the subscripts are malformed, or describe another number of tensors; or tensors are of two
-            backends.
+        ArgumentError: the subscripts are malformed, or describe a different number of tensors; or the tensors belong
+            to different backends.
         ShapeError: the number of axes is wrong, or axes with the same letter differ in length (no broadcasting).
-        DTypeError: a tensor is not of real floats. NotATensorError: an operand is not a tensor. DeviceMismatchError:
-            tensors are on two devices.
-        UnsupportedError: a size is not known while a compiler traces, or a third-party backend has no einsum.
+        DTypeError: a tensor does not contain real floats. NotATensorError: an operand is not a tensor.
+        DeviceMismatchError: the tensors are on several devices.
+        UnsupportedError: a size is unknown while a compiler traces, or a third-party backend has no einsum.
 
     Costs 0.1 ms more than the framework's own einsum. MXNet and NumPy use loops, except for matrix products.
 
@@ -60,12 +60,12 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
     operands = checks.operands_on_one_device("einsum", REAL_FLOATING, *tensors)
     shapes = [checks.full_shape(x, "einsum") for x in operands]
     terms, result = _explicit_subscripts(subscripts, shapes)
-    # the operands with each letter once
+    # the operands, reduced to their diagonals, so that each letter occurs only once
     diagonals = [_diagonal(checks, x, term) for x, term in zip(operands, terms, strict=True)]
     names = ["".join(dict.fromkeys(term)) for term in terms]
     product = None
-    # frameworks disagree about operands without axes, so these are left out here, and
-    # multiplied below
+    # the frameworks treat operands without axes differently, so these operands are left out
+    # here, and multiplied below
     if any(names):
         factors = [x for x, name in zip(diagonals, names, strict=True) if name]
         product = checks.kernels.einsum(f"{','.join(filter(None, names))}->{result}", *factors)
@@ -82,13 +82,13 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
 def _explicit_subscripts(
     subscripts: Any, shapes: Sequence[tuple[int, ...]]
 ) -> tuple[list[str], str]:
-    """Returns the terms of the operands and that of the result, in which letters replace each `...`. Raises
-    `ArgumentError` if the subscripts are malformed or describe another number of tensors, and `ShapeError` if the
-    subscripts do not fit the shapes."""
+    """Returns the terms of the operands and the term of the result, in which each `...` is replaced by letters.
+    Raises `ArgumentError` if the subscripts are malformed or describe a different number of tensors, and `ShapeError`
+    if the subscripts do not match the shapes."""
     text = subscripts.replace(" ", "") if isinstance(subscripts, str) else ""
     if not isinstance(subscripts, str) or not _SUBSCRIPTS.fullmatch(text):
         raise ArgumentError(
-            f'einsum takes subscripts such as "ij,jk->ik", not {shown(subscripts)}'
+            f'einsum expects subscripts such as "ij,jk->ik", not {shown(subscripts)}'
         )
     inputs, arrow, result = text.partition("->")
     terms = inputs.split(",")
@@ -97,8 +97,8 @@ def _explicit_subscripts(
             f"einsum: {text!r} describes {len(terms)} tensors, but the call has {len(shapes)}; write one term for "
             "each tensor, with commas between them"
         )
-    # the axes of `...` get letters that the text does not use; `ellipsis_axes` is their number
-    # in each operand
+    # the axes of `...` get letters that do not occur in the subscripts; `ellipsis_axes`
+    # contains the number of these axes for each operand
     unused_letters = [letter for letter in ascii_letters if letter not in text]
     ellipsis_axes = [
         len(shape) - len(term.replace("...", ""))
@@ -117,15 +117,16 @@ def _explicit_subscripts(
         raise ArgumentError(
             f"einsum: there are not enough letters to name all the axes in {text!r}"
         )
-    # shapes are aligned at their ends, so an operand with fewer axes in `...` gets the last of
-    # the letters
+    # shapes are aligned at their last axes, so an operand with fewer axes in `...` gets the
+    # last letters
     ellipsis_letters = "".join(unused_letters[:most_ellipsis_axes])
     terms = [
         term.replace("...", ellipsis_letters[most_ellipsis_axes - count :])
         for term, count in zip(terms, ellipsis_axes, strict=True)
     ]
     all_letters = "".join(terms)
-    # without "->": the axes of `...`, then the letters that occur once, in alphabetical order
+    # without "->", the result has the axes of `...`, followed by the letters that occur once,
+    # in alphabetical order
     if not arrow:
         result = ellipsis_letters + "".join(
             sorted(
@@ -136,7 +137,7 @@ def _explicit_subscripts(
         )
     elif most_ellipsis_axes and "..." not in result:
         raise ArgumentError(
-            f"einsum: the result in {text!r} must contain '...', because a tensor does"
+            f"einsum: the result in {text!r} must contain '...', because the term of a tensor contains it"
         )
     result = result.replace("...", ellipsis_letters)
     if len(set(result)) != len(result) or not set(result) <= set(all_letters):
@@ -151,13 +152,14 @@ def _require_lengths(
     text: str, terms: Sequence[str], shapes: Sequence[tuple[int, ...]]
 ) -> None:
     """Raises `ShapeError` if axes with the same letter differ in length, even if one of the
-    lengths is 1, because only some frameworks broadcast such an axis. `terms` has the letters
-    of each operand, `shapes` the lengths of their axes, and `text` is what the error quotes."""
+    lengths is 1, because only some frameworks broadcast such an axis. `terms` contains the letters of each operand,
+    `shapes` contains the lengths of its axes, and `text` is the user's subscripts, which the error quotes."""
     lengths: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
         for letter, length in zip(term, shape, strict=True):
             if lengths.setdefault(letter, length) != length:
-                # a letter that stands for an axis of `...` is not in the user's text
+                # a letter that was assigned to an axis of `...` does not occur in the user's
+                # subscripts
                 name = repr(letter) if letter in text else "..."
                 raise ShapeError(
                     f"einsum: {name} in {text!r} has the lengths {lengths[letter]} and {length} in {list(shapes)}; "
@@ -166,13 +168,14 @@ def _require_lengths(
 
 
 def _diagonal(checks: Checks, x: Any, term: str) -> Any:
-    """Returns the diagonal of `x` along axes with the same letter, so that each letter occurs
-    once; `x` itself if none occurs twice. `term` has the letter of each axis."""
+    """Returns the diagonal of `x` along all axes that have the same letter, so that each letter occurs only once. If
+    no letter occurs twice, returns `x` itself. `term` contains the letter of each axis."""
     name = "".join(dict.fromkeys(term))
     if name == term:
         return x
     import numpy as np
 
-    # NumPy's einsum takes the diagonal of an array with the positions of all elements
+    # NumPy's einsum computes the diagonal of an array that contains the positions of all
+    # elements
     positions = np.arange(np.prod(x.shape, dtype="int64")).reshape(tuple(x.shape))
     return checks.gathered(x, np.einsum(f"{term}->{name}", positions))

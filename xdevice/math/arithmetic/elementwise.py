@@ -1,5 +1,5 @@
-"""The standard's elementwise functions. Tensors of one dtype go to the kernel at once; other
-arguments are promoted first."""
+"""The standard's elementwise functions. Tensors of the same dtype are passed to the kernel directly; other arguments
+are promoted to a common dtype first."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ UNARY: Final = {
         "log2", "reciprocal", "sin", "sinh", "sqrt", "tan", "tanh",
     ), FLOATING),
 }  # fmt: skip
-"""The functions of one tensor, with the kinds of dtypes that each takes."""
+"""The functions of one tensor, each with the kinds of dtypes that it accepts."""
 
 ROUNDING: Final = ("ceil", "floor", "round", "trunc")
-"""Functions that leave integers as they are."""
+"""Functions that return integers unchanged."""
 
 TESTING: Final = {"isfinite": True, "isinf": False, "isnan": False}
-"""Functions that test each element, each with its result for integers."""
+"""Functions that test each element. Each is mapped to its result for integers."""
 
-# the functions of two tensors, or of a tensor and a number, with the kinds of dtypes that each
-# takes
+# the functions of two tensors, or of a tensor and a number, each with the kinds of dtypes that
+# it accepts
 BINARY: Final = {
     **dict.fromkeys(("add", "multiply", "pow", "subtract"), NUMERIC),
     **dict.fromkeys(("floor_divide", "maximum", "minimum", "remainder"), REAL),
@@ -53,7 +53,7 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
     """Returns the elementwise functions of a namespace, by name."""
     kernels = checks.kernels
     table = {name: _unary(checks, name, kinds) for name, kinds in UNARY.items()}
-    # integers are rounded already, so they are copied
+    # integers need no rounding, so they are only copied
     for name in ROUNDING:
         table[name] = _unary(
             checks, name, REAL, special_kinds=INTEGER, special_kernel=kernels.copy
@@ -71,8 +71,8 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
     table["pow"] = _pow_refusing_fractions(checks, table["pow"])
     table["clip"] = _clip(checks)
     table["positive"] = _unary(checks, "positive", NUMERIC, _itself)
-    # a real number is its own conjugate and real part; only complex numbers need a kernel,
-    # which an adapter may lack
+    # the conjugate and the real part of a real number are the number itself. Only complex
+    # numbers need a kernel, which an adapter may lack
     for name in ("conj", "real"):
         table[name] = _unary(
             checks,
@@ -87,13 +87,13 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
 
 
 def _itself(x: Any) -> Any:
-    """Returns `x`: a kernel for functions that change nothing."""
+    """Returns `x`. This is the kernel of functions that return some tensors unchanged."""
     return x
 
 
 def _all_alike(kernels: Any, value: bool, x: Any) -> Any:
-    """Returns a bool tensor of the shape of `x` with `value` for all elements, made with the
-    adapter's `kernels`."""
+    """Returns a bool tensor of the shape of `x` in which all elements are `value`. `kernels` are those of the
+    adapter."""
     return kernels.full_like(x, value, "bool")
 
 
@@ -105,21 +105,22 @@ def _unary(
     special_kinds: str = "",
     special_kernel: Any = None,
 ) -> Callable[..., Any]:
-    """Returns the function `name` of one tensor, which takes the kinds of dtypes in `kinds`.
-    The function computes with `special_kernel` for dtypes of the kinds in `special_kinds`. For all others it
-    computes with `kernel`, or if that is None, with the adapter's kernel `name`."""
-    # the kernel for each dtype that the function was called with. The dict is written without a
-    # lock, because all threads write the same kernel
+    """Returns the function `name` of one tensor, which accepts the kinds of dtypes in `kinds`. For dtypes of the
+    kinds in `special_kinds`, the function computes with `special_kernel`. For all other dtypes, it computes with
+    `kernel`, or, if that is None, with the adapter's kernel `name`."""
+    # the kernel for each dtype with which the function has been called. No lock is needed,
+    # because all threads store the same kernel for a dtype
     kernels: dict[Any, Callable[[Any], Any]] = {}
 
     def unary(x: Any, /) -> Any:
-        # the fast way: a plain tensor with a known dtype
+        # the fast case: a plain tensor of a dtype whose kernel is stored
         if checks.is_plain(x):
             cached = kernels.get(x.dtype)
             if cached is not None:
                 try:
                     return cached(x)
-                # checking the tensor before each call would take as long as a small operation
+                # the tensor is checked only after an error, because a check before each call
+                # would take as long as a small operation
                 except Exception:
                     checks.raise_if_misfit(name, x)
                     raise
@@ -127,7 +128,7 @@ def _unary(
         kernels[x.dtype] = chosen = choose(x)
         return chosen(x)
 
-    # the kernel for tensors with the dtype of `x`
+    # returns the kernel for tensors with the dtype of `x`
     def choose(x: Any) -> Callable[[Any], Any]:
         if dtypes.kind_of(checks.dtype_of(x)) in special_kinds:
             return special_kernel  # type: ignore[no-any-return]
@@ -137,21 +138,21 @@ def _unary(
 
 
 def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
-    """Returns the function `name` of two tensors, or of a tensor and a number. The function
-    takes the kinds of dtypes in `kinds`, and computes with the adapter's kernel `name`."""
-    # turns a kernel's result into a tensor, for frameworks whose kernels may return something
-    # else, as NumPy's return scalars
+    """Returns the function `name` of two tensors, or of a tensor and a number. The function accepts the kinds of
+    dtypes in `kinds`, and computes with the adapter's kernel `name`."""
+    # converts a kernel's result to a tensor, for frameworks whose kernels may return another
+    # type; for example, NumPy's kernels may return scalars
     as_tensor = checks.kernels.settled or _itself
     takes_number = name in checks.kernels.TAKE_NUMBERS
-    # the kernel for each dtype that the function was called with; needs no lock, because all
-    # threads write the same kernel
+    # the kernel for each dtype with which the function has been called. No lock is needed,
+    # because all threads store the same kernel for a dtype
     kernels: dict[Any, Callable[[Any, Any], Any]] = {}
 
     def binary(x1: Any, x2: Any, /) -> Any:
         try:
-            # the fast way: a plain tensor with a known dtype, and a tensor of that dtype or a
-            # float as the second operand. The dtype is read once, because reading it takes
-            # Paddle 0.4 us
+            # the fast case: the first operand is a plain tensor of a dtype whose kernel is
+            # stored, and the second operand is a tensor of that dtype or a float. The dtype is
+            # read only once, because this takes 0.4 us on Paddle
             dtype = x1.dtype if checks.is_plain(x1) else None
             kernel = kernels.get(dtype)
             if kernel is not None:
@@ -164,17 +165,18 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
                     and type(x2) is float
                     and dtypes.kind_of(checks.dtype_of(x1)) == "f"
                 ):
-                    # without `as_tensor`: only NumPy needs that, whose kernels take no numbers
+                    # `as_tensor` is not needed here, because only NumPy's kernels need it, and
+                    # they do not accept numbers
                     return kernel(x1, x2)
-            # any other operands: checks all, and promotes them to a common dtype
+            # all other operands are checked, and promoted to a common dtype
             x1, x2 = checks.operands(name, kinds, (x1, x2))
             kernels[x1.dtype] = kernel = checks.kernel(name, x1.dtype)
             return as_tensor(kernel(x1, x2))
-        # an error of the checks, which says what is wrong
+        # an error that the checks raised; its message already says what is wrong
         except XDeviceError:
             raise
-        # the kernel's own error: if devices or shapes do not fit, `raise_if_misfit` raises a
-        # clearer one
+        # the kernel's own error: if devices or shapes do not match, `raise_if_misfit` raises a
+        # clearer error
         except Exception:
             checks.raise_if_misfit(name, x1, x2)
             raise
@@ -183,13 +185,13 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
 
 
 def _pow_refusing_fractions(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that does the same as `power`, but raises `DTypeError` for a tensor of
-    integers or bool to the power of a Python int below 0. Exponents in a tensor are not
-    checked: that would read their values, and wait for the device."""
+    """Returns a function that computes `power`, but raises `DTypeError` for a tensor of integers or bool to the power
+    of a Python int below 0. Exponents in a tensor are not checked, because reading their values would wait for the
+    device."""
 
     def pow(x1: Any, x2: Any, /) -> Any:
-        # the results are fractions, which integers cannot hold, and the frameworks give
-        # different numbers
+        # the results are fractions, which an integer dtype cannot represent, and the frameworks
+        # return different numbers
         if (
             type(x2) is int
             and x2 < 0
@@ -216,7 +218,7 @@ def _clip(checks: Checks) -> Callable[..., Any]:
             return kernels.copy(x)
         name = checks.dtype_of(x)
         low, high = _bound(checks, min, name), _bound(checks, max, name)
-        # the bounds that are tensors, and not numbers or None
+        # those bounds that are tensors rather than numbers or None
         tensors = [bound for bound in (low, high) if hasattr(bound, "dtype")]
         if kernels.clip is not None and not tensors:
             return kernels.clip(x, low, high)
@@ -237,15 +239,15 @@ def _clip(checks: Checks) -> Callable[..., Any]:
 
 
 def _bound(checks: Checks, value: Any, name: str) -> Any:
-    """Returns a bound of `clip` for a tensor of dtype `name`: None, a number that fits into that dtype, or a tensor
-    cast to it. Raises `DTypeError` for a bound of another kind, such as a float for a tensor of integers, and for an
-    int that does not fit into the dtype."""
+    """Returns the bound `value` of `clip` for a tensor of dtype `name`: None, a number that fits into that dtype, or
+    a tensor that was cast to that dtype. Raises `DTypeError` for a bound of another kind, such as a float for a
+    tensor of integers, and for an int that does not fit into the dtype."""
     kind = dtypes.kind_of(name)
     if value is None:
         return None
     if type(value) in NUMBERS:
-        # an int may be a bound of any tensor, a float only of a tensor of floats, a complex
-        # number of none
+        # an int may be a bound for any tensor, and a float only for a tensor of floats; a
+        # complex number is never a bound
         if type(value) is not int and (kind != "f" or type(value) is complex):
             raise DTypeError(
                 f"clip: the tensor is {name}, so a bound must be "
@@ -253,12 +255,12 @@ def _bound(checks: Checks, value: Any, name: str) -> Any:
                 f"{'' if kind == 'f' else '; for other bounds, cast the tensor with xp.astype(x, xp.float32)'}"
             )
         dtypes.require_fits(value, name)
-        # every float dtype in which xdevice computes can hold 65504, the largest number of
+        # every float dtype in which xdevice computes can represent 65504, the largest number of
         # float16
         if kind != "f" or abs(value) <= 65504:
             return value
-        # torch.clamp refuses a number that the dtype cannot hold, so the infinity of its sign
-        # replaces it
+        # torch.clamp refuses a number that is too large for the dtype, so an infinity with the
+        # same sign replaces the number
         above = abs(value) > dtypes.float_limits(name).max
         return math.copysign(math.inf if above else value, value)
     value = checks.tensor(value, "clip")

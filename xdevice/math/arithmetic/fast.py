@@ -1,6 +1,6 @@
-"""`matmul` and `sum`: apart from elementwise functions, these are the functions that a training step calls most often.
-Both keep the kernel of each dtype that they have been called with, and check the arguments only if the kernel raises
-an error."""
+"""`matmul` and `sum`. Apart from elementwise functions, these are the functions that a training step calls most
+often. Both store the kernel for each dtype with which they have been called. With a stored kernel, they check the
+arguments only if the kernel raises an error."""
 
 from __future__ import annotations
 
@@ -23,23 +23,25 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
 
 def _matmul(checks: Checks) -> Callable[..., Any]:
     """Returns the standard's `matmul`."""
-    # the kernel for each dtype that the function was called with. The dict is written without a
-    # lock, because all threads write the same kernel
+    # the kernel for each dtype with which the function has been called. No lock is needed,
+    # because all threads store the same kernel for a dtype
     kernels: dict[Any, Callable[[Any, Any], Any]] = {}
 
     def matmul(x1: Any, x2: Any, /) -> Any:
-        # the fast way: two plain tensors of one known dtype
+        # the fast case: two plain tensors of the same dtype, whose kernel is stored
         if checks.is_plain(x1) and checks.is_plain(x2):
-            # read once, because reading it takes Paddle 0.4 us
+            # the dtype is read only once, because this takes 0.4 us on Paddle
             dtype = x1.dtype
             kernel = kernels.get(dtype)
             if kernel is not None and x2.dtype is dtype:
                 if checks.compares_devices:
                     checks.require_one_device("matmul", x1, x2)
-                # without checking the shapes, which takes as long as a small product
+                # the shapes are not checked first, because that takes as long as a small
+                # product
                 try:
                     return kernel(x1, x2)
-                # the checks below raise the right error, or the kernel raises its error again
+                # the checks below raise a suitable error; if they pass, the kernel raises its
+                # own error again
                 except Exception:
                     pass
         x1, x2 = checks.operands_on_one_device("matmul", NUMERIC, x1, x2)
@@ -51,28 +53,28 @@ def _matmul(checks: Checks) -> Callable[..., Any]:
 
 
 def _require_matching_rows(x1: Any, x2: Any) -> None:
-    """Raises `ShapeError` unless both tensors have dimensions, and the columns of the first are
-    as many as the rows of the second. The stacks of matrices are not checked."""
+    """Raises `ShapeError` if a tensor has no dimensions, or if the first tensor does not have as many columns as the
+    second tensor has rows. The axes of stacks of matrices are not checked."""
     shapes = shape_of(x1), shape_of(x2)
     if not shapes[0] or not shapes[1]:
         raise ShapeError(
-            f"matmul takes vectors and matrices, not tensors of shapes {shapes[0]} and {shapes[1]}"
+            f"matmul expects vectors or matrices, not tensors of shapes {shapes[0]} and {shapes[1]}"
         )
-    # `max`, because a vector has its elements, which count as rows, along axis 0
+    # `max` selects axis 0 for a vector, whose elements are treated as rows
     columns, rows = shapes[0][-1], shapes[1][max(len(shapes[1]) - 2, 0)]
     if None not in (columns, rows) and columns != rows:
         raise ShapeError(
-            f"matmul: shapes {shapes[0]} and {shapes[1]} cannot be multiplied, because the first has {columns} "
-            f"columns, but the second has {rows} rows"
+            f"matmul: shapes {shapes[0]} and {shapes[1]} cannot be multiplied, because the first tensor has {columns} "
+            f"columns, but the second tensor has {rows} rows"
         )
 
 
 def _product(checks: Checks, x1: Any, x2: Any) -> Any:
-    """Returns the product of two matrices, stacks of matrices or vectors. A vector counts as a
-    matrix with one row or one column, and the result does not have that axis. Raises
-    `ShapeError` if stacks do not broadcast together."""
-    # vectors become matrices, because the frameworks disagree about products of vectors and
-    # stacks of matrices
+    """Returns the product of two matrices, stacks of matrices or vectors. A vector is treated as a matrix with one
+    row or one column, and the result does not have that axis. Raises `ShapeError` if the stacks cannot be broadcast
+    together."""
+    # vectors become matrices, because the frameworks treat products of vectors and stacks of
+    # matrices differently
     kernels, vectors = checks.kernels, (len(x1.shape) == 1, len(x2.shape) == 1)
     x1 = kernels.expand_dims(x1, 0) if vectors[0] else x1
     x2 = kernels.expand_dims(x2, 1) if vectors[1] else x2
@@ -80,16 +82,15 @@ def _product(checks: Checks, x1: Any, x2: Any) -> Any:
     broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
     result = kernels.matmul(x1, x2)
     ndim = len(result.shape)
-    # the axes that were added to vectors above; `vectors` has bools, which count as 0 or 1
+    # the axes that were added to vectors above; a bool in `vectors` acts as the factor 0 or 1
     added_axes = (ndim - 2,) * vectors[0] + (ndim - 1,) * vectors[1]
     return kernels.squeeze(result, added_axes) if added_axes else result
 
 
 def _sum(checks: Checks) -> Callable[..., Any]:
-    """Returns the standard's `sum`, with a faster way for the sum of all elements of a tensor
-    of floats."""
-    # the kernel for each float dtype that the function was called with; sums of floats have the
-    # dtype of the tensor
+    """Returns the standard's `sum`, which is faster for the sum of all elements of a tensor of floats."""
+    # the kernel for each float dtype with which the function has been called; the sum of floats
+    # has the dtype of the tensor
     kernels: dict[Any, Callable[..., Any]] = {}
 
     def sum(
@@ -101,7 +102,7 @@ def _sum(checks: Checks) -> Callable[..., Any]:
         keepdims: bool = False,
         **misspelled: NoReturn,
     ) -> Any:
-        # the fast way: all elements of a plain tensor, in its own dtype
+        # the fast case: the sum of all elements of a plain tensor, in the tensor's own dtype
         sums_all_elements = (
             axis is None and dtype is None and not keepdims and checks.is_plain(x)
         )

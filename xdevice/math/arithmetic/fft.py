@@ -1,5 +1,4 @@
-"""The standard's extension `fft`, built on the transforms along one axis that an adapter
-provides."""
+"""The standard's extension `fft`, built from the transforms along one axis that an adapter provides."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from .dtypes import FLOATING, REAL_FLOATING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# for each norm the one with which `hfft` and `ihfft` call the transform in the opposite
+# for each norm, the norm with which `hfft` and `ihfft` call the transform in the opposite
 # direction
 _OPPOSITE: Final = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 _STEPS: Final = {
@@ -25,12 +24,12 @@ _STEPS: Final = {
     "irfftn": ("irfft", "ifft"),
     "rfftn": ("rfft", "fft"),
 }
-"""For each transform along several axes, the transform along the last axis and the one along
-the other axes."""
-# the transforms that take real numbers, and those that return real numbers
+"""For each transform along several axes, the transform along the last axis, and the transform along each of the other
+axes."""
+# the transforms of real numbers, and the transforms that return real numbers
 _OF_REAL: Final = ("rfft", "ihfft", "rfftn")
 _TO_REAL: Final = ("irfft", "hfft", "irfftn")
-# the complex dtype in which a dtype is transformed: complex64 for all others
+# the complex dtype in which a dtype is transformed; for all other dtypes it is complex64
 _COMPLEX: Final = {"float64": "complex128", "complex128": "complex128"}
 # the dtype of the real and imaginary parts of each complex dtype
 _REAL: Final = {"complex64": "float32", "complex128": "float64"}
@@ -50,7 +49,7 @@ def _transform_along_axis(function: str) -> Callable[..., Any]:
     ) -> Any:
         x = _operand(checks, function, x)
         axis_index = checks.axis(axis, len(x.shape), f"fft.{function}")
-        # raises for a length that is not known while a function is traced
+        # raises an error for a length that is unknown while a function is traced
         checks.full_shape(x, f"fft.{function}")
         return _checked_transform(checks, function, x, (n,), (axis_index,), norm)
 
@@ -58,16 +57,17 @@ def _transform_along_axis(function: str) -> Callable[..., Any]:
 
 
 def _transform_along_axes(function: str) -> Callable[..., Any]:
-    """Returns the standard's transform `function`, such as "fftn", along several axes. The
-    transform raises `ShapeError` unless `axes` names at least one axis and none twice, and `s`
-    has one length for each."""
+    """Returns the standard's transform `function`, such as "fftn", along several axes. The transform raises
+    `ShapeError` unless `axes` contains at least one axis, all axes differ, and `s` contains one length for each
+    axis."""
 
     def transform(
         checks: Checks, x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward"
     ) -> Any:
         x = _operand(checks, function, x)
         ndim = len(checks.full_shape(x, f"fft.{function}"))
-        # by the standard, all axes, or if there are lengths the last axes, one for each length
+        # the standard's default is all axes, or, if lengths are given, as many of the last axes
+        # as there are lengths
         if axes is None:
             axes = range(0 if s is None else ndim - len(s), ndim)
         axis_indices = tuple(
@@ -80,7 +80,7 @@ def _transform_along_axes(function: str) -> Callable[..., Any]:
             or len({*axis_indices}) != len(axis_indices)
         ):
             raise ShapeError(
-                f"fft.{function} takes one or more axes, all different, and one length for each of them, not "
+                f"fft.{function} expects one or more axes, all different, and one length for each axis, not "
                 f"axes={shown(axes)} and s={shown(s)}"
             )
         return _checked_transform(checks, function, x, lengths, axis_indices, norm)
@@ -108,7 +108,7 @@ def _checked_transform(
     axes: tuple[int, ...],
     norm: str,
 ) -> Any:
-    """Returns the transform `function` of `x` along the axes, each with its length in `lengths`. None stands for the
+    """Returns the transform `function` of `x` along `axes`. `lengths` contains a length for each axis; None means the
     length that follows from the shape of `x`. Raises `ArgumentError` for an unknown `norm`, and `ShapeError` for a
     length below 1."""
     full_lengths = _full_lengths(checks, function, shape_of(x), lengths, axes, norm)
@@ -116,12 +116,12 @@ def _checked_transform(
 
 
 def _operand(checks: Checks, function: str, x: Any) -> Any:
-    """Returns `x` as a tensor of the dtype that the transform `function` takes: floats, or
-    complex numbers. Raises `DTypeError` for other dtypes."""
+    """Returns `x` as a tensor of the dtype that the transform `function` requires, which is a float dtype or a
+    complex dtype. Raises `DTypeError` if `x` has neither of these."""
     if function in _OF_REAL:
         return checks.tensor_of_kinds(x, REAL_FLOATING, f"fft.{function}")
     x = checks.tensor_of_kinds(x, FLOATING, f"fft.{function}")
-    # the contract promises kernels complex numbers
+    # the contract promises that kernels are called with complex numbers
     return checks.cast(x, _COMPLEX.get(checks.dtype_of(x), "complex64"))
 
 
@@ -133,15 +133,15 @@ def _full_lengths(
     axes: tuple[int, ...],
     norm: str,
 ) -> tuple[int, ...]:
-    """Returns the lengths with the actual length in place of each None. Raises `ArgumentError`
-    for an unknown `norm`, and `ShapeError` for a length below 1."""
+    """Returns `lengths`, in which each None is replaced by the length that follows from `shape`. Raises
+    `ArgumentError` for an unknown `norm`, and `ShapeError` for a length below 1."""
     if norm not in _OPPOSITE:
         raise ArgumentError(
             f"fft.{function}: norm must be one of {', '.join(_OPPOSITE)}, not {shown(norm)}"
         )
     default_lengths = [shape[axis] for axis in axes]
-    # a transform of n real numbers has n // 2 + 1 complex ones. In the opposite direction, two
-    # values of n are possible, and the even one is the default
+    # a transform of n real numbers has n // 2 + 1 complex numbers. In the opposite direction,
+    # two values of n are possible, and the even value is the default
     if function in _TO_REAL:
         default_lengths[-1] = 2 * (default_lengths[-1] - 1)
     full_lengths = tuple(
@@ -165,10 +165,9 @@ def _transformed(
     axes: tuple[int, ...],
     norm: str,
 ) -> Any:
-    """Returns the transform `function` of `x`: from the adapter's kernel of this name, or
-    computed with other transforms. `lengths`, `axes` and `norm` are the checked arguments of
-    `_checked_transform`."""
-    # `hfft` and `ihfft` are defined with `irfft` and `rfft`, so adapters need no kernels for
+    """Returns the transform `function` of `x`, which is computed by the adapter's kernel of this name, or from other
+    transforms. `lengths`, `axes` and `norm` are the checked arguments of `_checked_transform`."""
+    # `hfft` and `ihfft` are computed from `irfft` and `rfft`, so adapters need no kernels for
     # them
     if function == "hfft":
         return _transformed(checks, checks.xp.conj(x), "irfft", lengths, axes, _OPPOSITE[norm])
@@ -178,7 +177,8 @@ def _transformed(
     if kernel is None:
         return _axis_by_axis(checks, x, function, lengths, axes, norm)
     complex_name = _COMPLEX.get(checks.dtype_of(x), "complex64")
-    # a kernel along several axes takes tuples, one along one axis a length and an axis
+    # a kernel along several axes expects two tuples, and a kernel along one axis expects a
+    # length and an axis
     result = (
         kernel(x, lengths, axes, norm)
         if function in _STEPS
@@ -196,9 +196,9 @@ def _axis_by_axis(
     axes: tuple[int, ...],
     norm: str,
 ) -> Any:
-    """Returns a transform along several axes (with the arguments of `_transformed`), computed along one axis after the
-    other. The last axis, which has a transform of its own, comes first, because `rfft` takes real numbers; but it
-    comes last for `irfft`, which returns real numbers."""
+    """Returns a transform along several axes, computed along one axis after another. The arguments are those of
+    `_transformed`. The last axis, for which `_STEPS` names a separate transform, is processed first, because the
+    input of `rfft` must be real. For `irfftn`, it is processed last, because the output of `irfft` is real."""
     along_last, along_others = _STEPS[function]
     *steps, (_, length, axis) = [
         (along_others, *pair) for pair in zip(lengths, axes, strict=True)
@@ -215,8 +215,8 @@ def _axis_by_axis(
 def fftfreq(
     checks: Checks, n: int, /, *, d: float = 1.0, dtype: Any = None, device: object = None
 ) -> Any:
-    """Returns a vector with the frequency of each element of the result of `fft`, for `n`
-    samples at distances of `d`."""
+    """Returns a vector with the frequency of each element of the result of `fft`, for `n` samples with the spacing
+    `d`."""
     import numpy as np
 
     return _frequencies(checks, np.fft.fftfreq(n, d), dtype, device)
@@ -225,35 +225,34 @@ def fftfreq(
 def rfftfreq(
     checks: Checks, n: int, /, *, d: float = 1.0, dtype: Any = None, device: object = None
 ) -> Any:
-    """Returns a vector with the frequency of each element of the result of `rfft`, for `n`
-    samples at distances of `d`."""
+    """Returns a vector with the frequency of each element of the result of `rfft`, for `n` samples with the spacing
+    `d`."""
     import numpy as np
 
     return _frequencies(checks, np.fft.rfftfreq(n, d), dtype, device)
 
 
 def _frequencies(checks: Checks, values: Any, dtype: Any, device: object) -> Any:
-    """Returns frequencies as a tensor. `values` are the frequencies, which NumPy has computed,
-    so that the bits are the same on every backend. `dtype` is float32 if it is None."""
+    """Returns the frequencies `values` as a tensor. NumPy computed the frequencies, so that the bits are the same on
+    every backend. If `dtype` is None, the result is float32."""
     name = "float32" if dtype is None else dtype_name(dtype)
     return checks.xp.asarray(values.astype(name), dtype=name, device=device)
 
 
 def fftshift(checks: Checks, x: Any, /, *, axes: int | Sequence[int] | None = None) -> Any:
-    """Returns `x` with the frequency 0 moved to the middle of each of `axes`; None means all
-    axes."""
+    """Returns `x` with the frequency 0 moved to the middle of each of `axes`. None means all axes."""
     return _shifted(checks, "fftshift", x, axes, rounding=0)
 
 
 def ifftshift(checks: Checks, x: Any, /, *, axes: int | Sequence[int] | None = None) -> Any:
-    """Returns `x` with the middle of each of `axes` (None means all) moved to the beginning:
-    the inverse of `fftshift`."""
+    """Returns `x` with the middle of each of `axes` moved to the beginning, which is the inverse of `fftshift`. None
+    means all axes."""
     return _shifted(checks, "ifftshift", x, axes, rounding=1)
 
 
 def _shifted(checks: Checks, function: str, x: Any, axes: Any, rounding: int) -> Any:
-    """Returns the tensor rolled by half of its length along each of `axes`. `rounding` is 1 if half of an odd length
-    is rounded up, as for the inverse, and 0 if it is rounded down."""
+    """Returns the tensor `x`, rolled along each of `axes` by half of the axis's length. For an odd length, the half
+    is rounded down if `rounding` is 0 (for `fftshift`), and up if `rounding` is 1 (for `ifftshift`)."""
     x = checks.tensor(x, f"fft.{function}")
     axis_indices = checks.axes(axes, len(x.shape), f"fft.{function}")
     shape = shape_of(x)

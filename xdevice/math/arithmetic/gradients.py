@@ -1,8 +1,8 @@
 """`value_and_grad`, `grad` and `stop_gradient`: gradients with respect to containers of
 tensors.
 
-This module has the rules for all frameworks: what may be a parameter, what may be a loss, and
-which gradient a parameter gets if the loss does not depend on it. An adapter only
+This module contains the rules that are the same for all frameworks: which values may be parameters, which values may
+be a loss, and what the gradient of a parameter is if the loss does not depend on that parameter. An adapter only
 differentiates a function of a list of tensors.
 """
 
@@ -35,8 +35,7 @@ is_differentiating: ContextVar[bool] = ContextVar("xdevice_gradients", default=F
 """Whether this thread or task is inside a function that `value_and_grad` differentiates."""
 
 backend_by_type: dict[type, Backend] = {}
-"""The backend of each type of tensor that has been a parameter so far. Symbols are not in
-it."""
+"""The backend of each type of tensor that has been a parameter so far. The dict does not contain types of symbols."""
 
 
 def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
@@ -45,12 +44,12 @@ def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[
     Experimental: it may change in a minor version.
 
     `value_and_grad(f)(params, *args)` calls `f(params, *args)` and returns `(value, grads)`. Costs as much as the
-    framework's own function, plus about 10 us. docs/reference/arithmetic.md has the rules, also for second gradients.
+    framework's own function, plus about 10 us. docs/reference/arithmetic.md contains all rules.
 
     Args:
-        f: a function of `params`, a tensor of floats or a container of such tensors, on any devices. It returns one
-            float, a tensor without dimensions. `grads` has the structure, shapes and dtypes of `params`.
-        has_aux: whether `f` returns `(loss, aux)`; the result then is `((value, aux), grads)`. `aux` may be anything.
+        f: a function of `params`, which is a tensor of floats or a container of such tensors, on any devices. `f` must
+            return one float: a tensor without dimensions. `grads` has the structure, shapes and dtypes of `params`.
+        has_aux: whether `f` returns `(loss, aux)`. `aux` is any object, and the result is `((value, aux), grads)`.
 
     | backend | differentiates with |
     |---|---|
@@ -63,7 +62,7 @@ def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[
     Raises:
         NotATensorError, DTypeError, ShapeError: a parameter or the loss is not a tensor of floats of 16, 32 or 64 bits;
             there are no parameters; or the loss has dimensions.
-        ArgumentError: tensors are of several backends, or the loss depends on none of the parameters.
+        ArgumentError: the tensors belong to several backends, or the loss does not depend on any parameter.
         UnsupportedError: the backend has no gradients (NumPy) or no second gradients, or a parameter is sparse.
 
     Example:
@@ -84,16 +83,16 @@ def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[
 
 
 def grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
-    """Returns a function that computes the gradients of `f` with respect to its first argument,
-    without the value.
+    """Returns a function that computes the gradients of `f` with respect to its first argument, but does not return
+    the value of `f`.
 
     Experimental: it may change in a minor version.
 
     Args:
         f: a function that returns one float.
-        has_aux: whether `f` returns `(loss, aux)`; the result then is `(grads, aux)`.
+        has_aux: whether `f` returns `(loss, aux)`. The result is then `(grads, aux)`.
 
-    Arguments, rules, errors and cost are those of `value_and_grad`.
+    The rules, the errors and the cost are those of `value_and_grad`.
 
     Example:
         >>> slope = xdevice.math.grad(xdevice.math.grad(lambda x: x * x * x))
@@ -103,7 +102,7 @@ def grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
     """
     if not callable(f):
         raise no_function("grad", f)
-    # computing the gradients always computes the value, too
+    # the value of `f` is always computed together with its gradients
     value_and_gradients = value_and_grad(f, has_aux=has_aux)
 
     @wraps(f)
@@ -115,20 +114,20 @@ def grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
 
 
 def stop_gradient(x: Any) -> Any:
-    """Returns the same values as constants: no gradient flows through the result to the tensors that `x` was computed
-    from.
+    """Returns the values of `x` as constants: no gradient flows through the result to the tensors from which `x` was
+    computed.
 
     Experimental: it may change in a minor version.
 
     Args:
-        x: a tensor, or a container; other values in it stay as they are.
+        x: a tensor, or a container of tensors; other values in the container remain unchanged.
 
-    The result shares the memory of `x` if the framework can do that, so write into neither. On
+    The result shares the memory of `x` if the framework supports that, so do not write into `x` or the result. On
     NumPy, which has no gradients, the result is `x` itself.
 
     Raises:
-        NotATensorError: there is no tensor, or there is a model. ContainerError: an object that
-            holds tensors is of an unknown type.
+        NotATensorError: `x` contains no tensor, or contains a model. ContainerError: an object that holds tensors is of
+            an unknown type.
 
     Costs as much as the framework's own function for each tensor, plus 2 us.
 
@@ -142,15 +141,15 @@ def stop_gradient(x: Any) -> Any:
 
 
 def _stopped(leaves: list[Any]) -> list[Any]:
-    """Returns the leaves of a container with each tensor as a constant. Raises
+    """Returns the leaves of a container, in which each tensor is replaced by a constant with the same values. Raises
     `NotATensorError` if there is no tensor, or if there is a model."""
     stopped = []
     has_tensor = False
     for x in leaves:
-        # `owned` has the backend of `x`, and its kind: "tensor", "symbol" or "model". It is
-        # None for any other value, which stays as it is
+        # `owned` contains the backend of `x` and its kind: "tensor", "symbol" or "model". It is
+        # None for any other value, which remains unchanged
         owned = registry.kind_of(type(x))
-        # a variable counts as the tensor in it; other models are refused
+        # a variable is replaced by the tensor in it; other models are refused
         if owned is not None and owned.kind == "model":
             tensor = owned.backend.tensor_of(x)
             if tensor is None:
@@ -164,7 +163,7 @@ def _stopped(leaves: list[Any]) -> list[Any]:
         stopped.append(x if owned is None else owned.backend.stop_gradient(x))
     if not has_tensor:
         raise NotATensorError(
-            f"stop_gradient takes tensors, but there are none in {shown(leaves)}"
+            f"stop_gradient needs at least one tensor, but there is none in {shown(leaves)}"
         )
     return stopped
 
@@ -177,8 +176,8 @@ def _differentiated(
     kwargs: dict[str, Any],
 ) -> Any:
     """Returns the value of `f` and its gradients with respect to the container `params`. With `has_aux`, the value is
-    the pair `(value, aux)`. PyTorch's open `with device:` scopes are removed while this computes, because they would
-    slow it down; inside `f` they are open."""
+    the pair `(value, aux)`. PyTorch's open `with device:` scopes are removed during the computation, because they
+    would slow it down; while `f` runs, they are open."""
     walk = trees.flatten(params)
     with ScopesRemoved(backend_of(walk)) as removed:
         return _value_and_gradients(removed.with_scopes(f), has_aux, walk, args, kwargs)
@@ -191,18 +190,18 @@ def _value_and_gradients(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Returns the value of `f` and its gradients, with `aux` if `has_aux`. `walk` is the result of `trees.flatten` for
-    the container of parameters. The adapter calls `f` with its own tensors in place of the parameters, and
-    differentiates it."""
+    """Returns the pair of the value of `f` and its gradients. If `has_aux` is True, the value is the pair
+    `(value, aux)`. `walk` is the result of `trees.flatten` for the container of parameters. The adapter calls `f`
+    with its own tensors in place of the parameters, and differentiates `f`."""
     backend, leaves = parameters(walk, "params", needs_floats=True)
-    # the container `aux`, whose leaves go through the adapter, because it detaches the tensors
-    # among them
+    # the container `aux`. Its leaves pass through the adapter, which detaches the tensors among
+    # them
     aux_trees: list[Tree] = []
 
     def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
         """Calls `f` with `inputs` in place of the parameters. Returns the loss, and the leaves of
-        `aux`. The contract promises that the adapter calls this function once, so `aux_trees` has
-        one item."""
+        `aux`. The contract promises that the adapter calls this function once, so `aux_trees` has one item
+        afterwards."""
         loss = f(trees.rebuild(walk, inputs), *args, **kwargs)
         if has_aux:
             loss, aux = _loss_and_aux(loss)
@@ -211,7 +210,7 @@ def _value_and_gradients(
         _require_loss(loss, backend)
         return loss, aux_trees[0].leaves if has_aux else []
 
-    # inside another function that is differentiated, gradients have to flow on through the
+    # inside another function that is being differentiated, gradients must flow through the
     # result
     nested = is_differentiating.get()
     token = is_differentiating.set(True)
@@ -219,8 +218,9 @@ def _value_and_gradients(
         value, gradients, aux_leaves = backend.value_and_grad(leaves, call, nested)
     finally:
         is_differentiating.reset(token)
-    # an adapter returns None as the gradient of a parameter that the loss does not depend on;
-    # here it becomes zeros. A loop, because `None in gradients` would call the `==` of tensors
+    # an adapter returns None as the gradient of a parameter on which the loss does not depend;
+    # here, None is replaced by zeros. A loop is used because `None in gradients` would call the
+    # `==` of tensors
     for g in gradients:
         if g is None:
             gradients = _with_zeros(gradients, leaves, backend)
@@ -235,7 +235,7 @@ def _value_and_gradients(
 def no_function(name: str, f: object) -> ArgumentError:
     """Returns the error for an argument `f` of the function `name` that is not callable."""
     return ArgumentError(
-        f"{name} takes a function, not {shown(f)} of type {type(f).__qualname__}"
+        f"{name} expects a function, not {shown(f)} of type {type(f).__qualname__}"
     )
 
 
@@ -243,12 +243,13 @@ def parameters(
     walk: Walked, name: str, needs_floats: bool = False
 ) -> tuple[Backend, list[Any]]:
     """Returns the backend and the tensors of a container of parameters or gradients. `walk` is the result of
-    `trees.flatten` for the container. Raises `NotATensorError` for another leaf and for a container without leaves,
-    and `ArgumentError` for tensors of several backends. With `needs_floats`, also raises `DTypeError` for a tensor
-    that is not of floats, and `UnsupportedError` for one that is not dense. `name` is what errors call the
-    container."""
-    # the quick way, for tensors of one type that has been a parameter before; `walk[1]` has the
-    # leaves. If something is wrong, `_parameters_one_by_one` finds it and raises the error
+    `trees.flatten` for the container. Raises `NotATensorError` for a leaf that is not a tensor and for a container
+    without leaves, and `ArgumentError` for tensors of several backends. If `needs_floats` is True, also raises
+    `DTypeError` for a tensor that does not contain floats, and `UnsupportedError` for a tensor that is not dense.
+    `name` is the container's name in errors."""
+    # the fast case: all tensors have the same type, and tensors of that type have been
+    # parameters before. `walk[1]` contains the leaves. If something is wrong,
+    # `_parameters_one_by_one` raises the error
     backend, leaves = backend_of(walk), walk[1]
     if backend is None:
         return _parameters_one_by_one(walk, name, needs_floats)
@@ -258,10 +259,10 @@ def parameters(
 
 
 def backend_of(walk: Walked) -> Backend | None:
-    """Returns the backend of the tensors in a container if all are of one type that has been a parameter before, and
-    if the backend may be used in this process (its `refusal` is None); otherwise None. `walk` is the result of
-    `trees.flatten` for the container."""
-    # the types of the leaves, by their ids
+    """Returns the backend of the tensors in a container. The result is None unless all leaves have the same type,
+    tensors of that type have been parameters before, and the backend may be used in this process (its `refusal` is
+    None). `walk` is the result of `trees.flatten` for the container."""
+    # maps the ids of the leaves' types to the types
     kinds = walk[2]
     backend = backend_by_type.get(next(iter(kinds.values()))) if len(kinds) == 1 else None
     return backend if backend is not None and backend.refusal is None else None
@@ -270,16 +271,16 @@ def backend_of(walk: Walked) -> Backend | None:
 def _parameters_one_by_one(
     walk: Walked, name: str, needs_floats: bool
 ) -> tuple[Backend, list[Any]]:
-    """Does the same as `parameters`, but more slowly: for types that have not been parameters
-    before, and for raising the errors."""
+    """Returns the result of `parameters`, or raises its errors. This slower function is used for types that have not
+    been parameters before, and if something is wrong."""
     tree, backend = trees.Tree(None, walk=walk), None
     leaves = []
     for i, x in enumerate(tree.leaves):
         owned = registry.kind_of(type(x))
-        # a variable counts as the tensor in it
+        # a variable is replaced by the tensor in it
         if owned is not None and owned.kind == "model":
             x = owned.backend.tensor_of(x)
-        # a number, a text, or a model that is more than one variable
+        # a number, a string, or a model other than a variable
         if owned is None or x is None:
             raise _no_parameter(name, tree, i)
         if backend is None:
@@ -290,8 +291,8 @@ def _parameters_one_by_one(
             )
         if needs_floats and dtype_name(x.dtype) not in FLOATS:
             raise DTypeError(
-                f"{name}{tree.path(i)} is {dtype_name(x.dtype)}, but only {', '.join(FLOATS)} have gradients; take "
-                f"it out of {name} and pass it in another argument: value_and_grad(f)({name}, x) calls f({name}, x)"
+                f"{name}{tree.path(i)} is {dtype_name(x.dtype)}, but only {', '.join(FLOATS)} have gradients; remove "
+                f"it from {name} and pass it in another argument: value_and_grad(f)({name}, x) calls f({name}, x)"
             )
         if owned.kind == "tensor":
             if needs_floats and not backend.is_dense(x):
@@ -299,7 +300,7 @@ def _parameters_one_by_one(
                     f"gradients with respect to {name}{tree.path(i)}, which is not dense",
                     "convert it to a dense tensor first",
                 )
-            # only the types of tensors are kept: a symbol belongs to one trace
+            # only the types of tensors are stored, because a symbol belongs to a single trace
             backend_by_type[type(x)] = backend
         leaves.append(x)
     if backend is None:
@@ -310,13 +311,13 @@ def _parameters_one_by_one(
 
 
 def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
-    """Returns the error for a leaf of a container that is not a tensor: the leaf with the index `i`. The error calls
-    the container `name`, and says what to do with the leaf."""
+    """Returns the error for the leaf with the index `i`, which is not a tensor. The error calls the container `name`,
+    and says what to do with the leaf."""
     x = tree.leaves[i]
     owned = registry.kind_of(type(x))
-    remedy = f"take it out of {name}; a function can get it in another argument, as in value_and_grad(f)(params, x)"
+    remedy = f"remove it from {name}; pass it in another argument instead, as in value_and_grad(f)(params, x)"
     if owned is not None:
-        remedy = "put its parameters in a dict and pass that"
+        remedy = "pass a dict of its parameters instead"
     elif isinstance(x, int | float):
         remedy += ", or convert it with xdevice.tensor"
     return NotATensorError(
@@ -326,8 +327,8 @@ def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
 
 
 def two_backends(name: str, backend: Backend, other: str, owner: Backend) -> ArgumentError:
-    """Returns the error for two tensors of different backends: the one called `name` belongs to
-    `backend`, and the one called `other` belongs to `owner`."""
+    """Returns the error for two tensors of different backends. The tensor with the name `name` belongs to `backend`,
+    and the tensor with the name `other` belongs to `owner`."""
     return ArgumentError(
         f"{name} belongs to {backend.name}, but {other} belongs to {owner.name}; convert one of them with "
         f"xdevice.convert(x, {backend.name!r})"
@@ -335,10 +336,11 @@ def two_backends(name: str, backend: Backend, other: str, owner: Backend) -> Arg
 
 
 def _are_floats(tensors: list[Any]) -> bool:
-    """Whether all tensors have float dtypes, which gradients are computed for."""
+    """Whether all tensors have float dtypes, the only dtypes for which gradients are computed."""
     last: Any = None
     for x in tensors:
-        # each new dtype is looked up once, because finding its name takes Paddle a microsecond
+        # the name is looked up only if the dtype differs from that of the previous tensor,
+        # because the lookup takes a microsecond on Paddle
         if x.dtype is not last:
             last = x.dtype
             if dtype_name(last) not in FLOATS:
@@ -346,12 +348,12 @@ def _are_floats(tensors: list[Any]) -> bool:
     return True
 
 
-# checks of the loss, and zeros for parameters that it does not depend on
+# checks of the loss, and zeros for parameters on which the loss does not depend
 
 
 def _loss_and_aux(result: Any) -> tuple[Any, Any]:
-    """Returns the two items of the tuple `result`: the loss and `aux`. `result` is what the user's function returned
-    when `has_aux` was True. Raises `ArgumentError` if it is not a tuple of two items."""
+    """Returns the two items of `result`, the loss and `aux`. `result` is the value that the user's function returned
+    when `has_aux` was True. Raises `ArgumentError` if `result` is not a tuple of two items."""
     if isinstance(result, tuple) and len(result) == 2:
         return result
     raise ArgumentError(
@@ -360,9 +362,8 @@ def _loss_and_aux(result: Any) -> tuple[Any, Any]:
 
 
 def _require_loss(loss: Any, backend: Backend) -> None:
-    """Raises an error unless `loss`, the result of the user's function, is one float of the
-    parameters' backend: `NotATensorError`, `ArgumentError` (another backend), `DTypeError` or
-    `ShapeError`."""
+    """Raises an error unless `loss`, the result of the user's function, is a single float of the parameters' backend.
+    The error is `NotATensorError`, `ArgumentError` (for another backend), `DTypeError` or `ShapeError`."""
     owned = registry.kind_of(type(loss))
     if owned is None or owned.kind == "model":
         raise NotATensorError(
@@ -379,7 +380,7 @@ def _require_loss(loss: Any, backend: Backend) -> None:
         raise DTypeError(
             f"the function returned a loss of dtype {dtype}; expected one of {', '.join(FLOATS)}"
         )
-    # a rank that is not known, None, may be 0, and is not refused
+    # an unknown rank is None; the rank may be 0, so this is not an error
     rank = _rank(loss)
     if rank:
         raise ShapeError(
@@ -389,19 +390,17 @@ def _require_loss(loss: Any, backend: Backend) -> None:
 
 
 def _rank(x: Any) -> int | None:
-    """Returns the number of dimensions of a tensor; None if it is not known while a function is
-    traced."""
+    """Returns the number of dimensions of a tensor, or None if it is unknown while a function is traced."""
     try:
         return len(x.shape)
-    # the length of a TensorFlow shape without a known rank
+    # raised by `len` for a TensorFlow shape whose rank is unknown
     except ValueError:
         return None
 
 
 def _with_zeros(gradients: list[Any], leaves: list[Any], backend: Backend) -> list[Any]:
-    """Returns the gradients with zeros in place of each None; `leaves` are the parameters in
-    the same order. Raises `ArgumentError` if all are None: then the loss depends on no
-    parameter."""
+    """Returns the gradients, in which each None is replaced by zeros. `leaves` are the parameters in the same order.
+    Raises `ArgumentError` if all gradients are None, which means that the loss does not depend on any parameter."""
     if all(g is None for g in gradients):
         raise ArgumentError(
             f"the loss does not depend on any parameter through operations that {backend.name} records; compute it "
@@ -413,7 +412,7 @@ def _with_zeros(gradients: list[Any], leaves: list[Any], backend: Backend) -> li
 
 
 def _zeros(x: Any, backend: Backend) -> Any:
-    """Returns zeros with the shape, dtype and device of the parameter `x`."""
+    """Returns a tensor of zeros with the shape, dtype and device of the parameter `x`."""
     if type(x) in backend_by_type:
         return backend.full(tuple(x.shape), 0.0, backend.device_of(x), dtype_name(x.dtype))
     # x is a symbol of a traced function

@@ -1,8 +1,9 @@
-"""`at`, which returns tensors with other values at an index; and `top_k`.
+"""`at`, which returns a copy of a tensor with new values at an index, and `top_k`.
 
-NumPy computes on the host which elements an index selects: it applies the index to an array of
-the elements' positions in the flattened tensor. The result is the same on every backend, and an
-index out of range raises an error. The kernels then only have to take elements at positions.
+NumPy computes on the host which elements an index selects. For this, it applies the index to an
+array that contains the position of each element in the flattened tensor. The result is the same on
+every backend, and an index out of range raises an error. The kernels then only gather the elements
+at those positions.
 """
 
 from __future__ import annotations
@@ -26,24 +27,25 @@ if TYPE_CHECKING:
 
 
 def at(x: Any) -> At:
-    """Returns copies of `x` that are changed at an index: `at(x)[index].set(values)` and `at(x)[index].add(values)`.
+    """Returns an object that creates copies of `x` with changes at an index: `at(x)[index].set(values)` and
+    `at(x)[index].add(values)`.
 
     Experimental: it may change in a minor version.
 
-    The index is like NumPy's: ints, slices, `...`, None, lists, tensors of integers, masks, and tuples of these.
-    `values` is a number or a tensor that broadcasts to `x[index]`, of a dtype that `x` can hold. If an element is
-    indexed twice, `set` takes the last value for it, and `add` adds all of them. Gradients flow to `x` and `values`.
-    `x` itself does not change.
+    The index follows NumPy's rules: ints, slices, `...`, None, lists, tensors of integers, masks, and tuples of these.
+    `values` is a number, or a tensor that broadcasts to `x[index]` and whose dtype can be cast to that of `x`. If an
+    element is indexed twice, `set` uses its last value, and `add` adds all its values. Gradients flow to `x` and
+    `values`. `x` itself does not change.
 
     Raises:
-        IndexError: the index is out of range, or is of another type. ShapeError: the values do not broadcast.
-        NotATensorError, ArgumentError, DTypeError, DeviceMismatchError: `x` or `values` is not a tensor, or they
+        IndexError: the index is out of range, or has another type. ShapeError: the values do not broadcast.
+        NotATensorError, ArgumentError, DTypeError, DeviceMismatchError: `x` or `values` is not a tensor, or the two
             differ in backend, dtype or device.
-        UnsupportedError: a compiler traces the index itself, or does not know a size.
+        UnsupportedError: a compiler is tracing the index itself, or does not know a size.
 
-    Costs a copy of `x`, plus 0.1 to 1 ms, and a read if the index is a tensor. Each element of `x` adds 1 ns on the
-    host, or 50 to 100 ns on MXNet and Paddle, which gather all elements. In a compiled function, only the framework's
-    work remains.
+    Costs a copy of `x`, plus 0.1 to 1 ms, and a read by the host if the index is a tensor. Each element of `x` adds
+    1 ns on the host, or 50 to 100 ns on MXNet and Paddle, which gather all elements. In a compiled function, only the
+    framework's work remains.
 
     Example:
         >>> x = xdevice.math.at(xdevice.zeros(2, 3))[0, 1:].set(xdevice.tensor([5.0, 6.0]))
@@ -54,7 +56,7 @@ def at(x: Any) -> At:
 
 
 class At:
-    """The result of `at(x)`: a tensor, before it is indexed."""
+    """The result of `at(x)`: a tensor that has not been indexed yet."""
 
     __slots__ = ("_x",)
 
@@ -66,8 +68,7 @@ class At:
 
 
 class Where:
-    """The result of `at(x)[index]`: a tensor and an index into it, before `set` or `add` is
-    called."""
+    """The result of `at(x)[index]`: a tensor and an index, whose methods `set` and `add` return a changed copy."""
 
     __slots__ = ("_index", "_x")
 
@@ -76,17 +77,17 @@ class Where:
         self._index = index
 
     def set(self, values: Any) -> Any:
-        """Returns a copy of the tensor with these values at the index."""
+        """Returns a copy of the tensor, in which the elements at the index are replaced by `values`."""
         return _with_values(self._x, self._index, values, "set")
 
     def add(self, values: Any) -> Any:
-        """Returns a copy of the tensor with these values added at the index."""
+        """Returns a copy of the tensor, in which `values` are added to the elements at the index."""
         return _with_values(self._x, self._index, values, "add")
 
 
 def _with_values(x: Any, index: Any, values: Any, action: str) -> Any:
-    """Returns a copy of the tensor `x` with `values` set or added at the index; `action` is
-    "set" or "add"."""
+    """Returns a copy of the tensor `x`, in which `values` are set at the index, or added to the elements there.
+    `action` is "set" or "add"."""
     function = f"at(x)[...].{action}"
     checks = checks_of(x, function)
     x = (
@@ -97,8 +98,9 @@ def _with_values(x: Any, index: Any, values: Any, action: str) -> Any:
     shape = checks.full_shape(x, function)
     values = _values_like(checks, x, values, function)
     values_shape = checks.full_shape(values, function)
-    # `positions` are the positions in the flattened `x` that the index selects;
-    # `value_positions` has for each of them the position of its value in the flattened `values`
+    # `positions` are the positions in the flattened `x` that the index selects.
+    # `value_positions` contains, for each of these positions, the position of its value in the
+    # flattened `values`
     positions, value_positions = checks.backend.eagerly(
         lambda: _positions(shape, index, values_shape, function)
     )
@@ -106,8 +108,8 @@ def _with_values(x: Any, index: Any, values: Any, action: str) -> Any:
     if not positions.size:
         return checks.kernels.copy(x)
     flat, values = (checks.kernels.reshape(part, (-1,)) for part in (x, values))
-    # for a position that occurs several times the last value counts, and the others are dropped
-    # here
+    # if a position occurs several times, the last value is used, and the other values are
+    # removed here
     if action == "set":
         positions, value_positions = checks.backend.eagerly(
             lambda: _last_of_each(positions, value_positions)
@@ -122,9 +124,8 @@ def _with_values(x: Any, index: Any, values: Any, action: str) -> Any:
 
 
 def _values_like(checks: Checks, x: Any, values: Any, function: str) -> Any:
-    """Returns the argument `values` as a tensor of the dtype of `x`, and on its device. Raises
-    `DTypeError` if that dtype cannot hold the values, and `DeviceMismatchError` if they are on
-    another device."""
+    """Returns the argument `values` as a tensor with the dtype and on the device of `x`. Raises `DTypeError` if the
+    dtype of `x` cannot represent the values, and `DeviceMismatchError` if `values` is a tensor on another device."""
     name = checks.dtype_of(x)
     if type(values) in NUMBERS:
         if dtypes.with_number(name, values) != name:
@@ -146,10 +147,10 @@ def _values_like(checks: Checks, x: Any, values: Any, function: str) -> Any:
 def _positions(
     shape: tuple[int, ...], index: Any, values_shape: tuple[int, ...], function: str
 ) -> tuple[Positions, Positions]:
-    """Returns the positions in the flattened tensor that an index selects, and for each the
-    position of its value in the flattened values, whose shape is `values_shape`. Raises `IndexError` if
-    the index is out of range or not an index, and `ShapeError` if the values do not broadcast
-    to the shape that the index selects."""
+    """Returns two vectors: the positions in the flattened tensor that the index selects, and, for each of them, the
+    position of its value in the flattened values. `shape` and `values_shape` are the shapes of the tensor and of the
+    values. Raises `IndexError` if the index is out of range or not an index, and `ShapeError` if the values do not
+    broadcast to the shape that the index selects."""
     import numpy as np
 
     positions = _selected(shape, index, function)
@@ -167,8 +168,8 @@ def _positions(
 
 
 def _selected(shape: tuple[int, ...], index: Any, function: str) -> Any:
-    """Returns the positions in the flattened tensor that an index selects, in the shape of
-    `x[index]`. Raises `IndexError` if the index is out of range or not an index."""
+    """Returns the positions in the flattened tensor x that the index selects, in the shape of `x[index]`. `shape` is
+    the shape of x. Raises `IndexError` if the index is out of range or not an index."""
     import numpy as np
 
     # the index is applied to an array that contains the position of each element
@@ -180,15 +181,15 @@ def _selected(shape: tuple[int, ...], index: Any, function: str) -> Any:
 
 
 def _readable(part: Any) -> Any:
-    """Returns a part of an index in the form that NumPy takes: a tensor as an array, anything else as it is. Raises
-    `UnsupportedError` for a symbol, which has no values."""
+    """Returns a part of an index in the form that NumPy accepts: a tensor becomes an array, and any other part is
+    returned unchanged. Raises `UnsupportedError` for a symbol, which has no values."""
     owned = registry.kind_of(type(part))
     if owned is None:
         return part
     if owned.kind == "symbol":
         raise UnsupportedError(
-            f"at: the index has no values while {owned.backend.name} traces the function; make the index outside the "
-            "function, or use xp.where"
+            f"at: the index has no values while {owned.backend.name} traces the function; compute the index outside "
+            "the function, or use xp.where"
         )
     return to_numpy(part)
 
@@ -196,12 +197,12 @@ def _readable(part: Any) -> Any:
 def _last_of_each(
     positions: Positions, value_positions: Positions
 ) -> tuple[Positions, Positions]:
-    """Returns two vectors: each position in `positions` once, and for each of them the item of `value_positions` at
-    its last occurrence."""
+    """Returns two vectors. The first contains each position in `positions` once. The second contains, for each of
+    these, the item of `value_positions` that belongs to the last occurrence of the position."""
     import numpy as np
 
-    # for each position the index of its last occurrence in `positions`: NumPy writes in order,
-    # so the last one stays
+    # for each position, the index of its last occurrence in `positions`: NumPy writes in order,
+    # so the last index remains
     winners = np.full(int(positions.max()) + 1, -1)
     winners[positions] = np.arange(positions.size)
     kept = np.sort(winners[winners >= 0])
@@ -209,23 +210,26 @@ def _last_of_each(
 
 
 def _sum_repeated(checks: Checks, positions: Positions, values: Any) -> tuple[Positions, Any]:
-    """Returns each position in `positions` once, and the sum of its `values`. In each round, neighboring values of the
-    same position are added in pairs, until each position has one value. So the rounding error grows only with the
-    logarithm of the number of values."""
+    """Returns a vector that contains each position in `positions` once, and a tensor with the sum of `values` for
+    each of these positions. In each round, neighboring values of the same position are added in pairs, until each
+    position has only one value. The rounding error therefore grows only with the logarithm of the number of
+    values."""
     import numpy as np
 
-    # sorted, so that equal positions are neighbors
+    # the positions are sorted, so that equal positions are neighbors
     order = np.argsort(positions, kind="stable")
     positions, values = positions[order], _elements_at(checks, values, order)
     while (positions[1:] == positions[:-1]).any():
-        # whether a run of equal positions starts here; `is_first` counts from the start of each
-        # run: every other element is the first of a pair
+        # `starts` is True at the start of each run of equal positions. `is_first` is True for
+        # every second element of a run, beginning with the first; these elements are the first
+        # of a pair
         starts = np.r_[True, positions[1:] != positions[:-1]]
         indices = np.arange(positions.size)
         is_first = (indices - np.maximum.accumulate(np.where(starts, indices, 0))) % 2 == 0
         partners = indices[is_first] + 1
-        # the last of an odd run has no partner: the next element is the first of another pair,
-        # or there is none. A zero, which is appended to the values, is added to it
+        # the last element of an odd run has no partner, because the next element is the first
+        # of another pair, or there is no next element. For such an element, a zero that is
+        # appended to the values is the partner
         partners[np.r_[is_first, True][partners]] = positions.size
         zero = checks.kernels.full_like(
             _elements_at(checks, values, indices[:1]), 0, checks.dtype_of(values)
@@ -240,23 +244,22 @@ def _sum_repeated(checks: Checks, positions: Positions, values: Any) -> tuple[Po
 
 
 def _elements_at(checks: Checks, x: Any, positions: Positions) -> Any:
-    """Returns the elements of the vector `x` at these positions; `x` itself if `positions` has all of its positions in
-    order."""
-    # all elements in their order
+    """Returns the elements of the vector `x` at the given positions. If `positions` contains all positions in `x` in
+    ascending order, returns `x` itself."""
+    # `positions` contains all positions in ascending order
     if positions.size == x.shape[0] and (positions[1:] > positions[:-1]).all():
         return x
     return checks.kernels.take(x, checks.constant(positions, x), 0)
 
 
 def _put(checks: Checks, x: Any, positions: Positions, values: Any) -> Any:
-    """Returns the vector `x` with `values` at the positions `positions`, none of which occurs
-    twice."""
+    """Returns a copy of the vector `x`, with `values` at the given positions, none of which occurs twice."""
     if checks.kernels.put is not None:
         return checks.kernels.put(x, checks.constant(positions, x), values)
     import numpy as np
 
-    # without the kernel `put`: joins both vectors, and takes each element of the result from
-    # one of them
+    # without the kernel `put`, both vectors are joined, and each element of the result is
+    # gathered from the joined vector
     source = np.arange(x.shape[0])
     source[positions] = x.shape[0] + np.arange(positions.size)
     return checks.kernels.take(
@@ -266,7 +269,8 @@ def _put(checks: Checks, x: Any, positions: Positions, values: Any) -> Any:
 
 def elements(checks: Checks, x: Any, index: Any) -> Any:
     """Returns `x[index]` by NumPy's rules, on every backend. Raises `IndexError` for an index out of range, and
-    `UnsupportedError` if a symbol is in the index. For slices and ints, the host computes nothing."""
+    `UnsupportedError` if the index contains a symbol. If the index consists of slices and ints, no positions are
+    computed on the host."""
     if is_sliced(index):
         return _sliced(checks, x, index if isinstance(index, tuple) else (index,))
     import numpy as np
@@ -277,7 +281,7 @@ def elements(checks: Checks, x: Any, index: Any) -> Any:
 
 
 def is_sliced(index: Any) -> bool:
-    """Whether an index consists of slices, ints, None and `...` only."""
+    """Whether an index consists only of slices, ints, None and `...`."""
     parts = index if isinstance(index, tuple) else (index,)
     return all(
         part is None or part is ... or isinstance(part, slice) or _is_int(part)
@@ -287,19 +291,19 @@ def is_sliced(index: Any) -> bool:
 
 def _is_int(part: Any) -> bool:
     """Whether a part of an index is an int, which removes its axis."""
-    # True and False are masks, and not 1 and 0
+    # True and False are masks, and do not stand for 1 and 0
     return isinstance(part, int) and not isinstance(part, bool)
 
 
 def _sliced(checks: Checks, x: Any, parts: tuple[Any, ...]) -> Any:
-    """Returns `x[parts]` for slices, ints, None and `...`, with one kernel for each axis.
-    Raises `IndexError` for too many parts, or an int out of range."""
-    # `others` is the number of axes that no part names: those of the ellipsis
+    """Returns `x[parts]`, where `parts` consists of slices, ints, None and `...`. Calls at most one kernel for each
+    part. Raises `IndexError` for too many parts, and for an int out of range."""
+    # `others` is the number of axes for which there is no part; the ellipsis covers these axes
     named = sum(part is not None and part is not ... for part in parts)
     others = len(x.shape) - named
     if others < 0 or sum(part is ... for part in parts) > 1:
         raise IndexError(
-            f"x[...] on a tensor of shape {shape_of(x)} takes at most one index for each axis and one "
+            f"x[...] on a tensor of shape {shape_of(x)} accepts at most one index for each axis and one "
             f"ellipsis, not {shown(parts)}"
         )
     axis = 0
@@ -308,16 +312,17 @@ def _sliced(checks: Checks, x: Any, parts: tuple[Any, ...]) -> Any:
             x = checks.kernels.expand_dims(x, axis)
         elif part is not ...:
             x = _sliced_along(checks, x, axis, part)
-        # the next part belongs to the axis after the ones that this part covers: an ellipsis
-        # covers `others` axes; an int removes its axis, so the number stays the same
+        # the next part belongs to the axis after those that this part covers. An ellipsis
+        # covers `others` axes. An int removes its axis, so the number of the next axis stays
+        # the same
         axis += others if part is ... else int(not _is_int(part))
     return x
 
 
 def _sliced_along(checks: Checks, x: Any, axis: int, part: slice | int) -> Any:
-    """Returns the elements that a part of an index selects along an axis; for an int, the axis
-    is removed. Raises `IndexError` for an int out of range."""
-    # all elements: no kernel is needed
+    """Returns the elements of `x` that `part`, a part of an index, selects along an axis. For an int, the axis is
+    removed. Raises `IndexError` for an int out of range."""
+    # the slice selects all elements, so no kernel is needed
     if part == slice(None):
         return x
     length = checks.full_shape(x, "x[...]")[axis]
@@ -330,10 +335,11 @@ def _sliced_along(checks: Checks, x: Any, axis: int, part: slice | int) -> Any:
             checks.kernels.sliced(x, axis, part % length, part % length + 1), (axis,)
         )
     start, stop, step = part.indices(length)
-    # no elements
+    # the slice selects no elements
     if not range(start, stop, step):
         return checks.kernels.sliced(x, axis, 0, 0)
-    # the kernel `sliced` has no step, so elements at other steps are taken by their indices
+    # the kernel `sliced` supports only the step 1; for other steps, the elements are gathered
+    # by their indices
     if step == 1:
         return checks.kernels.sliced(x, axis, start, stop)
     import numpy as np
@@ -342,18 +348,18 @@ def _sliced_along(checks: Checks, x: Any, axis: int, part: slice | int) -> Any:
 
 
 def top_k(x: Any, k: int) -> tuple[Any, Any]:
-    """Returns the `k` greatest elements along the last axis, the greatest first, and their indices along that axis, as
-    int64.
+    """Returns two tensors: the `k` greatest elements along the last axis, in descending order, and their indices
+    along that axis, as int64.
 
     Experimental: it may change in a minor version.
 
-    Of equal elements, the lower index comes first. NaN counts as greater than all numbers, as
-    in `xp.sort`. Gradients flow to the chosen elements.
+    Among equal elements, the element with the lower index comes first. NaN is treated as greater than all numbers, as
+    in `xp.sort`. Gradients flow to the selected elements.
 
     Raises:
         ArgumentError: `k` is not an int from 1 to the length of the axis. ShapeError: `x` has
             no axis.
-        DTypeError: `x` is of bool or complex numbers. NotATensorError: `x` is not a tensor.
+        DTypeError: `x` contains bools or complex numbers. NotATensorError: `x` is not a tensor.
 
     Costs a sort along the axis.
 
@@ -376,7 +382,7 @@ def top_k(x: Any, k: int) -> tuple[Any, Any]:
     import numpy as np
 
     xp = array_namespace(x)
-    # `argsort` is stable, so of equal elements the one with the lower index comes first
+    # `argsort` is stable, so among equal elements, the element with the lower index comes first
     order = xp.argsort(x, descending=True)
     chosen = xp.take(order, checks.constant(np.arange(k), x), axis=-1)
     return xp.take_along_axis(x, chosen, axis=-1), chosen

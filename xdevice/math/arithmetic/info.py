@@ -1,5 +1,4 @@
-"""`__array_namespace_info__`: which devices, dtypes and capabilities a backend has now, on this
-machine."""
+"""`__array_namespace_info__`: the devices, dtypes and capabilities that a backend currently has on this machine."""
 
 from __future__ import annotations
 
@@ -26,10 +25,10 @@ class Info:
         self._backend = checks.backend
 
     def capabilities(self) -> dict[str, Any]:
-        """Returns the standard's capabilities: whether masks may be indices, whether shapes may
-        depend on values, and the largest number of dimensions."""
-        # "data-dependent shapes" is True because `nonzero` and the `unique` functions work,
-        # with NumPy on the host
+        """Returns the standard's dict of capabilities: whether a mask may be an index, whether shapes may depend on
+        values, and the largest number of dimensions."""
+        # "data-dependent shapes" is True because `nonzero` and the `unique` functions work;
+        # NumPy computes their indices on the host
         return {
             "boolean indexing": self._checks.kernels.TAKES_MASKS,
             "data-dependent shapes": True,
@@ -37,17 +36,17 @@ class Info:
         }
 
     def devices(self) -> tuple[Device, ...]:
-        """Returns the devices of the backend that hold values."""
-        # the device "meta" holds no values
+        """Returns those devices of the backend whose tensors have values."""
+        # tensors on the device "meta" have no values
         return tuple(device for device in self._backend.devices() if device.kind != "meta")
 
     def default_device(self) -> Device:
-        """Returns the device of new tensors: that of the `with device:` block, or `cpu:0`."""
+        """Returns the device of new tensors: the device of the `with device:` block, or `cpu:0` outside a block."""
         return creation.place_for(self._backend, None)
 
     def default_dtypes(self, *, device: object = None) -> dict[str, Any]:
-        """Returns a dict with the default dtype for each kind of the standard, such as
-        "integral", without the kinds that `device` lacks; None means the default device."""
+        """Returns a dict with the default dtype for each kind of the standard, such as "integral". Kinds that
+        `device` does not support are omitted. None means the default device."""
         target_device = creation.place_for(self._backend, device)
         defaults = {
             "real floating": "float32",
@@ -55,19 +54,19 @@ class Info:
             "integral": "int64",
             "indexing": "int64",
         }
-        # `default_dtype_on` gives the dtype that the device has for this default, and
-        # `supported_dtype` the one that the framework has now: int32 in place of int64 on JAX
-        # without 64-bit
+        # `default_dtype_on` returns the dtype that the device uses for this default, and
+        # `supported_dtype` returns the dtype that the framework currently uses for it: int32
+        # instead of int64 on JAX without 64-bit
         names = {
             kind: self._checks.supported_dtype(
                 creation.default_dtype_on(self._backend, target_device, name)
             )
             for kind, name in defaults.items()
-            # `supported_dtype` would raise an error for a dtype that the framework never has,
-            # such as complex64 on MXNet
+            # `supported_dtype` would raise an error for a dtype that the framework does not
+            # support at all, such as complex64 on MXNet
             if name in self._backend.dtypes
         }
-        # a kind without a dtype on this device is left out
+        # a kind that has no dtype on this device is omitted
         available = self._names_on(device)
         return {
             kind: self._checks.kernels.dtype(name)
@@ -78,9 +77,9 @@ class Info:
     def dtypes(
         self, *, device: object = None, kind: str | tuple[str, ...] | None = None
     ) -> dict[str, Any]:
-        """Returns a dict from names to the dtypes of these kinds that the device has. Without
-        `kind`, all kinds are meant; without `device`, the default device."""
-        # every dtype of the standard is bool or numeric
+        """Returns a dict with the dtypes of the given kinds that the device supports, by name. If `kind` is None, the
+        dict contains all kinds; if `device` is None, the default device is used."""
+        # None is replaced by two kinds that together include every dtype of the standard
         kinds = (
             ("bool", "numeric") if kind is None else (kind,) if isinstance(kind, str) else kind
         )
@@ -92,7 +91,7 @@ class Info:
         return {name: self._checks.kernels.dtype(name) for name in names}
 
     def _names_on(self, device: object) -> list[str]:
-        """Returns the names of the standard's dtypes that a device of this backend has now."""
+        """Returns the names of those dtypes of the standard that a device of this backend currently supports."""
         target_device = creation.place_for(self._backend, device)
         lacks = self._backend.lacks(target_device)
         return [

@@ -1,4 +1,4 @@
-"""The standard's extension `linalg`: functions built on the namespace and on the few
+"""The standard's extension `linalg`. Its functions are built from the functions of the namespace, and from the few
 factorizations that an adapter provides."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _COMPLEX = {
     "complex64": "complex64",
     "complex128": "complex128",
 }
-"""The dtypes of matrices, each with the complex dtype of the same precision. 16-bit floats are
-refused, because no framework has kernels for them on all devices."""
+"""The dtypes that matrices may have, each with the complex dtype of the same precision. 16-bit floats are refused,
+because no framework has kernels for 16-bit floats on all devices."""
 
 
 class EigResult(NamedTuple):
@@ -59,8 +59,9 @@ class SVDResult(NamedTuple):
 def _of_square(
     function: str, make_result: Callable[[Any], Any] = lambda x: x
 ) -> Callable[..., Any]:
-    """Returns the standard's function `function` of square matrices, such as "det". The function calls the adapter's
-    kernel of that name. If the kernel returns several results, `make_result` makes a named tuple of them."""
+    """Returns the standard's function with the name `function`, such as "det", which accepts square matrices. It
+    calls the adapter's kernel of that name. If the kernel returns several results, `make_result` converts them to a
+    named tuple."""
 
     def factorization(checks: Checks, x: Any, /) -> Any:
         return make_result(_factorization(checks, function, x, is_square=True))
@@ -69,10 +70,11 @@ def _of_square(
 
 
 def cholesky(checks: Checks, x: Any, /, *, upper: bool = False) -> Any:
-    """Returns the lower triangular Cholesky factors of positive definite matrices, or the upper
-    ones."""
+    """Returns the Cholesky factors of positive definite matrices: upper triangular matrices if `upper` is True, and
+    otherwise lower triangular matrices."""
     result = _factorization(checks, "cholesky", x, is_square=True)
-    # kernels return the lower triangle; the upper one is its conjugate transpose
+    # kernels return the lower triangular factor; the upper triangular factor is its conjugate
+    # transpose
     return _adjoint(checks, result) if upper else result
 
 
@@ -84,12 +86,13 @@ slogdet = _of_square("slogdet", SlogdetResult._make)
 
 
 def eig(checks: Checks, x: Any, /) -> EigResult:
-    """Returns the eigenvalues and eigenvectors of square matrices, as complex numbers."""
+    """Returns the eigenvalues and the eigenvectors of square matrices, as complex numbers."""
     kernel, x = (
         _factorization_kernel(checks, "eig"),
         _as_matrices(checks, x, "eig", is_square=True),
     )
-    # cast to complex numbers, because the eigenvalues of a real matrix may be complex
+    # the matrix is cast to complex numbers, because the eigenvalues of a real matrix may be
+    # complex
     return EigResult(*kernel(checks.cast(x, _COMPLEX[checks.dtype_of(x)])))
 
 
@@ -100,8 +103,8 @@ def eigvals(checks: Checks, x: Any, /) -> Any:
 
 def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
     """Returns the factors Q and R of matrices; `mode` is "reduced" or "complete", as in NumPy. Raises `ArgumentError`
-    for another `mode`, `ShapeError` or `DTypeError` unless `x` consists of matrices of floats, and `UnsupportedError`
-    if the adapter has no such kernel."""
+    for another `mode`, `ShapeError` or `DTypeError` if `x` does not consist of matrices of floats or complex numbers,
+    and `UnsupportedError` if the adapter has no such kernel."""
     if mode not in ("reduced", "complete"):
         raise ArgumentError(
             f"linalg.qr: mode must be 'reduced' or 'complete', not {shown(mode)}"
@@ -110,41 +113,40 @@ def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
 
 
 def solve(checks: Checks, x1: Any, x2: Any, /) -> Any:
-    """Returns the solution y of `x1 @ y = x2`; `x1` is a square matrix or a stack of these, `x2` a vector, a matrix or
-    a stack of matrices. Raises `ShapeError` if the shapes do not fit, `DTypeError` for dtypes other than floats and
-    complex numbers, `DeviceMismatchError` for tensors on two devices, and `UnsupportedError` if the adapter has no
-    such kernel."""
+    """Returns the solution y of `x1 @ y = x2`. `x1` is a square matrix or a stack of square matrices, and `x2` is a
+    vector, a matrix or a stack of matrices. Raises `ShapeError` if the shapes do not match, `DTypeError` for dtypes
+    other than floats and complex numbers, `DeviceMismatchError` for tensors on different devices, and
+    `UnsupportedError` if the adapter has no such kernel."""
     x1, x2 = checks.operands_on_one_device("linalg.solve", FLOATING, x1, x2)
     kernel, x1 = (
         _factorization_kernel(checks, "solve"),
         _as_matrices(checks, x1, "solve", is_square=True),
     )
     shapes = shape_of(x1), shape_of(x2)
-    # by the standard, x2 is a vector only if it has one dimension; NumPy before 2.0 has another
-    # rule
+    # the standard treats x2 as a vector only if it has one dimension; NumPy before 2.0 has a
+    # different rule
     is_vector = len(shapes[1]) == 1
     if not shapes[1] or shapes[1][-1 if is_vector else -2] != shapes[0][-1]:
         raise ShapeError(
-            f"linalg.solve takes x2 with as many rows as x1, but their shapes are {shapes[1]} and {shapes[0]}"
+            f"linalg.solve expects x2 with as many rows as x1, but their shapes are {shapes[1]} and {shapes[0]}"
         )
     x2 = checks.xp.expand_dims(x2, axis=1) if is_vector else x2
-    # both are broadcast to one stack, which not all kernels do themselves
+    # both are broadcast to stacks of the same shape, because not all kernels do this themselves
     batch = broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
     result = kernel(*[_stacked(checks, x, batch) for x in (x1, x2)])
     return checks.xp.squeeze(result, axis=-1) if is_vector else result
 
 
 def _stacked(checks: Checks, x: Any, batch: tuple[Any, ...]) -> Any:
-    """Returns the matrices `x`, broadcast to a stack of the shape `batch` (all axes but the
-    last two)."""
+    """Returns the matrices `x`, broadcast to a stack of the shape `batch`, which contains the lengths of all axes
+    except the last two."""
     shape = shape_of(x)
     return x if shape[:-2] == batch else checks.xp.broadcast_to(x, (*batch, *shape[-2:]))
 
 
 def svd(checks: Checks, x: Any, /, *, full_matrices: bool = True) -> SVDResult:
-    """Returns the singular value decomposition of matrices: U, the singular values, and the
-    conjugate transpose of V. Without `full_matrices`, U and V have only as many vectors as
-    there are singular values."""
+    """Returns the singular value decomposition of matrices: U, the singular values, and the conjugate transpose of V.
+    If `full_matrices` is False, U and V contain only as many vectors as there are singular values."""
     return SVDResult(*_factorization(checks, "svd", x, bool(full_matrices), is_square=False))
 
 
@@ -156,16 +158,16 @@ def svdvals(checks: Checks, x: Any, /) -> Any:
 def _factorization(
     checks: Checks, function: str, x: Any, *settings: Any, is_square: bool
 ) -> Any:
-    """Returns the result of the adapter's kernel `function` for a matrix or a stack of matrices, which have to be
-    square if `is_square`; `settings` are further arguments of the kernel. Raises `UnsupportedError` if the adapter has
-    no such kernel, and `ShapeError` or `DTypeError` if `x` does not consist of such matrices."""
+    """Returns the result of the adapter's kernel `function` for `x`, a matrix or a stack of matrices. If `is_square`
+    is True, the matrices must be square. `settings` are further arguments of the kernel. Raises `UnsupportedError` if
+    the adapter has no such kernel, and `ShapeError` or `DTypeError` if `x` does not consist of such matrices."""
     kernel = _factorization_kernel(checks, function)
     return kernel(_as_matrices(checks, x, function, is_square), *settings)
 
 
 def _factorization_kernel(checks: Checks, function: str) -> Callable[..., Any]:
-    """Returns the adapter's factorization with this name. Raises `UnsupportedError` if it has
-    none."""
+    """Returns the adapter's factorization with the name `function`. Raises `UnsupportedError` if the adapter has no
+    such factorization."""
     kernel: Callable[..., Any] | None = getattr(checks.kernels.linalg, function, None)
     if kernel is None:
         raise checks.backend.unsupported(
@@ -176,9 +178,9 @@ def _factorization_kernel(checks: Checks, function: str) -> Callable[..., Any]:
 
 
 def _as_matrices(checks: Checks, x: Any, function: str, is_square: bool = False) -> Any:
-    """Returns `x`, a matrix or a stack of matrices, as a tensor. Raises `ShapeError` if it is
-    neither, or if `is_square` and it is not square; raises `DTypeError` unless it is of floats
-    or complex numbers of 32 bits or more."""
+    """Returns `x`, a matrix or a stack of matrices, as a tensor. Raises `ShapeError` if `x` has fewer than two
+    dimensions, or if `is_square` is True and the matrices are not square. Raises `DTypeError` unless the dtype is one
+    of those in `_COMPLEX`."""
     x = checks.tensor_of_kinds(x, FLOATING, f"linalg.{function}")
     name, shape = checks.dtype_of(x), shape_of(x)
     if name not in _COMPLEX:
@@ -197,21 +199,20 @@ def _as_matrices(checks: Checks, x: Any, function: str, is_square: bool = False)
 
 
 def matrix_power(checks: Checks, x: Any, n: int, /) -> Any:
-    """Returns square matrices to the power of the int `n`; for `n` below 0, returns powers of
-    the inverses."""
+    """Returns square matrices to the power of the int `n`. If `n` is negative, returns powers of the inverses."""
     x, n = _as_matrices(checks, x, "matrix_power", is_square=True), index(n)
-    # the identity, even if the matrix has no inverse: a matrix of ones, of which only the
-    # diagonal is kept
+    # the result is the identity, even for a matrix without an inverse; it is a matrix of ones
+    # in which only the diagonal remains
     if n == 0:
         return checks.xp.tril(checks.xp.triu(checks.xp.ones_like(x)))
     return checks.fused(_power, (x if n > 0 else inv(checks, x),), abs(n))
 
 
 def _power(checks: Checks, x: Any, n: int) -> Any:
-    """Returns the matrix `x` to the power of n, which is 1 or more, by repeated squaring: about
+    """Returns the matrix `x` to the power of `n`, which is at least 1. Uses repeated squaring, which needs about
     log2(n) products."""
     matmul, result = checks.xp.matmul, None
-    # `result` is the product of those powers of `x` whose bits in n are 1; None stands for the
+    # `result` is the product of those powers of `x` whose bits in n are 1; None means the
     # identity
     while n > 1:
         if n % 2:
@@ -221,39 +222,38 @@ def _power(checks: Checks, x: Any, n: int) -> Any:
 
 
 def matrix_rank(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
-    """Returns for each matrix the number of singular values above `rtol` times the largest one. `rtol` is a number, a
-    tensor with one number for each matrix, or None for the standard's default."""
+    """Returns, for each matrix, the number of singular values that are greater than `rtol` times the largest singular
+    value. `rtol` is a number, a tensor with one number for each matrix, or None for the standard's default."""
     return checks.fused(_rank, *_fused_arguments(checks, "matrix_rank", x, rtol))
 
 
 def _rank(checks: Checks, x: Any, rtol: Any) -> Any:
-    """Returns the number of singular values that count as nonzero with this `rtol`, as in
-    `matrix_rank`."""
+    """Returns the result of `matrix_rank` for checked arguments."""
     return checks.xp.count_nonzero(_nonzero_mask(checks, svdvals(checks, x), x, rtol), axis=-1)
 
 
 def pinv(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
-    """Returns the pseudo-inverses of matrices; singular values up to `rtol` times the largest
-    one count as 0. `rtol` takes the same values as in `matrix_rank`."""
+    """Returns the pseudo-inverses of matrices. Singular values up to `rtol` times the largest singular value are
+    treated as 0. `rtol` may have the same values as in `matrix_rank`."""
     return checks.fused(_pseudo_inverse, *_fused_arguments(checks, "pinv", x, rtol))
 
 
 def _pseudo_inverse(checks: Checks, x: Any, rtol: Any) -> Any:
-    """Returns the pseudo-inverse, computed from the singular values: those that count as
-    nonzero with this `rtol` are inverted."""
+    """Returns the result of `pinv` for checked arguments. It is computed from the singular value decomposition, in
+    which all singular values that are not treated as 0 are inverted."""
     xp = checks.xp
     u, values, vh = svd(checks, x, full_matrices=False)
     is_nonzero = _nonzero_mask(checks, values, x, rtol)
-    # the inner `where` replaces values near 0, whose reciprocals would make the gradient NaN
-    # although they are not used
+    # the inner `where` replaces values near 0, because their reciprocals would make the
+    # gradient NaN, although they are not used
     inverse = xp.where(is_nonzero, xp.reciprocal(xp.where(is_nonzero, values, 1.0)), 0.0)
     scaled = xp.multiply(xp.expand_dims(inverse, axis=-1), _adjoint(checks, u))
     return xp.matmul(_adjoint(checks, vh), scaled)
 
 
 def _fused_arguments(checks: Checks, function: str, x: Any, rtol: Any) -> tuple[Any, ...]:
-    """Returns the arguments of `Checks.fused` that follow the function: a tuple of the tensors, then the settings.
-    `rtol` is a setting if it is a number or None, and one of the tensors otherwise."""
+    """Returns the arguments of `Checks.fused` that follow the function: a tuple of the tensors, and then the
+    settings. `rtol` is a setting if it is a number or None; otherwise it is one of the tensors."""
     x = _as_matrices(checks, x, function)
     if rtol is None or type(rtol) in NUMBERS:
         return (x,), rtol
@@ -264,14 +264,13 @@ def _fused_arguments(checks: Checks, function: str, x: Any, rtol: Any) -> tuple[
 
 
 def _nonzero_mask(checks: Checks, values: Any, x: Any, rtol: Any) -> Any:
-    """Returns a mask of the singular values of `x` that count as nonzero: those above `rtol`
-    times the largest. `values` are the singular values; `rtol` takes the same values as in
-    `matrix_rank`."""
+    """Returns a mask of the singular values `values` of `x`. The mask is True for values greater than `rtol` times
+    the largest value; all other values are treated as 0. `rtol` may have the same values as in `matrix_rank`."""
     xp, shape = checks.xp, shape_of(x)
-    # an empty matrix has no largest value
+    # an empty matrix has no largest singular value
     if 0 in shape:
         return xp.zeros_like(values, dtype=xp.bool)
-    # the default of the standard
+    # the standard's default
     if rtol is None:
         rtol = max(shape[-2:]) * xp.finfo(values.dtype).eps
     rtol = rtol if type(rtol) in NUMBERS else xp.expand_dims(rtol, axis=-1)
@@ -287,11 +286,12 @@ def _adjoint(checks: Checks, x: Any) -> Any:
 
 
 def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    """Returns the cross product of vectors of 3 elements along the axis; other axes are broadcast. Raises `ShapeError`
-    for axes of another length, `DTypeError` for bool, and `DeviceMismatchError` for tensors on two devices."""
+    """Returns the cross products of the vectors of 3 elements along the axis; the other axes are broadcast. Raises
+    `ShapeError` if the axis has another length, `DTypeError` for bool, and `DeviceMismatchError` for tensors on
+    different devices."""
     x1, x2 = checks.operands_on_one_device("linalg.cross", NUMERIC, x1, x2)
-    # an axis below 0 has to exist in the tensor with fewer dimensions. It remains counted from
-    # the end (below 0), because the numbers of dimensions may differ
+    # a negative axis must exist in the tensor with fewer dimensions. It remains negative,
+    # because the numbers of dimensions may differ
     shorter = min(len(x1.shape), len(x2.shape))
     axis_index = checks.axis(axis, shorter, "linalg.cross") - shorter if axis < 0 else axis
     lengths = [
@@ -302,35 +302,35 @@ def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
             f"linalg.cross needs an axis of length 3 in both tensors, but their shapes are {shape_of(x1)} and "
             f"{shape_of(x2)}"
         )
-    # the contract promises kernels two tensors of one shape
+    # the contract promises that the kernel is called with two tensors of the same shape
     x1, x2 = (x1, x2) if shape_of(x1) == shape_of(x2) else checks.xp.broadcast_arrays(x1, x2)
     return checks.kernels.cross(x1, x2, axis_index % len(x1.shape))
 
 
 def diagonal(checks: Checks, x: Any, /, *, offset: int = 0) -> Any:
-    """Returns the diagonals of the matrices in the last two axes; `offset` is 0 for the main diagonals, and positive
-    for those above them. Raises `ShapeError` for fewer than two dimensions."""
+    """Returns the diagonals of the matrices in the last two axes of `x`. `offset` is 0 for the main diagonals, and
+    positive for diagonals above the main diagonals. Raises `ShapeError` if `x` has fewer than two dimensions."""
     x = checks.tensor(x, "linalg.diagonal")
     shape = checks.full_shape(x, "linalg.diagonal")
     if len(shape) < 2:
-        raise ShapeError(f"linalg.diagonal takes matrices, not a tensor of shape {shape}")
+        raise ShapeError(f"linalg.diagonal expects matrices, not a tensor of shape {shape}")
     return checks.kernels.diagonal(x, index(offset))
 
 
 def outer(checks: Checks, x1: Any, x2: Any, /) -> Any:
-    """Returns the matrix of the products of all elements of two vectors. Raises `ShapeError` for tensors that are not
-    vectors, and `DTypeError` for bool."""
+    """Returns the outer product of two vectors: the matrix of the products of each element of `x1` and each element
+    of `x2`. Raises `ShapeError` for tensors that are not vectors, and `DTypeError` for bool."""
     x1, x2 = checks.operands("linalg.outer", NUMERIC, (x1, x2))
     if len(x1.shape) != 1 or len(x2.shape) != 1:
         raise ShapeError(
-            f"linalg.outer takes vectors, not tensors of shapes {shape_of(x1)} and {shape_of(x2)}"
+            f"linalg.outer expects vectors, not tensors of shapes {shape_of(x1)} and {shape_of(x2)}"
         )
     return checks.xp.multiply(checks.xp.expand_dims(x1, axis=1), x2)
 
 
 def trace(checks: Checks, x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
-    """Returns the sums of the diagonals of the matrices in the last two axes; `offset` has the
-    same meaning as in `diagonal`, and `dtype` as in `sum`."""
+    """Returns the sums of the diagonals of the matrices in the last two axes of `x`. `offset` has the same meaning as
+    in `diagonal`, and `dtype` has the same meaning as in `sum`."""
     return checks.xp.sum(diagonal(checks, x, offset=offset), axis=-1, dtype=dtype)
 
 
@@ -338,9 +338,9 @@ def trace(checks: Checks, x: Any, /, *, offset: int = 0, dtype: Any = None) -> A
 
 
 def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
-    """Returns a norm of matrices. `ord` is 'fro', 'nuc', or an order of 1, 2 or infinity of either sign. Raises
-    `ArgumentError` for another `ord`, and `ShapeError` or `DTypeError` unless `x` consists of matrices of floats or
-    complex numbers."""
+    """Returns a norm of matrices. `ord` is 'fro', 'nuc', 1, -1, 2, -2, inf or -inf. Raises `ArgumentError` for
+    another `ord`, and `ShapeError` or `DTypeError` if `x` does not consist of matrices of floats or complex
+    numbers."""
     xp, x = checks.xp, _as_matrices(checks, x, "matrix_norm")
     if ord == "fro":
         return _euclidean_norm(checks, x, (-2, -1), keepdims, "matrix_norm")
@@ -348,7 +348,7 @@ def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any =
     if ord in (1, -1, math.inf, -math.inf):
         axis = -2 if abs(ord) == 1 else -1
         sums = xp.sum(xp.abs(x), axis=axis, keepdims=True)
-        # the other one of the last two axes: -1 for -2, and -2 for -1
+        # -3 - axis is the other one of the last two axes: -1 for -2, and -2 for -1
         result = (xp.max if ord > 0 else xp.min)(sums, axis=-3 - axis, keepdims=True)
         return result if keepdims else xp.squeeze(result, axis=(-2, -1))
     # the other norms are computed from the singular values
@@ -364,29 +364,29 @@ def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any =
 def vector_norm(
     checks: Checks, x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2
 ) -> Any:
-    """Returns the norm of order `ord` of the vectors along the axes; of all elements if `axis`
-    is None."""
+    """Returns the norm of order `ord` of the vectors along the axes. If `axis` is None, returns the norm of all
+    elements."""
     xp, x = checks.xp, checks.tensor_of_kinds(x, FLOATING, "linalg.vector_norm")
     if ord == 2:
         return _euclidean_norm(checks, x, axis, keepdims, "vector_norm")
     magnitudes = xp.abs(x)
     if math.isinf(ord):
         return (xp.max if ord > 0 else xp.min)(magnitudes, axis=axis, keepdims=keepdims)
-    # the number of elements that are not 0
+    # the norm of order 0 is the number of elements that are not 0
     if ord == 0:
         return xp.sum(
             xp.astype(xp.not_equal(x, 0.0), magnitudes.dtype), axis=axis, keepdims=keepdims
         )
     if ord == 1:
         return xp.sum(magnitudes, axis=axis, keepdims=keepdims)
-    # the definition: the root of order `ord` of the sum of powers
+    # by definition, the norm is the root of order `ord` of the sum of the powers
     return xp.pow(xp.sum(xp.pow(magnitudes, float(ord)), axis=axis, keepdims=keepdims), 1 / ord)
 
 
 def _euclidean_norm(checks: Checks, x: Any, axis: Axis, keepdims: bool, function: str) -> Any:
-    """Returns the square root of the sum of the squares along the axes (None means all);
-    `function` is the name in errors."""
+    """Returns the square root of the sum of the squares along the axes. None means all axes. `function` is the
+    function's name in errors."""
     axes = checks.axes(axis, len(x.shape), f"linalg.{function}")
-    # the contract promises kernels at least one axis; without any, the norm of each element is
-    # its absolute value
+    # the contract promises that kernels are called with at least one axis; without axes, the
+    # norm of each element is its absolute value
     return checks.kernels.norm(x, axes, bool(keepdims)) if axes else checks.xp.abs(x)

@@ -20,18 +20,19 @@ if TYPE_CHECKING:
 
 
 class Functions:
-    """The functions of one backend: the base class for the functions of its array namespace,
-    and for those of `xdevice.nn`."""
+    """The functions of one backend. This is the base class of two classes: for the functions of an array namespace,
+    and for the functions of `xdevice.nn`."""
 
     def __init__(self, checks: Checks) -> None:
         self.checks = checks
         self.backend = checks.backend
         self.enter: Callable[[], None] | None = checks.kernels.enter
-        """A function that every thread has to call before it computes, because the framework keeps a setting for each
-        thread; None if there is none."""
+        """A function that every thread must call before it computes, because the framework has a separate setting for
+        each thread; None if there is no such function."""
         self.scopes = checks.backend.scopes
-        """The functions that remove this thread's open `with device:` scopes while xdevice computes, and then put them
-        back, because the framework runs code of each scope at every operation. None if it does not."""
+        """The functions that remove this thread's open `with device:` scopes while xdevice computes, and restore them
+        afterwards. They are needed if the framework runs code of each scope at every operation; None if it does
+        not."""
 
 
 F = TypeVar("F", bound=Functions)
@@ -41,18 +42,18 @@ _all_checks: dict[str, Checks] = {}
 
 
 class Lookup(Generic[F]):
-    """The `Functions` of one class (those of `array_namespace`, or those of `xdevice.nn`): one
-    object for each backend, which `make` makes."""
+    """A table of `Functions`, with one object for each backend. The function `make` creates the objects: those of
+    `array_namespace` in one table, and those of `xdevice.nn` in another."""
 
     def __init__(self, make: Callable[[Checks], F]) -> None:
         self._make = make
         self._made: dict[str, F] = {}
         self.by_type: dict[type, F] = {}
-        """The `Functions` for each type of tensor seen so far: a fast lookup, valid while the
-        `refusal` of the backend is None."""
+        """The `Functions` for each type of tensor that has been looked up so far. An entry is valid only while the
+        `refusal` of its backend is None."""
 
     def of(self, backend: Backend) -> F:
-        """Returns the `Functions` of a backend, which are made at the first call."""
+        """Returns the `Functions` of a backend, which are created at the first call."""
         functions = self._made.get(backend.name)
         # another backend may have been registered under this name
         if functions is None or functions.backend is not backend:
@@ -62,26 +63,25 @@ class Lookup(Generic[F]):
         return functions
 
     def find(self, x: Any, function: str) -> F:
-        """Returns the `Functions` of the backend that `x` belongs to. Raises `NotATensorError`
-        if `x` is neither a tensor nor a variable; `function` is the name in the error."""
+        """Returns the `Functions` of the backend to which `x` belongs. Raises `NotATensorError` if `x` is neither a
+        tensor nor a variable. `function` is the function's name in the error."""
         owned = registry.kind_of(type(registry.as_array(x)))
         if owned is None or (owned.kind == "model" and owned.backend.tensor_of(x) is None):
             raise NotATensorError(
-                f"{function} takes tensors, not {shown(x)} of type {type(x).__qualname__}; numbers and lists "
+                f"{function} expects tensors, not {shown(x)} of type {type(x).__qualname__}; numbers and lists "
                 "become tensors with xdevice.tensor"
             )
         functions = self.of(owned.backend)
-        # only some objects of these types are variables, so the type is not kept, and each
-        # object is looked at
+        # a type of kind "model" is not stored, because only some of its objects are variables,
+        # so each object must be examined
         if owned.kind != "model":
             self.by_type[type(x)] = functions
         return functions
 
 
 def _checks(backend: Backend) -> Checks:
-    """Returns the `Checks` of a backend, which its array namespace and its functions of
-    `xdevice.nn` share. Kernels in `COMPOSED` that the adapter does not have are built from its
-    other kernels."""
+    """Returns the `Checks` of a backend, which its array namespace and its functions of `xdevice.nn` share. If the
+    adapter lacks a kernel of `COMPOSED`, that kernel is built from the adapter's other kernels."""
     checks = _all_checks.get(backend.name)
     if checks is None or checks.backend is not backend:
         checks = _all_checks[backend.name] = Checks(backend)

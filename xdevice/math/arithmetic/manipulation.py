@@ -1,5 +1,5 @@
-"""The Python Array API standard's functions for shapes, joining and products. The functions
-check axes and shapes themselves, so that all backends raise the same errors."""
+"""The functions of the Python Array API standard that change shapes, join tensors, or compute products of tensors.
+These functions check axes and shapes themselves, so that all backends raise the same errors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 
 
 def broadcast_to(checks: Checks, x: Any, /, shape: Sequence[int]) -> Any:
-    """Returns `x` broadcast to a shape. Raises `ShapeError` if it does not broadcast to that
-    shape."""
+    """Returns `x`, broadcast to the given shape. Raises `ShapeError` if `x` cannot be broadcast to that shape."""
     x = checks.tensor(x, "broadcast_to")
     target = _sizes(shape, "broadcast_to")
     shape = shape_of(x)
     pairs = zip(reversed(shape), reversed(target), strict=False)
-    # None is a length that is not known while a function is traced, and may fit
+    # None is a length that is unknown while a function is traced; it may match
     fits = [length in (1, None, new) for length, new in pairs]
     if len(shape) > len(target) or not all(fits):
         raise ShapeError(
@@ -42,28 +41,29 @@ def broadcast_arrays(checks: Checks, *arrays: Any) -> tuple[Any, ...]:
     tensors = [checks.tensor(x, "broadcast_arrays") for x in arrays]
     if tensors:
         checks.require_one_device("broadcast_arrays", *tensors)
-    # computed here, because the frameworks raise different errors for shapes that do not fit
+    # the shape is computed here, because the frameworks raise different errors for shapes that
+    # do not match
     shape = broadcast_shape(*[checks.full_shape(x, "broadcast_arrays") for x in tensors])
     return tuple([checks.kernels.broadcast_to(x, shape) for x in tensors])
 
 
 def broadcast_shapes(checks: Checks, *shapes: Sequence[int]) -> tuple[int, ...]:
-    """Returns the shape that tensors of these shapes broadcast to."""
+    """Returns the shape to which tensors of the given shapes are broadcast together."""
     return broadcast_shape(*[_sizes(shape, "broadcast_shapes") for shape in shapes])
 
 
 def expand_dims(
     checks: Checks, x: Any, /, axis: int | tuple[int, ...] = 0, **misspelled: NoReturn
 ) -> Any:
-    """Returns `x` with new axes of length 1. `axis` has the indices of the new axes in the result. Raises `ShapeError`
-    if an axis is named twice or does not exist in the result."""
+    """Returns `x` with new axes of length 1. `axis` contains the indices of the new axes in the result. Raises
+    `ShapeError` if an axis occurs twice or does not exist in the result."""
     if misspelled:
         spellings.refuse("xp.expand_dims", misspelled, "axis=")
     x = checks.tensor(x, "expand_dims")
     if not isinstance(axis, tuple):
         return checks.kernels.expand_dims(x, checks.axis(axis, len(x.shape) + 1, "expand_dims"))
     ndim = len(x.shape) + len(axis)
-    # the numbers of the new axes in the result, which are inserted from the first to the last
+    # the indices of the new axes in the result; the axes are inserted in ascending order
     axis_indices = sorted([checks.axis(item, ndim, "expand_dims") for item in axis])
     if len({*axis_indices}) != len(axis_indices):
         raise ShapeError(f"expand_dims: the same axis appears twice in {shown(axis)}")
@@ -80,24 +80,22 @@ def flip(
     axis: int | tuple[int, ...] | None = None,
     **misspelled: NoReturn,
 ) -> Any:
-    """Returns `x` with the order of the elements reversed along the axes, or along all axes for
-    None."""
+    """Returns `x` with the order of the elements reversed along the axes. None means all axes."""
     if misspelled:
         spellings.refuse("xp.flip", misspelled, "axis=")
     x = checks.tensor(x, "flip")
     axes = checks.axes(axis, len(x.shape), "flip")
-    # the contract promises kernels at least one axis
+    # the contract promises that kernels are called with at least one axis
     return checks.kernels.flip(x, axes) if axes else checks.kernels.copy(x)
 
 
 def matrix_transpose(checks: Checks, x: Any, /) -> Any:
-    """Returns `x` with its last two axes exchanged. Raises `ShapeError` for fewer than two
-    dimensions."""
+    """Returns `x` with its last two axes swapped. Raises `ShapeError` if `x` has fewer than two dimensions."""
     x = checks.tensor(x, "matrix_transpose")
     ndim = len(x.shape)
     if ndim < 2:
         raise ShapeError(
-            f"matrix_transpose takes tensors with at least two dimensions, not a tensor of shape {shape_of(x)}"
+            f"matrix_transpose expects a tensor with at least two dimensions, not a tensor of shape {shape_of(x)}"
         )
     return checks.kernels.permute_dims(x, (*range(ndim - 2), ndim - 1, ndim - 2))
 
@@ -105,21 +103,21 @@ def matrix_transpose(checks: Checks, x: Any, /) -> Any:
 def moveaxis(
     checks: Checks, x: Any, source: int | Sequence[int], destination: int | Sequence[int], /
 ) -> Any:
-    """Returns `x` with the axes `source` moved to the positions `destination`; the other axes keep their order. Raises
-    `ShapeError` if an axis or a position is named twice, or if there are not as many positions as axes."""
+    """Returns `x` with the axes `source` moved to the positions `destination`; the other axes keep their order.
+    Raises `ShapeError` if an axis or a position occurs twice, or if the numbers of axes and of positions differ."""
     x = checks.tensor(x, "moveaxis")
     ndim = len(x.shape)
     sources, targets = (
         [checks.axis(item, ndim, "moveaxis") for item in as_tuple(axis)]
         for axis in (source, destination)
     )
-    # no axis may be moved to two positions, and no two axes to one position
+    # no axis may be moved to two positions, and no two axes may be moved to the same position
     if not len(sources) == len({*sources}) == len(targets) == len({*targets}):
         raise ShapeError(
-            f"moveaxis: source and destination must be equally long, without repeated axes, not {source} and "
+            f"moveaxis: source and destination must be equally long and must not repeat an axis, not {source} and "
             f"{destination}"
         )
-    # the other axes keep their order; the moved ones are inserted, beginning with the lowest
+    # the other axes keep their order; the moved axes are inserted, beginning with the lowest
     # position
     order = [axis for axis in range(ndim) if axis not in sources]
     for target, axis in sorted(zip(targets, sources, strict=True)):
@@ -128,8 +126,8 @@ def moveaxis(
 
 
 def permute_dims(checks: Checks, x: Any, /, axes: Sequence[int]) -> Any:
-    """Returns `x` with its axes in the order `axes`. Raises `ShapeError` unless each axis is
-    named once."""
+    """Returns `x` with its axes in the order `axes`. Raises `ShapeError` unless `axes` contains each axis exactly
+    once."""
     x = checks.tensor(x, "permute_dims")
     ndim = len(x.shape)
     order = tuple([checks.axis(axis, ndim, "permute_dims") for axis in as_tuple(axes)])
@@ -143,68 +141,70 @@ def permute_dims(checks: Checks, x: Any, /, axes: Sequence[int]) -> Any:
 def repeat(
     checks: Checks, x: Any, repeats: Any, /, *, axis: int | None = None, **misspelled: NoReturn
 ) -> Any:
-    """Returns `x` with each element repeated: `repeats` is an int, or an int for each element
-    along the axis. Raises `ShapeError` for a number below 0, or another number of ints than
+    """Returns `x` with each element repeated along the axis. `repeats` is an int, or contains an int for each element
+    along the axis. Raises `ShapeError` for a negative int, or if the number of ints differs from the number of
     elements."""
     if misspelled:
         spellings.refuse("xp.repeat", misspelled, "repeats=, axis=")
     x = checks.tensor(x, "repeat")
-    # by the standard, without an axis the flattened tensor is repeated
+    # the standard says that the flattened tensor is used if there is no axis
     if axis is None and len(x.shape) != 1:
         x = checks.kernels.reshape(x, (-1,))
     axis_index = 0 if axis is None else checks.axis(axis, len(x.shape), "repeat")
-    # an int: all elements are repeated equally often, and no indices have to be computed. A
-    # tensor of one integer may have `__index__`, too, but it also has a dtype
+    # `repeats` is an int: all elements are repeated equally often, and no indices need to be
+    # computed. A tensor of one integer may also have `__index__`, but unlike an int, it has a
+    # dtype
     if hasattr(type(repeats), "__index__") and not hasattr(repeats, "dtype"):
         if repeats < 0:
-            raise ShapeError(f"repeat: repeats must be 0 or more, not {repeats}")
+            raise ShapeError(f"repeat: repeats must be at least 0, not {repeats}")
         return checks.kernels.repeat(x, index(repeats), axis_index)
     counts = _counts(checks, x, repeats)
     length = checks.full_shape(x, "repeat")[axis_index]
-    # wrong: a negative number, several axes, or neither one number for all elements nor one for
-    # each
+    # these are wrong: a negative count, several axes, or a number of counts other than 1 and
+    # the number of elements
     if (
         (counts < 0).any()
         or counts.ndim > 1
         or (counts.ndim == 1 and counts.size not in (1, length))
     ):
         raise ShapeError(
-            f"repeat: repeats must be one int, or {length} ints, of 0 or more for an axis of length {length}, not "
-            f"{shown(repeats)}"
+            f"repeat: for an axis of length {length}, repeats must be one non-negative int, or {length} non-negative "
+            f"ints, not {shown(repeats)}"
         )
     import numpy
 
-    # each index as often as its element is repeated; a single count is for all
+    # `indices` contains each index as often as its element is repeated; a single count applies
+    # to all elements
     indices = numpy.repeat(numpy.arange(length, dtype="int64"), counts)
     return checks.kernels.take(x, checks.constant(indices, x), axis_index)
 
 
 def _counts(checks: Checks, x: Any, repeats: Any) -> Any:
-    """Returns how often `repeat` repeats each element, as a NumPy array, from a sequence or a
-    tensor of integers. Raises `ShapeError`, `DTypeError` or `DeviceMismatchError` for other
-    arguments, and `UnsupportedError` for a symbol."""
+    """Returns the number of times that `repeat` repeats each element, as a NumPy array. `repeats` is a sequence of
+    ints or a tensor of integers. Raises `ShapeError`, `DTypeError` or `DeviceMismatchError` for other arguments, and
+    `UnsupportedError` for a symbol."""
     import numpy
 
-    # a sequence of ints; anything else has to be a tensor
+    # `repeats` is a sequence of ints; otherwise it must be a tensor
     if hasattr(repeats, "__iter__") and not hasattr(repeats, "dtype"):
         return numpy.asarray(_ints(repeats, "repeat"), "int64")
     repeats = checks.tensor_of_kinds(repeats, INTEGER, "repeat")
     checks.require_one_device("repeat", x, repeats)
     checks.require_values(repeats, "the argument repeats")
-    # the values on the host
+    # the host reads the values
     return checks.backend.peek(repeats)
 
 
 def reshape(
     checks: Checks, x: Any, /, shape: Sequence[int], *, copy: bool | None = None
 ) -> Any:
-    """Returns the elements of `x` in another shape; one length may be -1. With `copy=True`, always returns a copy;
-    with `copy=False`, raises `ValueError` if a copy is needed, and `UnsupportedError` on a backend that does not
-    report whether it copies. Raises `ShapeError` if the numbers of elements differ."""
+    """Returns the elements of `x` in another shape, in which one length may be -1. If `copy` is True, the result is
+    always a copy. If `copy` is False, raises `ValueError` if a copy is needed, and `UnsupportedError` on a backend
+    that does not report whether it copies. Raises `ShapeError` if the numbers of elements differ."""
     x = checks.tensor(x, "reshape")
     old = shape_of(x)
     new = _without_minus_one(old, _ints(shape, "reshape"))
-    # MXNet and Paddle do not report whether `reshape` has copied
+    # MXNet and Paddle do not report whether `reshape` copied the tensor
     if copy is False and not checks.kernels.RESHAPE_IS_VIEW:
         raise checks.backend.unsupported("reshape with copy=False", "omit copy=False")
     result = (
@@ -222,9 +222,9 @@ def roll(
     axis: int | Sequence[int] | None = None,
     **misspelled: NoReturn,
 ) -> Any:
-    """Returns `x` with its elements shifted by `shift`, an int or one for each axis; those
-    shifted beyond the end come first. Without `axis`, the flattened tensor is shifted. Raises
-    `ShapeError` if there are not as many shifts as axes."""
+    """Returns `x` with its elements shifted along the axes. `shift` is an int, or contains an int for each axis.
+    Elements that are shifted beyond the end reappear at the beginning. If `axis` is None, the flattened tensor is
+    shifted. Raises `ShapeError` if the numbers of shifts and of axes differ."""
     if misspelled:
         spellings.refuse("xp.roll", misspelled, "shift=, axis=")
     x = checks.tensor(x, "roll")
@@ -233,14 +233,14 @@ def roll(
     # without an axis, the flattened tensor is rolled
     if axis is None:
         if len(shifts) != 1:
-            raise ShapeError(f"roll without axis= takes one shift, not {shown(shift)}")
+            raise ShapeError(f"roll without axis= expects one shift, not {shown(shift)}")
         if len(shape) == 1:
             return _rolled(checks, x, shifts, (0,))
         shape = checks.full_shape(x, "roll without axis=")
         rolled = _rolled(checks, checks.kernels.reshape(x, (-1,)), shifts, (0,))
         return checks.kernels.reshape(rolled, shape)
     axes = as_tuple(axis)
-    # one shift for all axes
+    # a single shift applies to all axes
     if len(shifts) == 1:
         shifts *= len(axes)
     if len(shifts) != len(axes):
@@ -252,12 +252,12 @@ def roll(
 
 
 def _rolled(checks: Checks, x: Any, shifts: Sequence[Any], axes: tuple[int, ...]) -> Any:
-    """Returns the tensor rolled along each of the axes by its shift in `shifts`, an int of any
-    size and sign."""
+    """Returns the tensor `x`, rolled along each of `axes` by the corresponding item of `shifts`, which is an int of
+    any size and sign."""
     lengths = [shape_of(x)[axis] for axis in axes]
-    # the contract promises kernels shifts that are less than the length; an axis without
-    # elements has the shift 0. A length of None is not known while a function is traced, so the
-    # shift stays as it is
+    # the contract promises that each shift is less than the length of its axis; for an axis
+    # without elements, the shift is 0. A length of None is unknown while a function is traced,
+    # so the shift remains unchanged
     pairs = zip(shifts, lengths, strict=True)
     steps = tuple(
         [
@@ -282,34 +282,34 @@ def squeeze(
         raise ShapeError(
             f"squeeze removes only axes of length 1, not axis {axis} of the shape {shape}"
         )
-    # the contract promises kernels at least one axis
+    # the contract promises that kernels are called with at least one axis
     return checks.kernels.squeeze(x, axes) if axes else checks.kernels.copy(x)
 
 
 def unstack(
     checks: Checks, x: Any, /, *, axis: int = 0, **misspelled: NoReturn
 ) -> tuple[Any, ...]:
-    """Returns a tuple of the parts of `x` at each index along the axis; the parts do not have
-    that axis."""
+    """Returns a tuple with one tensor for each index along the axis, which contains the elements of `x` at that
+    index. These tensors do not have that axis."""
     if misspelled:
         spellings.refuse("xp.unstack", misspelled, "axis=")
     x = checks.tensor(x, "unstack")
     axis_index = checks.axis(axis, len(x.shape), "unstack")
-    # the number of results has to be known
+    # the number of results must be known
     checks.full_shape(x, "unstack")
     return tuple(checks.kernels.unstack(x, axis_index))
 
 
 def tile(checks: Checks, x: Any, repetitions: Sequence[int], /) -> Any:
-    """Returns `x` repeated as a whole, `repetitions[i]` times along axis i. If `x` has more or
-    fewer axes than there are repetitions, the shorter one of the shape and `repetitions` gets
-    ones in front."""
+    """Returns a tensor in which the whole of `x` is repeated `repetitions[i]` times along axis i. If the number of
+    axes differs from the number of repetitions, ones are inserted at the beginning of the shape or of `repetitions`,
+    whichever is shorter."""
     x = checks.tensor(x, "tile")
     times = _sizes(repetitions, "tile")
     shape = checks.full_shape(x, "tile")
     ndim = max(len(shape), len(times))
-    # each axis gets a new axis of length 1 in front of it, which is broadcast and then merged
-    # with it. So adapters need no kernel `tile`
+    # a new axis of length 1 is inserted before each axis, broadcast, and then merged with that
+    # axis. Adapters therefore need no kernel `tile`
     shape = (1,) * (ndim - len(shape)) + shape
     times = (1,) * (ndim - len(times)) + times
     wide = checks.kernels.reshape(x, tuple(part for length in shape for part in (1, length)))
@@ -327,9 +327,8 @@ def tile(checks: Checks, x: Any, repetitions: Sequence[int], /) -> Any:
 def concat(
     checks: Checks, arrays: Sequence[Any], /, *, axis: int | None = 0, **misspelled: NoReturn
 ) -> Any:
-    """Returns the tensors `arrays` joined along an axis, or flattened and joined if `axis` is
-    None. Raises `ShapeError` if there are none, or if their shapes differ along another
-    axis."""
+    """Returns the tensors `arrays`, joined along an axis. If `axis` is None, the tensors are flattened before they
+    are joined. Raises `ShapeError` if there are no tensors, or if their shapes differ along another axis."""
     if misspelled:
         spellings.refuse("xp.concat", misspelled, "axis=")
     tensors = _tensors_to_join(checks, arrays, "concat")
@@ -337,8 +336,8 @@ def concat(
         return checks.kernels.concat([checks.kernels.reshape(x, (-1,)) for x in tensors], 0)
     shapes = [shape_of(x) for x in tensors]
     axis_index = checks.axis(axis, len(shapes[0]), "concat")
-    # apart from the axis, all shapes have to be equal; a shape with a length that is not known
-    # may be right. Equal shapes, the usual case, need only the first test
+    # apart from the axis, all shapes must be equal; a shape with an unknown length is accepted.
+    # Equal shapes, the usual case, need only the first test
     distinct_shapes = {*shapes}
     if (
         len(distinct_shapes) > 1
@@ -356,22 +355,23 @@ def concat(
 def stack(
     checks: Checks, arrays: Sequence[Any], /, *, axis: int = 0, **misspelled: NoReturn
 ) -> Any:
-    """Returns the tensors `arrays`, which have one shape, joined along a new axis. Raises
-    `ShapeError` if there are none, or if their shapes differ."""
+    """Returns the tensors `arrays`, joined along a new axis. Raises `ShapeError` if there are no tensors, or if their
+    shapes differ."""
     if misspelled:
         spellings.refuse("xp.stack", misspelled, "axis=")
     tensors = _tensors_to_join(checks, arrays, "stack")
     shapes = [shape_of(x) for x in tensors]
     if len({shape for shape in shapes if None not in shape}) > 1:
         raise ShapeError(
-            f"stack takes tensors of the same shape, not of the shapes {shown(shapes)}"
+            f"stack expects tensors of the same shape, but their shapes are {shown(shapes)}"
         )
     return checks.kernels.stack(tensors, checks.axis(axis, len(shapes[0]) + 1, "stack"))
 
 
 def _tensors_to_join(checks: Checks, arrays: Sequence[Any], function: str) -> list[Any]:
-    """Returns the tensors `arrays`, to be joined, cast to their common dtype. Raises
-    `ShapeError` if there are none, and `DeviceMismatchError` if they are on several devices."""
+    """Returns a list of the tensors `arrays`, cast to their common dtype. Raises `ShapeError` if there are no
+    tensors, and `DeviceMismatchError` if they are on several devices. `function` is the function's name in the
+    errors."""
     tensors = [checks.tensor(x, function) for x in arrays]
     if not tensors:
         raise ShapeError(f"{function} needs at least one tensor")
@@ -385,18 +385,17 @@ def _tensors_to_join(checks: Checks, arrays: Sequence[Any], function: str) -> li
 def tensordot(
     checks: Checks, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
 ) -> Any:
-    """Returns the sums of products of `x1` and `x2` over some axes of both. `axes` is a pair of
-    sequences, with the axes of `x1` and those of `x2`, or a number n: the last n axes of `x1`
-    and the first n of `x2`. Raises `ShapeError` if there are no such axes, or if they differ in
-    length."""
+    """Returns the products of `x1` and `x2`, summed over some axes of both tensors. `axes` is a pair of sequences,
+    the axes of `x1` and the axes of `x2`, or a number n, which means the last n axes of `x1` and the first n axes of
+    `x2`. Raises `ShapeError` if there are no such axes, or if their lengths differ."""
     x1, x2 = checks.operands_on_one_device("tensordot", NUMERIC, x1, x2)
     shapes = (
         checks.full_shape(x1, "tensordot"),
         checks.full_shape(x2, "tensordot"),
     )
     first, second = _summed_axes(checks, shapes, axes)
-    # computed as a product of two matrices. `first` and `second` are the axes that are summed
-    # over, `left` and `right` the others, which the result has
+    # the result is computed as a product of two matrices. The sum is over the axes `first` and
+    # `second`; `left` and `right` are the other axes, which become the axes of the result
     left = [axis for axis in range(len(shapes[0])) if axis not in first]
     right = [axis for axis in range(len(shapes[1])) if axis not in second]
     left_lengths = [shapes[0][axis] for axis in left]
@@ -409,21 +408,21 @@ def tensordot(
 
 
 def _as_matrix(checks: Checks, x: Any, order: tuple[int, ...], shape: tuple[int, int]) -> Any:
-    """Returns `x` with its axes in the order `order`, and then merged into a matrix of the
-    shape `shape`."""
+    """Returns a matrix of the shape `shape`, for which the axes of `x` are arranged in the order `order` and then
+    merged."""
     return checks.kernels.reshape(checks.kernels.permute_dims(x, order), shape)
 
 
 def _summed_axes(
     checks: Checks, shapes: tuple[tuple[int, ...], ...], axes: Any
 ) -> tuple[list[int], list[int]]:
-    """Returns the axes that `tensordot` sums over: those of the first tensor, and those of the second. `shapes` are
-    the shapes of the two tensors. `axes` is the caller's argument: a number of axes, or two sequences. Raises
-    `ShapeError` if there are no such axes, or if their lengths differ."""
+    """Returns the axes over which `tensordot` sums: the axes of the first tensor, and the axes of the second tensor.
+    `shapes` contains the shapes of the two tensors. `axes` is the caller's argument: a number of axes, or two
+    sequences. Raises `ShapeError` if there are no such axes, or if their lengths differ."""
     ndims = len(shapes[0]), len(shapes[1])
     if not isinstance(axes, tuple | list):
-        # a number means that many axes at the end of the first tensor and at the beginning of
-        # the second
+        # a number means that many axes at the end of the first tensor, and as many at the
+        # beginning of the second tensor
         count = axes
         axes = range(ndims[0] - count, ndims[0]), range(count)
         if not 0 <= count <= min(ndims):
@@ -444,41 +443,43 @@ def _summed_axes(
 
 
 def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    """Returns the scalar products of vectors along an axis, which the result does not have;
-    `x1` is conjugated. Raises `ShapeError` if the axes differ in length, or if `axis` is
-    counted from the front and the tensors have different numbers of axes."""
+    """Returns the scalar products of the vectors along an axis, where `x1` is conjugated. The result does not have
+    that axis. Raises `ShapeError` if the lengths of the axes differ, or if `axis` is not negative although the
+    tensors have different numbers of axes."""
     x1, x2 = checks.operands_on_one_device("vecdot", NUMERIC, x1, x2)
     shapes = shape_of(x1), shape_of(x2)
     shorter = min(map(len, shapes))
     axis_index = checks.axis(axis, shorter, "vecdot")
-    # counted from the front, `axis` would be two different axes of the broadcast result
+    # a non-negative `axis` would refer to two different axes of the broadcast result
     if axis >= 0 and len(shapes[0]) != len(shapes[1]):
         raise ShapeError(
             f"vecdot: axis must be negative, not {axis}, because the shapes {shapes[0]} and {shapes[1]} have different "
             "numbers of axes"
         )
-    # counted from the end, because the tensors may have different numbers of axes
+    # the axis is made negative, because the tensors may have different numbers of axes
     axis = axis_index - shorter
     lengths = shapes[0][axis], shapes[1][axis]
     if None not in lengths and lengths[0] != lengths[1]:
         raise ShapeError(
-            f"vecdot takes axes of equal length, not {shapes[0][axis]} and {shapes[1][axis]}"
+            f"vecdot expects axes of equal length, not {shapes[0][axis]} and {shapes[1][axis]}"
         )
     try:
         is_complex = kind_of(checks.dtype_of(x1)) == "c"
         product = checks.kernels.multiply(checks.kernels.conj(x1) if is_complex else x1, x2)
-    # checking the shapes before would take as long as a small product
+    # the shapes are checked only after an error, because checking them first would take as long
+    # as a small product
     except Exception:
         checks.raise_if_misfit("vecdot", x1, x2)
         raise
-    # in the dtype of the operands: some frameworks add up small integers in a wider one
+    # the sum is cast to the dtype of the operands, because some frameworks add small integers
+    # in a wider dtype
     name = checks.dtype_of(product)
     return checks.cast(checks.kernels.sum(product, (len(product.shape) + axis,), False), name)
 
 
 def _sizes(shape: Any, function: str) -> tuple[int, ...]:
-    """Returns the argument `shape`, an int or a sequence, as a tuple of non-negative ints. Raises `ShapeError` for
-    anything else."""
+    """Returns the argument `shape`, a non-negative int or a sequence of non-negative ints, as a tuple. Raises
+    `ShapeError` for any other argument."""
     lengths = _ints(shape, function)
     if min(lengths, default=0) < 0:
         raise ShapeError(
@@ -488,8 +489,8 @@ def _sizes(shape: Any, function: str) -> tuple[int, ...]:
 
 
 def _ints(shape: Any, function: str) -> tuple[int, ...]:
-    """Returns an int, or a sequence of ints, as a tuple. Raises `ShapeError` for anything
-    else."""
+    """Returns the argument `shape`, an int or a sequence of ints, as a tuple. Raises `ShapeError` for any other
+    argument."""
     try:
         return tuple(map(index, as_tuple(shape)))
     except TypeError:
@@ -499,11 +500,10 @@ def _ints(shape: Any, function: str) -> tuple[int, ...]:
 
 
 def _without_minus_one(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the new shape of a tensor of the shape `old`, with the actual length in place of
-    -1. Raises `ShapeError` if the number of elements differs. If a length in `old` is None,
-    which means not known, `new` is returned unchanged."""
-    # with a length that is not known while a function is traced, the framework fills in -1
-    # itself
+    """Returns the shape `new`, to which a tensor of the shape `old` is to be reshaped, with the actual length in
+    place of -1. Raises `ShapeError` if the numbers of elements differ. If a length in `old` is None, which means that
+    it is unknown, `new` is returned unchanged."""
+    # if a length is unknown while a function is traced, the framework itself replaces -1
     if None in old or min(new, default=0) >= 0:
         if None not in old and prod(old) != prod(new):
             raise ShapeError(
@@ -511,8 +511,8 @@ def _without_minus_one(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int,
             )
         return new
     product = prod([length for length in new if length != -1])
-    # only one length may be -1, and no other may be below 0; next to a length of 0, any length
-    # would fit in place of -1
+    # only one length may be -1, and no other length may be negative. If another length is 0,
+    # any length could replace -1, so this is refused
     if new.count(-1) != 1 or product <= 0 or prod(old) % product:
         raise ShapeError(
             f"reshape: a tensor of shape {old} does not fit in the shape {new}; one length may be -1 if the others "

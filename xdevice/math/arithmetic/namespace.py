@@ -1,5 +1,5 @@
-"""`array_namespace`: the Python Array API standard's functions for a backend, made once from
-the kernels of its adapter."""
+"""`array_namespace`: the functions of the Python Array API standard for a backend, which are built once from the
+kernels of the backend's adapter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .lookup import Functions, Lookup
 from .scopes import without_scopes
 
 VERSION: Final = "2025.12"
-"""The version of the standard that the functions follow."""
+"""The version of the standard that the functions implement."""
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,8 +48,8 @@ CONSTANTS: Final = {
 
 
 class NotOfferedError(UnsupportedError, AttributeError):
-    """A name of the standard that the backend does not offer. It is an `AttributeError`, so
-    that `hasattr` returns False."""
+    """Raised for a name of the standard that the backend does not offer. It is also an `AttributeError`, so that
+    `hasattr` returns False."""
 
 
 class Namespace:
@@ -65,8 +65,8 @@ class Namespace:
         for name, function in closures.items():
             # Python's error for a wrong keyword contains this name
             function.__name__ = function.__qualname__ = name
-        # `sum` is a closure that replaces the function of `reducing`; tools see the signature
-        # of that function
+        # `sum` is a closure that replaces the function in `reducing`, but tools that inspect it
+        # find the signature of the function in `reducing`
         signature = inspect.signature(functions["sum"])
         closures["sum"].__signature__ = signature  # type: ignore[attr-defined]
         functions |= closures
@@ -88,10 +88,10 @@ class Namespace:
             }
         )
         self.__array_namespace_info__ = partial(Info, checks)
-        # for functions that call others of the namespace, such as those of `linalg`
+        # for functions that call other functions of the namespace, such as those of `linalg`
         checks.xp = self
         if checks.kernels.linalg is not None:
-            # the standard has these in both places
+            # the standard defines these functions both in the namespace and in `linalg`
             shared = {
                 name: functions[name]
                 for name in ("matmul", "matrix_transpose", "tensordot", "vecdot")
@@ -101,9 +101,9 @@ class Namespace:
             self.fft = SimpleNamespace(**_functions(fft, checks))
 
     def __getattr__(self, name: str) -> Any:
-        """Raises `NotOfferedError` for a dtype or an extension that the backend lacks, and
-        `AttributeError` for a name that the standard does not have. Python calls this method
-        only for names that are not attributes of the namespace."""
+        """Raises `NotOfferedError` for a dtype or an extension that the backend lacks, and `AttributeError` for a
+        name that the standard does not define. Python calls this method only for names that are not attributes of the
+        namespace."""
         if name in (*STANDARD, "fft", "linalg"):
             backend = self._backend.name
             raise NotOfferedError(
@@ -122,9 +122,9 @@ class Namespace:
 
 
 def _functions(module: ModuleType, checks: Checks) -> dict[str, Callable[..., Any]]:
-    """Returns a dict of those public functions of a module whose first argument is `checks`, by
-    name, bound to the given `checks`. The functions are `partial`s, because Paddle's to_static
-    would take bound methods for methods of the object that has them as attributes."""
+    """Returns a dict that maps names to functions. It contains those public functions of a module whose first
+    argument is `checks`, bound to the given `checks`. The functions are `partial`s and not bound methods, because
+    Paddle's to_static would treat a bound method as a method of the object whose attribute it is."""
     return {
         name: _bound(name, function, checks)
         for name, function in vars(module).items()
@@ -135,13 +135,13 @@ def _functions(module: ModuleType, checks: Checks) -> dict[str, Callable[..., An
 
 
 def _bound(name: str, function: Callable[..., Any], checks: Checks) -> Callable[..., Any]:
-    """Returns the function with `checks` as its first argument, and with the signature of the
-    standard."""
+    """Returns `function` with its first argument bound to `checks`, and with the signature that the standard
+    defines."""
     # Python's error for a wrong keyword contains this name
     function.__name__ = function.__qualname__ = name
     bound = update_wrapper(partial(function, checks), function)
-    # without `checks`, and without `**misspelled`, whose only use is an error for a wrong
-    # keyword
+    # the signature omits `checks`, and also `**misspelled`, whose only purpose is an error for
+    # a wrong keyword
     signature = inspect.signature(function)
     _, *others = signature.parameters.values()
     own = [parameter for parameter in others if parameter.kind is not parameter.VAR_KEYWORD]
@@ -150,22 +150,21 @@ def _bound(name: str, function: Callable[..., Any], checks: Checks) -> Callable[
 
 
 def array_namespace(*xs: Any) -> Any:
-    """Returns the functions of the Python Array API standard (2025.12) for these tensors'
-    backend, or the selected one.
+    """Returns the functions of the Python Array API standard (2025.12) for the backend of the given tensors, or for the
+    selected backend.
 
-    Names, dtypes and shapes are the same on every backend: `docs/reference/arithmetic.md` lists
-    the functions and their rules. Experimental: it may change in a minor version.
+    Names, dtypes and shapes are the same on every backend. `docs/reference/arithmetic.md` lists the functions and their
+    rules. Experimental: it may change in a minor version.
 
     Args:
-        xs: tensors of one backend; Python numbers and None are skipped. Without any tensor, the
-            result is the namespace of the selected backend.
+        xs: tensors of the same backend; Python numbers and None are ignored. If there is no tensor, the result is the
+            namespace of the selected backend.
 
     Raises:
-        ArgumentError: the tensors are of several backends. NotATensorError: `xs` contains
-            anything else.
+        ArgumentError: the tensors belong to several backends. NotATensorError: `xs` contains any other object.
         UnsupportedError: a third-party adapter has no kernels.
 
-    Costs 0.3 us, except for the first tensor of a type.
+    Costs 0.3 us, and more for the first tensor of each type.
 
     Example:
         >>> xp = xdevice.array_namespace()
@@ -188,8 +187,8 @@ def array_namespace(*xs: Any) -> Any:
         if functions is not None and other is not functions:
             name = functions.backend.name
             raise ArgumentError(
-                f"some tensors belong to {name}, others to {other.backend.name}; convert them to one backend with "
-                f"xdevice.convert(x, {name!r})"
+                f"some tensors belong to {name}, others to {other.backend.name}; convert all tensors to one backend "
+                f"with xdevice.convert(x, {name!r})"
             )
         functions = other
     if functions is None:
@@ -201,9 +200,9 @@ def array_namespace(*xs: Any) -> Any:
 
 
 def checks_of(x: Any, function: str) -> Checks:
-    """Returns the checks of the backend that the tensor `x` belongs to, after preparing this
-    thread for its kernels. Raises `NotATensorError` if `x` is not a tensor; `function` is the
-    name in the error."""
+    """Returns the `Checks` of the backend to which the tensor `x` belongs. Also prepares this thread to run the
+    backend's kernels. Raises `NotATensorError` if `x` is not a tensor. `function` is the function's name in the
+    error."""
     functions = _by_type.get(type(x))
     if functions is None or functions.backend.refusal is not None:
         functions = _lookup.find(x, function)
@@ -213,7 +212,7 @@ def checks_of(x: Any, function: str) -> Checks:
 
 
 class _ArrayFunctions(Functions):
-    """The namespace of a backend, and the object with its checks."""
+    """The namespace of a backend, and the backend's `Checks`."""
 
     def __init__(self, checks: Checks) -> None:
         super().__init__(checks)
@@ -222,4 +221,4 @@ class _ArrayFunctions(Functions):
 
 _lookup: Final = Lookup(_ArrayFunctions)
 _by_type: Final = _lookup.by_type
-"""The `_ArrayFunctions` for each type of tensor that a function was called with."""
+"""The `_ArrayFunctions` for each type of tensor with which a function of this module has been called."""

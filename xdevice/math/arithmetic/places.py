@@ -1,5 +1,5 @@
-"""The Python Array API standard's functions of positions: where the greatest and least elements are, how elements are
-ordered, and which elements an index or a condition selects."""
+"""The functions of the Python Array API standard that deal with the positions of elements: the positions of the
+greatest and least elements, sorting, and the selection of elements by an index or a condition."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 def _extreme_position(
     checks: Checks, function: str, x: Any, axis: int | None, keepdims: bool
 ) -> Any:
-    """Computes `argmax` or `argmin`, whichever `function` names: returns the index of the first greatest or least
-    element as int64, or of the first NaN if there is one. Raises `ShapeError` if there are no elements."""
+    """Returns the index of the first greatest element (if `function` is "argmax") or of the first least element (if
+    it is "argmin"), as int64. If there is a NaN, returns the index of the first NaN. Raises `ShapeError` if there are
+    no elements."""
     x = checks.tensor_of_kinds(x, REAL, function)
     shape = shape_of(x)
     axis_index = None if axis is None else checks.axis(axis, len(shape), function)
@@ -35,8 +36,8 @@ def _extreme_position(
 def _unchecked_extreme_position(
     checks: Checks, x: Any, function: str, axis_index: int | None, keepdims: bool
 ) -> Any:
-    """Computes `argmax` or `argmin`, whichever `function` names, for arguments that have been checked: returns the
-    index along the axis `axis_index`, or in the flattened tensor if `axis_index` is None, as int64."""
+    """Returns the result of `_extreme_position` for checked arguments. The indices are those along the axis
+    `axis_index`, or in the flattened tensor if `axis_index` is None."""
     kernels = checks.kernels
     flat = kernels.reshape(x, (-1,)) if axis_index is None else x
     positions = checks.cast(
@@ -45,7 +46,7 @@ def _unchecked_extreme_position(
     )
     if not keepdims:
         return positions
-    # all axes have the length 1, or only the one that was searched
+    # in the result, all axes have the length 1, or only the axis that was searched
     return (
         kernels.reshape(positions, (1,) * len(x.shape))
         if axis_index is None
@@ -54,15 +55,15 @@ def _unchecked_extreme_position(
 
 
 def _kernel_positions(checks: Checks, function: str, x: Any, axis: int) -> Any:
-    """Returns the positions that the kernel `function` finds along the axis; where there is a
-    NaN, the position of the first NaN, even if the kernel skips NaN."""
+    """Returns the positions that the kernel `function` finds along the axis. If there is a NaN, the result is the
+    position of the first NaN, even if the kernel ignores NaN."""
     kernels = checks.kernels
     positions = getattr(kernels, function)(x, axis)
-    # integers have no NaN, and the kernels of some frameworks find it themselves
+    # integers cannot be NaN, and the kernels of some frameworks find NaN themselves
     if dtypes.kind_of(checks.dtype_of(x)) != "f" or not kernels.SKIPS_NAN:
         return positions
-    # NaN counts as greater and as less than all numbers, as in NumPy; `argmax` of the mask
-    # finds the first one
+    # both functions return the position of NaN, as in NumPy; `argmax` of the mask finds the
+    # first NaN
     is_nan = kernels.isnan(x)
     first = kernels.argmax(kernels.astype(is_nan, "int32"), axis)
     return kernels.where(kernels.any(is_nan, (axis,), False), first, positions)
@@ -73,10 +74,10 @@ argmin = reduction("argmin", _extreme_position)
 
 
 def where(checks: Checks, condition: Any, x1: Any, x2: Any, /) -> Any:
-    """Returns the elements of `x1` where the condition is True, and those of `x2` elsewhere."""
+    """Returns a tensor with the elements of `x1` where the condition is True, and the elements of `x2` elsewhere."""
     condition = checks.tensor_of_kinds(condition, BOOL, "where")
     if type(x1) in NUMBERS and type(x2) in NUMBERS:
-        # two numbers get the dtype that a tensor of a list with both would have
+        # two numbers get the dtype of a tensor that is created from a list of both numbers
         name = dtypes.with_number(dtypes.with_number("bool", x1), x2)
         x1, x2 = (checks.number(x, checks.supported_dtype(name), condition) for x in (x1, x2))
     else:
@@ -93,16 +94,16 @@ def where(checks: Checks, condition: Any, x1: Any, x2: Any, /) -> Any:
 def take(
     checks: Checks, x: Any, indices: Any, /, *, axis: int | None = None, **misspelled: NoReturn
 ) -> Any:
-    """Returns the elements of `x` at a vector of indices along an axis. Without `axis`, `x` has
-    to be a vector. Raises `ShapeError` if `axis` is missing or does not exist or `indices` is
-    not a vector, `IndexError` for an index out of range, `DTypeError` if the indices are not
-    integers, and `DeviceMismatchError` if they are on another device."""
+    """Returns the elements of `x` at the given indices along an axis. `indices` is a vector. If `axis` is None, `x`
+    must be a vector. Raises `ShapeError` if `axis` is missing or does not exist or if `indices` is not a vector,
+    `IndexError` for an index out of range, `DTypeError` if the indices are not integers, and `DeviceMismatchError` if
+    the indices are on another device than `x`."""
     if misspelled:
         spellings.refuse("xp.take", misspelled, "axis=")
     x, indices = checks.tensor(x, "take"), checks.tensor_of_kinds(indices, INTEGER, "take")
     checks.require_one_device("take", x, indices)
     ndim = len(x.shape)
-    # by the standard, the axis may be left out only for a vector
+    # the standard allows the axis to be omitted only for a vector
     if axis is None and ndim != 1:
         raise ShapeError(f"take needs an axis for a tensor of shape {shape_of(x)}; pass axis=")
     if len(indices.shape) != 1:
@@ -116,28 +117,30 @@ def take(
 
 
 def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) -> Any:
-    """Returns the elements of `x` at the indices along an axis; the indices may differ at each
-    position of the other axes. Raises `ShapeError` if the two shapes do not fit, `IndexError`
-    for an index out of range, `DTypeError` if the indices are not integers, and
-    `DeviceMismatchError` if they are on another device."""
+    """Returns the elements of `x` at the given indices along an axis. The indices may differ for each position along
+    the other axes. Raises `ShapeError` if the two shapes do not match, `IndexError` for an index out of range,
+    `DTypeError` if the indices are not integers, and `DeviceMismatchError` if the indices are on another device than
+    `x`."""
     kernels = checks.kernels
     x, indices = (
         checks.tensor(x, "take_along_axis"),
         checks.tensor_of_kinds(indices, INTEGER, "take_along_axis"),
     )
     checks.require_one_device("take_along_axis", x, indices)
-    # both need as many dimensions; apart from the axis, their shapes are broadcast
+    # both must have the same number of dimensions; apart from the axis, their shapes are
+    # broadcast
     shape, indices_shape = shape_of(x), shape_of(indices)
     if len(shape) != len(indices_shape):
         raise ShapeError(
-            f"take_along_axis takes tensors with the same number of dimensions, not of shapes {shape} and "
+            f"take_along_axis expects tensors with the same number of dimensions, but their shapes are {shape} and "
             f"{indices_shape}"
         )
     axis_index = checks.axis(axis, len(shape), "take_along_axis")
     other_axes = broadcast_shape(
         with_lengths(shape, axis_index, 1), with_lengths(indices_shape, axis_index, 1)
     )
-    # the standard broadcasts the other axes; the frameworks do not, or do so differently
+    # the standard broadcasts the other axes; the frameworks do not broadcast them, or do so
+    # differently
     target = with_lengths(other_axes, axis_index, shape[axis_index])
     x = (
         x
@@ -153,14 +156,14 @@ def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) 
 
 
 def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function: str) -> Any:
-    """Returns the indices as int32 or int64, with negative ones counted from the front. Raises
-    `IndexError` for indices outside the axis, for which the frameworks behave differently.
-    While a function is traced, the indices have no values and are not checked."""
+    """Returns the indices as int32 or int64, in which each negative index is replaced by the equivalent non-negative
+    index. Raises `IndexError` for indices outside the axis, which the frameworks treat differently. While a function
+    is traced, the indices have no values and are not checked."""
     kernels, length = checks.kernels, shape_of(x)[axis]
     name = checks.dtype_of(indices)
-    # all frameworks take indices of int32 and int64
+    # all frameworks accept indices of int32 and int64
     index_dtype = name if name in ("int32", "int64") else checks.supported_dtype("int64")
-    # traced indices: operations of the framework count negative ones from the front
+    # for traced indices, operations of the framework replace the negative indices
     if not checks.has_values(indices):
         indices = checks.cast(indices, index_dtype)
         axis_length = (
@@ -170,11 +173,12 @@ def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function:
         )
         is_negative = kernels.less(indices, checks.number(0, index_dtype, indices))
         return kernels.where(is_negative, kernels.add(indices, axis_length), indices)
-    # reads the tensor's own memory if it is on the host, without a copy
+    # for a tensor on the host, this reads the tensor's own memory without a copy
     values = checks.backend.peek(indices)
-    # read as an unsigned integer, a negative index is in the upper half of the range. So one
-    # pass over the values shows whether any is negative or too large. The upper half begins at
-    # `half`, which may be below the length of the axis if the dtype is narrow, such as int8
+    # read as an unsigned integer, a negative index is in the upper half of the range, so one
+    # pass over the values shows whether an index is negative or too large. The upper half
+    # begins at `half`, which may be less than the length of the axis if the dtype is narrow,
+    # such as int8
     unsigned = values.view(values.dtype.str.replace("i", "u"))
     half = 1 << (8 * values.itemsize - 1)
     if values.size and int(unsigned.max()) >= min(length, half):
@@ -184,7 +188,7 @@ def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function:
             raise IndexError(
                 f"{function}: index {wrong} is out of range for an axis of length {length}"
             )
-        # few frameworks take negative indices, so they are counted from the front here
+        # few frameworks accept negative indices, so they are replaced here
         if low < 0:
             return checks.constant(
                 (values + (values < 0) * length).astype(index_dtype, copy=False), indices
@@ -195,8 +199,8 @@ def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function:
 def _ordering(
     function: str, compute: Callable[[Checks, Any, int, bool], Any]
 ) -> Callable[..., Any]:
-    """Returns the function `sort` or `argsort`, which calls `compute(checks, x, axis_index, descending)`. Every kernel
-    is stable, so the argument `stable` changes nothing."""
+    """Returns the standard's function with the name `function` ("sort" or "argsort"), which returns
+    `compute(checks, x, axis_index, descending)`. Every kernel is stable, so the argument `stable` has no effect."""
 
     def ordering(
         checks: Checks,
@@ -211,7 +215,7 @@ def _ordering(
         if misspelled:
             spellings.refuse(f"xp.{function}", misspelled, "axis=, descending=, stable=")
         x = checks.tensor_of_kinds(x, REAL, function)
-        # a tensor without dimensions has no axis: `compute` then does not use the 0
+        # a tensor without dimensions has no axis; `compute` then ignores the index 0
         axis_index = checks.axis(axis, len(x.shape), function) if len(x.shape) else 0
         return compute(checks, x, axis_index, bool(descending))
 
@@ -219,19 +223,20 @@ def _ordering(
 
 
 def _sorted(checks: Checks, x: Any, axis_index: int, descending: bool) -> Any:
-    """Returns `x` sorted along the axis `axis_index`, in ascending order, or the reverse if
-    `descending`."""
-    # the contract promises kernels an axis and elements
+    """Returns `x`, sorted along the axis `axis_index` in ascending order, or in descending order if `descending` is
+    True."""
+    # the contract promises that kernels are called with tensors that have an axis and elements
     if not len(x.shape) or 0 in shape_of(x):
         return checks.kernels.copy(x)
     return checks.kernels.sort(x, axis_index, descending)
 
 
 def _argsorted(checks: Checks, x: Any, axis_index: int, descending: bool) -> Any:
-    """Returns the indices that sort `x` along the axis `axis_index`, in ascending order, or the
-    reverse if `descending`, as int64."""
+    """Returns the indices, as int64, that sort `x` along the axis `axis_index` in ascending order, or in descending
+    order if `descending` is True."""
     name = checks.supported_dtype("int64")
-    # a tensor without dimensions has the index 0; one without elements has none
+    # for a tensor without dimensions, the index is 0; for a tensor without elements, there are
+    # no indices
     if not len(x.shape) or 0 in shape_of(x):
         return checks.kernels.full_like(x, 0, name)
     return checks.cast(checks.kernels.argsort(x, axis_index, descending), name)
@@ -242,18 +247,18 @@ sort = _ordering("sort", _sorted)
 
 
 def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
-    """Returns a mask, which is True for each element of `x1` that is in `x2`; with `invert`,
-    for each that is not. NaN is never in `x2`."""
+    """Returns a mask, which is True for each element of `x1` that occurs in `x2`. If `invert` is True, the mask is
+    True for each element that does not occur in `x2`. NaN never occurs in `x2`."""
     kernels = checks.kernels
     x1, x2 = checks.operands_on_one_device("isin", REAL, x1, x2)
-    # no element is in an empty set
+    # no element occurs in an empty `x2`
     if 0 in shape_of(x2):
         return kernels.full_like(x1, bool(invert), "bool")
-    # a search in a sorted vector: comparing each element with each would need memory for the
-    # product of both sizes
+    # the elements are searched for in a sorted vector, because comparing all pairs of elements
+    # would need memory for the product of both sizes
     ordered = sort(checks, kernels.reshape(x2, (-1,)))
     # each element is compared with the element at its position in the sorted vector, or with
-    # the last one
+    # the last element if that position is the end
     positions = searchsorted(checks, ordered, x1)
     positions = kernels.minimum(
         positions,
@@ -267,19 +272,19 @@ def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
 def searchsorted(
     checks: Checks, x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None
 ) -> Any:
-    """Returns for each element of `x2` the index at which it belongs in the sorted vector `x1`.
-    Among equal elements that is the first index (`side="left"`) or the one after the last
-    ("right"). `sorter` has the indices that sort `x1`, if it is not sorted. Raises `ShapeError`
-    unless `x1` is a vector, and `ArgumentError` for another `side`."""
+    """Returns, for each element of `x2`, the index at which it would be inserted into the sorted vector `x1`. If `x1`
+    contains equal elements, this is the index of the first of them (`side="left"`), or the index after the last of
+    them (`side="right"`). If `x1` is not sorted, `sorter` must contain the indices that sort `x1`. Raises
+    `ShapeError` unless `x1` is a vector, and `ArgumentError` for another `side`."""
     x1, x2 = checks.operands_on_one_device("searchsorted", REAL, x1, x2)
     if len(x1.shape) != 1:
         raise ShapeError(
-            f"searchsorted takes a sorted vector, not a tensor of shape {shape_of(x1)}"
+            f"searchsorted expects a sorted vector, not a tensor of shape {shape_of(x1)}"
         )
     if side not in ("left", "right"):
         raise ArgumentError(f"searchsorted: side must be 'left' or 'right', not {shown(side)}")
     shape = checks.full_shape(x2, "searchsorted")
-    # kernels need a sorted vector; `sorter` has the indices that sort `x1`
+    # kernels need a sorted vector; `sorter` contains the indices that sort `x1`
     if sorter is not None:
         x1 = take(checks, x1, sorter)
     # there is nothing to search for, or nothing to search in
@@ -292,14 +297,15 @@ def searchsorted(
 
 
 def _insertion_points(checks: Checks, x1: Any, x2: Any, side: str) -> Any:
-    """Returns `searchsorted` of two vectors, with NaN after all numbers, as in `sort`. The frameworks treat NaN
-    differently, so the kernel gets infinity in place of each NaN, and its results are corrected: the position of a NaN
-    is after all numbers (side "left") or at the end, and no number is placed after a NaN."""
+    """Returns the result of `searchsorted` for two vectors. NaN is placed after all numbers, as in `sort`. Because
+    the frameworks treat NaN differently, each NaN is replaced by infinity before the kernel is called, and the
+    kernel's results are corrected: the position of a NaN is directly after all numbers (for the side "left") or at
+    the end (for "right"), and no number is placed after a NaN."""
     kernels = checks.kernels
     name = checks.dtype_of(x1)
     if dtypes.kind_of(name) != "f":
         return kernels.searchsorted(x1, x2, side)
-    # infinity as a tensor, and the masks of the NaNs in `x1` and in `x2`
+    # infinity as a tensor, and masks that show which elements of `x1` and of `x2` are NaN
     infinity, x1_is_nan, x2_is_nan = (
         checks.number(math.inf, name, x1),
         kernels.isnan(x1),
@@ -309,7 +315,7 @@ def _insertion_points(checks: Checks, x1: Any, x2: Any, side: str) -> Any:
         kernels.where(x1_is_nan, infinity, x1), kernels.where(x2_is_nan, infinity, x2), side
     )
     index_dtype = checks.dtype_of(positions)
-    # the number of elements of `x1`, and of those that are not NaN
+    # the number of elements of `x1`, and the number of its elements that are not NaN
     count = checks.element_count(x1, (0,), index_dtype)
     number_count = checks.cast(
         kernels.sum(kernels.astype(kernels.logical_not(x1_is_nan), index_dtype), (0,), False),

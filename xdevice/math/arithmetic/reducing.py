@@ -1,5 +1,5 @@
-"""The Python Array API standard's functions that compute one number from many: sums, extremes, variances, `all` and
-`any`; and cumulative sums and differences along an axis."""
+"""The functions of the Python Array API standard that reduce many numbers to one number (sums, extremes, variances,
+`all` and `any`), and cumulative sums and differences along an axis."""
 
 from __future__ import annotations
 
@@ -26,25 +26,24 @@ if TYPE_CHECKING:
 
 
 def _accumulation_dtype(checks: Checks, function: str, x: Any, dtype: Any) -> str:
-    """Returns the name of the dtype of a sum or product of `x`: the argument `dtype`, or if
-    that is None the one of the standard, which is of 64 bits for integers. Raises `DTypeError`
-    for bool and for dtypes that the backend does not have; `function` is the name in the
-    error."""
+    """Returns the name of the dtype of a sum or product of `x`: the argument `dtype`, or, if that is None, the dtype
+    that the standard defines, which has 64 bits for integers. Raises `DTypeError` if `dtype` is bool, or is a dtype
+    that the backend does not support. `function` is the function's name in the error."""
     if dtype is not None:
         wanted = checks.supported_dtype(dtype_name(dtype))
         if wanted == "bool":
             raise checks.kind_error(function, NUMERIC, wanted)
         return wanted
     name = checks.dtype_of(x)
-    # MXNet and Paddle, which have no uint64, use int64
+    # MXNet and Paddle have no uint64, so they use int64
     if dtypes.kind_of(name) == "u" and "uint64" in checks.backend.dtypes:
         return checks.supported_dtype("uint64")
     return checks.supported_dtype("int64") if dtypes.kind_of(name) in "biu" else name
 
 
 def _accumulation(function: str) -> Callable[..., Any]:
-    """Returns the function `sum` or `prod`. Without a `dtype`, it computes bools and integers
-    as int64, or as uint64 if they are unsigned and the backend has uint64."""
+    """Returns the standard's function with the name `function`, which is "sum" or "prod". If `dtype` is None, that
+    function computes bools and integers in int64, or in uint64 if they are unsigned and the backend has uint64."""
 
     def accumulation(
         checks: Checks,
@@ -61,12 +60,12 @@ def _accumulation(function: str) -> Callable[..., Any]:
         x = checks.tensor_of_kinds(x, ANY, function)
         x = checks.cast(x, _accumulation_dtype(checks, function, x, dtype))
         axes = checks.axes(axis, len(x.shape), function)
-        # without axes, for a tensor without dimensions or `axis=()`, each element is its own
-        # sum
+        # there are no axes if the tensor has no dimensions, or for `axis=()`; each element is
+        # then its own sum
         if not axes:
             return checks.kernels.copy(x)
         result = getattr(checks.kernels, function)(x, axes, bool(keepdims))
-        # some frameworks add up integers in a wider dtype
+        # the result is cast back, because some frameworks add integers in a wider dtype
         return checks.cast(result, checks.dtype_of(x))
 
     return accumulation
@@ -77,13 +76,13 @@ sum = _accumulation("sum")
 
 
 def _extreme(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
-    """Returns the greatest or the least element of `x` along the axes; `function` is "max" or
-    "min". Raises `ShapeError` if there are no elements to choose from, and `DTypeError` for
-    bool and complex numbers."""
+    """Returns the greatest element of `x` along the axes if `function` is "max", or the least element if it is "min".
+    Raises `ShapeError` if an axis has no elements, and `DTypeError` for bool and complex numbers."""
     x = checks.tensor_of_kinds(x, REAL, function)
     shape = shape_of(x)
     axes = checks.axes(axis, len(shape), function)
-    # the second test alone would do, but few shapes contain a 0, and the first is quicker
+    # the second test alone would be enough, but the first test is faster, and few shapes
+    # contain a 0
     if 0 in shape and 0 in [shape[axis_index] for axis_index in axes]:
         raise ShapeError(
             f"{function} of an empty tensor is not defined: the shape is {shape}, and axis is {axis}"
@@ -100,10 +99,11 @@ min = reduction("min", _extreme)
 
 
 def _average(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
-    """Returns the mean of `x` along the axes; `function` is "mean", the name in errors."""
+    """Returns the mean of `x` along the axes. `function` is "mean", the function's name in errors."""
     x = checks.tensor_of_kinds(x, dtypes.FLOATING, function)
     axes = checks.axes(axis, len(x.shape), function)
-    # the contract promises kernels at least one axis; `axis=()` reduces nothing
+    # the contract promises that kernels are called with at least one axis; with `axis=()`,
+    # there is nothing to reduce
     return checks.kernels.mean(x, axes, bool(keepdims)) if axes else checks.kernels.copy(x)
 
 
@@ -145,10 +145,10 @@ def _variance(
     correction: float,
     keepdims: bool,
 ) -> Any:
-    """Returns the sum of the squared differences from the mean, divided by the number of
-    elements less `correction`; if `function` is "std", the square root of this quotient."""
+    """Returns the variance: the sum of the squared differences from the mean, divided by the number of elements minus
+    `correction`. If `function` is "std", returns the square root of the variance."""
     kernels = checks.kernels
-    # without axes, each element is its own mean, and its own sum of squares
+    # without axes, each element is its own mean, and each square is its own sum
     deviations = kernels.subtract(x, kernels.mean(x, axes, True) if axes else x)
     squares = kernels.square(deviations)
     total = kernels.sum(squares, axes, keepdims) if axes else squares
@@ -157,15 +157,15 @@ def _variance(
 
 
 def _divisor(checks: Checks, x: Any, axes: tuple[int, ...], correction: float) -> Any:
-    """Returns the divisor of a variance: the number of elements along `axes` less `correction`,
-    and at least 0. It is a float if the kernel `divide` takes one, otherwise a tensor."""
+    """Returns the divisor of a variance: the number of elements along `axes` minus `correction`, or 0 if that is
+    negative. The divisor is a float if the kernel `divide` accepts floats, and otherwise a tensor."""
     kernels, name = checks.kernels, checks.dtype_of(x)
     lengths = [shape_of(x)[axis_index] for axis_index in axes]
     if None not in lengths:
         # a divisor of 0 makes the variance infinity or NaN, as in NumPy
         divisor = float(builtins.max(math.prod(lengths) - correction, 0))
         return divisor if "divide" in kernels.TAKE_NUMBERS else kernels.number(divisor, name, x)
-    # a length is not known while a function is traced, so the framework computes the divisor
+    # a length is unknown while a function is traced, so the framework computes the divisor
     divisor = kernels.subtract(
         checks.element_count(x, axes, name), kernels.number(correction, name, x)
     )
@@ -173,9 +173,9 @@ def _divisor(checks: Checks, x: Any, axes: tuple[int, ...], correction: float) -
 
 
 def _cumulative(function: str, initial: int) -> Callable[..., Any]:
-    """Returns the function `cumulative_sum` or `cumulative_prod`. With `include_initial`, its
-    result begins with `initial`, the sum or the product of no elements. The function raises
-    `ShapeError` if the axis is left out for a tensor that is not a vector."""
+    """Returns the standard's function with the name `function`, which is "cumulative_sum" or "cumulative_prod". If
+    `include_initial` is True, the result of that function begins with `initial`, which is the sum or the product of
+    no elements. The function raises `ShapeError` if the axis is omitted for a tensor that is not a vector."""
 
     def cumulation(
         checks: Checks,
@@ -189,7 +189,7 @@ def _cumulative(function: str, initial: int) -> Callable[..., Any]:
         kernels = checks.kernels
         x = checks.tensor_of_kinds(x, NUMERIC, function)
         shape = shape_of(x)
-        # by the standard, the axis may be left out only for a vector
+        # the standard allows the axis to be omitted only for a vector
         if axis is None and len(shape) != 1:
             raise ShapeError(
                 f"{function} needs an axis for a tensor of shape {shape}; pass axis="
@@ -197,8 +197,8 @@ def _cumulative(function: str, initial: int) -> Callable[..., Any]:
         axis_index = checks.axis(0 if axis is None else axis, len(shape), function)
         name = _accumulation_dtype(checks, function, x, dtype)
         x = checks.cast(x, name)
-        # cast back, because some frameworks add up integers in a wider dtype; without elements
-        # there is nothing to add up
+        # the result is cast back, because some frameworks add integers in a wider dtype;
+        # without elements, there is nothing to add
         total = (
             checks.cast(getattr(kernels, function)(x, axis_index), name)
             if 0 not in shape
@@ -229,14 +229,14 @@ def diff(
     prepend: Any = None,
     append: Any = None,
 ) -> Any:
-    """Returns the differences of neighbors along an axis, taken `n` times. Before that, the
-    tensors `prepend` and `append` are joined to the beginning and the end of `x`. Raises
-    `ArgumentError` if `n` is below 0."""
+    """Returns the differences between neighboring elements along an axis, computed `n` times in succession. Before
+    that, the tensor `prepend` is joined to the beginning of `x`, and `append` to its end. Raises `ArgumentError` if
+    `n` is negative."""
     kernels = checks.kernels
     x = checks.tensor_of_kinds(x, NUMERIC, "diff")
     axis_index = checks.axis(axis, len(x.shape), "diff")
     if index(n) < 0:
-        raise ArgumentError(f"diff: n must be 0 or more, not {n}")
+        raise ArgumentError(f"diff: n must be at least 0, not {n}")
     parts = [
         checks.tensor_of_kinds(part, NUMERIC, "diff")
         for part in (prepend, x, append)
@@ -246,15 +246,15 @@ def diff(
         checks.require_one_device("diff", *parts)
         x = kernels.concat(checks.promoted(parts), axis_index)
     length = checks.full_shape(x, "diff")[axis_index]
-    # after `length` rounds no elements are left
+    # after `length` rounds, no elements remain
     return checks.fused(_differences, (x,), axis_index, length, builtins.min(index(n), length))
 
 
 def _differences(checks: Checks, x: Any, axis_index: int, length: int, times: int) -> Any:
-    """Returns the differences of neighbors along the axis `axis_index`, which has this length,
-    applied `times` times."""
+    """Returns the differences between neighboring elements along the axis `axis_index`, computed `times` times in
+    succession. `length` is the length of the axis."""
     kernels = checks.kernels
-    # each round leaves one element less; `last` is the number of differences
+    # each round leaves one element fewer; `last` is the number of differences in the round
     for last in range(length - 1, length - 1 - times, -1):
         x = kernels.subtract(
             kernels.sliced(x, axis_index, 1, last + 1), kernels.sliced(x, axis_index, 0, last)
@@ -266,8 +266,8 @@ def _differences(checks: Checks, x: Any, axis_index: int, length: int, times: in
 
 
 def _all_or_any(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
-    """Returns a bool tensor: whether all elements of `x` along the axes are nonzero, or whether
-    any is; `function` is "all" or "any"."""
+    """Returns a bool tensor. If `function` is "all", it says whether all elements of `x` along the axes are nonzero;
+    if `function` is "any", it says whether at least one is nonzero."""
     x = checks.tensor(x, function)
     axes = checks.axes(axis, len(x.shape), function)
     return checks.fused(_combined_truth, (x,), function, axes, bool(keepdims))
@@ -276,9 +276,9 @@ def _all_or_any(checks: Checks, function: str, x: Any, axis: Axis, keepdims: boo
 def _combined_truth(
     checks: Checks, x: Any, function: str, axes: tuple[int, ...], keepdims: bool
 ) -> Any:
-    """Returns the result of `all` or `any` (the `function`) for the elements of `x` along the
-    axes. Without axes, each element is tested."""
-    # the kernels of some frameworks take only bool
+    """Returns the result of `function`, which is "all" or "any", for the elements of `x` along the axes. Without
+    axes, each element is tested separately."""
+    # the kernels of some frameworks accept only bool
     x = checks.cast(x, "bool")
     return (
         getattr(checks.kernels, function)(x, axes, keepdims) if axes else checks.kernels.copy(x)
@@ -290,16 +290,16 @@ any = reduction("any", _all_or_any)
 
 
 def _count(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
-    """Returns the number of elements of `x` along the axes that are not 0; `function` is
-    "count_nonzero", the name in errors."""
+    """Returns the number of elements of `x` along the axes that are not 0. `function` is "count_nonzero", the
+    function's name in errors."""
     x = checks.tensor(x, function)
     axes = checks.axes(axis, len(x.shape), function)
     return checks.fused(_count_of_true, (x,), axes, bool(keepdims))
 
 
 def _count_of_true(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    """Returns the number of nonzero elements along the axes: as bool they are True, which
-    counts as 1 in a sum."""
+    """Returns the number of nonzero elements of `x` along the axes. When cast to bool, nonzero elements become True,
+    which contributes 1 to the sum."""
     return sum(checks, checks.cast(x, "bool"), axis=axes, keepdims=keepdims)
 
 

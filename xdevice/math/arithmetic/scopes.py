@@ -1,9 +1,9 @@
 """Removes the open scopes of devices (`with device:`) from a framework while functions of
 xdevice compute.
 
-PyTorch runs code of each open scope at every operation and every attribute of a tensor, which
-takes 1 to 3 us each time. Functions of xdevice name the device wherever they make a tensor, so
-they need no scope; the user's functions do.
+At every operation, and whenever an attribute of a tensor is read, PyTorch runs code of each open scope, which takes 1
+to 3 us each time. Functions of xdevice name the device of each tensor that they create, so they do not need the
+scopes. The user's functions need them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class ScopesRemoved:
-    """`with ScopesRemoved(backend) as removed:` removes the open scopes of the backend's framework during the block;
-    none if `backend` is None. `removed.with_scopes(function)` returns a function that calls `function` with the scopes
-    open."""
+    """`with ScopesRemoved(backend) as removed:` removes the open scopes of the backend's framework during the block.
+    If `backend` is None, nothing is removed. `removed.with_scopes(function)` returns a function that calls `function`
+    with the scopes open."""
 
     def __init__(self, backend: Backend | None) -> None:
         self._scopes = None if backend is None else backend.scopes
@@ -47,7 +47,8 @@ class ScopesRemoved:
         if scopes is None or not self._removed:
             return function
 
-        # called while the scopes are removed: opens them again for the call
+        # `run` is called while the scopes are removed, and opens them again for the call of
+        # `function`
         def run(*args: Any, **kwargs: Any) -> Any:
             scopes.put_back(self._removed)
             try:
@@ -59,8 +60,8 @@ class ScopesRemoved:
 
 
 def without_scopes(scopes: Scopes | None, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that calls `function` while the scopes of its backend are removed;
-    `function` itself if `scopes` is None."""
+    """Returns a function that calls `function` while the scopes of its backend are removed. `scopes` contains the
+    adapter's functions for this; if it is None, `function` itself is returned."""
     if scopes is None:
         return function
     are_open, set_aside, put_back = scopes
@@ -74,7 +75,7 @@ def without_scopes(scopes: Scopes | None, function: Callable[..., Any]) -> Calla
         removed = set_aside()
         try:
             return function(*args, **kwargs)
-        # also after an error, because the scopes belong to the user's program
+        # the scopes are also restored after an error, because they belong to the user's program
         finally:
             put_back(removed)
 

@@ -1,6 +1,6 @@
-"""The standard's functions whose results have shapes that depend on values: `nonzero` and the
-`unique` functions. NumPy finds the indices on the host, in the same way for every backend. A
-kernel then takes the values, so that gradients flow to them."""
+"""The standard's functions whose results have shapes that depend on values: `nonzero` and the `unique` functions.
+NumPy computes the indices on the host, in the same way for every backend. A kernel then gathers the values at these
+indices, so that gradients flow through the values."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ class UniqueInverseResult(NamedTuple):
 
 
 def nonzero(checks: Checks, x: Any, /) -> tuple[Any, ...]:
-    """Returns a vector of indices for each axis: those of the elements that are not 0. Raises
-    `ShapeError` for a tensor without dimensions, and `UnsupportedError` for a symbol."""
+    """Returns a tuple with a vector for each axis, which contains the indices along that axis of all elements that
+    are not 0. Raises `ShapeError` for a tensor without dimensions, and `UnsupportedError` for a symbol."""
     x = checks.tensor(x, "nonzero")
     # symbols have no values, so the shape of the result cannot be known
     checks.require_values(x, "the argument of nonzero")
     if not len(x.shape):
         raise ShapeError(
-            "nonzero takes tensors with at least one dimension, not 0-dimensional tensors"
+            "nonzero expects a tensor with at least one dimension, not a 0-dimensional tensor"
         )
     return tuple(checks.kernels.nonzero(x))
 
 
 def unique_all(checks: Checks, x: Any, /) -> UniqueAllResult:
-    """Returns the distinct elements of `x`, for each the index of its first occurrence in the
-    flattened `x`, for each element of `x` its index among the distinct ones, and how often each
-    distinct element occurs."""
+    """Returns four tensors: a vector of the distinct elements of `x`; for each distinct element, the index of its
+    first occurrence in the flattened `x`; for each element of `x`, its index in the vector of distinct elements; and
+    the number of occurrences of each distinct element."""
     return UniqueAllResult(
         *_unique(checks, "unique_all", x, has_indices=True, has_inverse=True, has_counts=True)
     )
 
 
 def unique_counts(checks: Checks, x: Any, /) -> UniqueCountsResult:
-    """Returns a vector of the distinct elements of `x`, and how often each occurs."""
+    """Returns a vector of the distinct elements of `x`, and a vector with the number of occurrences of each."""
     return UniqueCountsResult(*_unique(checks, "unique_counts", x, has_counts=True))
 
 
 def unique_inverse(checks: Checks, x: Any, /) -> UniqueInverseResult:
-    """Returns a vector of the distinct elements of `x`, and for each element of `x` its index
-    in that vector."""
+    """Returns a vector of the distinct elements of `x`, and a tensor with the index in that vector of each element of
+    `x`."""
     return UniqueInverseResult(*_unique(checks, "unique_inverse", x, has_inverse=True))
 
 
@@ -74,18 +74,18 @@ def _unique(
     has_inverse: bool = False,
     has_counts: bool = False,
 ) -> list[Any]:
-    """Returns a list with the distinct elements, then the index of the first occurrence of each
-    (if `has_indices`), the index of each element of `x` in the distinct ones (if `has_inverse`),
-    and the number of occurrences (if `has_counts`). Raises `UnsupportedError` for a symbol;
-    `function` is the name in the error."""
+    """Returns a list of tensors. The first contains the distinct elements of `x`. It is followed by the index of the
+    first occurrence of each distinct element (if `has_indices`), by the index among the distinct elements of each
+    element of `x` (if `has_inverse`), and by the number of occurrences of each distinct element (if `has_counts`).
+    Raises `UnsupportedError` for a symbol; `function` is the function's name in the error."""
     import numpy as np
 
     kernels, x = checks.kernels, checks.tensor(x, function)
     checks.require_values(x, f"the argument of {function}")
-    # read on the host
+    # the host reads the values of `x`
     values = checks.backend.peek(x)
-    # whether the distinct elements are taken from `x` by their indices, because gradients do
-    # not flow through values from the host
+    # whether the distinct elements are gathered from `x` by their indices; this is needed for
+    # gradients, which do not flow through values from the host
     takes_elements = has_indices or checks.has_gradients
     wanted: Any = {
         "return_index": takes_elements,
@@ -95,12 +95,13 @@ def _unique(
     parts = np.unique(values.ravel(), equal_nan=False, **wanted)
     elements, *others = parts if isinstance(parts, tuple) else (parts,)
     tensors = [checks.constant(part.ravel(), x) for part in others]
-    # the inverse comes after the indices, if these are there, so its index is `takes_elements`:
-    # 1 for True, 0 for False. Its shape differs between versions of NumPy
+    # if NumPy returned the indices, the inverse follows them, so the index of the inverse is
+    # `takes_elements`, which is 1 for True and 0 for False. The shape of the inverse differs
+    # between versions of NumPy
     if has_inverse:
         tensors[takes_elements] = kernels.reshape(tensors[takes_elements], values.shape)
     if not takes_elements:
         return [checks.constant(elements, x), *tensors]
-    # -1 cannot be computed from a shape without elements
+    # in a reshape, -1 cannot be resolved if there are no elements
     elements = kernels.take(kernels.reshape(x, (-1,) if values.size else (0,)), tensors[0], 0)
     return [elements, *tensors[0 if has_indices else 1 :]]

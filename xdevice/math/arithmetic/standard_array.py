@@ -1,8 +1,8 @@
-"""`standard_array`: a tensor of any backend as an array of the Python Array API standard, for
-libraries that use operators and methods as well as functions.
+"""`standard_array`: wraps a tensor of any backend in an array of the Python Array API standard, for libraries that use
+operators and methods as well as functions.
 
-The frameworks' own tensors are not changed: an `Array` contains a tensor, and each of its
-operators calls the function of the namespace that the standard names for it.
+The classes of the frameworks' own tensors are not changed: an `Array` contains a tensor, and each operator of the
+`Array` calls the namespace's function that the standard assigns to the operator.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VERSIONS: Final = ("2021.12", "2022.12", "2023.12", "2024.12", VERSION)
-"""The versions of the standard that a library may ask for; all get the namespace of the newest
-one."""
+"""The versions of the standard that a library may request. For each of them, the result is the namespace of the
+newest version."""
 
-# Python's operators, by the names of their special methods without underscores, and the
-# functions of the namespace
+# Python's operators, by the names of their special methods without underscores, each with its
+# function in the namespace
 UNARY: Final = {"abs": "abs", "invert": "bitwise_invert", "neg": "negative", "pos": "positive"}
 
 COMPARING: Final = {
@@ -67,8 +67,7 @@ COMPUTING: Final = {
     "truediv": "divide",
     "xor": "bitwise_xor",
 }
-"""The operators that also have a reflected form and a form in place, such as `__radd__` and
-`__iadd__`."""
+"""The operators that also have a reflected form, such as `__radd__`, and an in-place form, such as `__iadd__`."""
 
 
 def standard_array(x: Any) -> Any:
@@ -77,19 +76,19 @@ def standard_array(x: Any) -> Any:
 
     Experimental: it may change in a minor version.
 
-    Pass the array to scikit-learn, SciPy, einops or array-api-extra, which do not take tensors of TensorFlow, Paddle
-    and MXNet. These libraries return arrays of the same type; `.tensor` is the tensor of an array, on the same device.
-    Operators, indexing and dtypes are those of `array_namespace`. `a[i] = v` and `a += v` give `a` another tensor and
-    never write into one. As in NumPy, `a[1:]` and `a[0]` are views, but parts without dimensions and results of
-    functions are not.
+    Pass the array to scikit-learn, SciPy, einops or array-api-extra, which do not accept tensors of TensorFlow, Paddle
+    or MXNet. These libraries return arrays of the same type; the attribute `tensor` of an array is its tensor, on the
+    same device. Operators, indexing and dtypes follow the rules of `array_namespace`. `a[i] = v` and `a += v` replace
+    the tensor in `a`, and never write into a tensor. As in NumPy, `a[1:]` and `a[0]` are views, but parts without
+    dimensions and the results of functions are not.
 
     Raises:
-        NotATensorError: `x` is not a tensor. Later, functions and operators raise the errors of
-            the namespace's functions.
-        DTypeError: later, when NumPy reads an array that is not on a CPU.
+        NotATensorError: `x` is not a tensor. Functions and operators of the array later raise the errors of the
+            namespace's functions.
+        DTypeError: raised later, if NumPy reads an array that is not on a CPU.
 
     Indexing with slices and ints costs a kernel for each axis. Any other index costs 1 ns on the host for each
-    element. An assignment costs as much as `at`.
+    element of the array. An assignment costs as much as `at`.
 
     Example:
         >>> x = xdevice.math.standard_array(xdevice.tensor([[1, 2], [3, 4]]))
@@ -105,13 +104,14 @@ def standard_array(x: Any) -> Any:
 
 class Array:
     """The standard's array object: a tensor with the operators and methods of the standard. An array with a `base` is
-    a view: the part of that array at `index`. The part is taken again when the base has another tensor."""
+    a view of the part of the base at `index`. The part is computed again after the tensor in the base has been
+    replaced."""
 
     __slots__ = ("_base", "_base_tensor", "_checks", "_index", "_tensor")
 
-    # so that NumPy's arrays and scalars leave operators to this class
+    # None makes NumPy's arrays and scalars use the operators of this class
     __array_ufunc__ = None
-    # not hashable, as an array must be whose `==` returns an array
+    # not hashable, because `==` returns an array
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
@@ -126,17 +126,17 @@ class Array:
 
     @property
     def tensor(self) -> Any:
-        """The backend's tensor; for a view, the part of the tensor that its base has now."""
-        # the base has another tensor, because something was written into it, so the view has
-        # other elements
+        """The backend's tensor. For a view, this is the part of the current tensor of its base."""
+        # the tensor in the base was replaced, because something was written into the base, so
+        # the view has new elements
         if self._base is not None and self._base_tensor is not self._base.tensor:
             self._base_tensor = self._base.tensor
             self._tensor = elements(self._checks, self._base_tensor, self._index)
         return self._tensor
 
     def _write(self, tensor: Any) -> None:
-        """Gives the array another tensor. If the array is a view, its base gets another tensor,
-        which has the elements of `tensor` at the index."""
+        """Replaces the tensor in this array by `tensor`. If the array is a view, replaces the tensor in its base by a
+        copy that contains the elements of `tensor` at the view's index."""
         if self._base is None:
             self._tensor = tensor
         else:
@@ -154,13 +154,12 @@ class Array:
 
     @property
     def device(self) -> Any:
-        """The device as `xdevice.Device`."""
+        """The device, as an `xdevice.Device`."""
         return self._checks.backend.device_of(self.tensor)
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The lengths of the axes; None for a length that is not known while a function is
-        traced."""
+        """The lengths of the axes. A length that is unknown while a function is traced is None."""
         return shape_of(self.tensor)
 
     @property
@@ -170,18 +169,18 @@ class Array:
 
     @property
     def size(self) -> int | None:
-        """The number of elements; None if it is not known while a function is traced."""
+        """The number of elements, or None if it is unknown while a function is traced."""
         return None if None in self.shape else prod(self.shape)
 
     @property
     def mT(self) -> Array:  # noqa: N802
-        """The array with its last two axes exchanged."""
+        """The array with its last two axes swapped."""
         return self.__array_namespace__().matrix_transpose(self)  # type: ignore[no-any-return]
 
     @property
     def T(self) -> Array:  # noqa: N802
         """The transposed matrix. Raises `ShapeError` unless the array has two dimensions."""
-        # the standard defines it for matrices only
+        # the standard defines this attribute only for matrices
         if self.ndim != 2:
             raise ShapeError(
                 f"T needs exactly two dimensions, but the shape is {self.shape}; use mT or xp.permute_dims"
@@ -191,9 +190,10 @@ class Array:
     # how other libraries use an array: its namespace, its device, DLPack
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        """Returns the namespace whose functions take and return `Array`s. Raises
-        `ArgumentError` for an unknown version of the standard."""
-        # an unknown version is refused, because the library relies on its rules
+        """Returns the namespace whose functions accept and return `Array`s. Raises `ArgumentError` for an unknown
+        version of the standard."""
+        # an unknown version is refused, because the library that requests it relies on its
+        # rules
         if api_version not in (None, *VERSIONS):
             raise ArgumentError(
                 f"version {shown(api_version)} of the standard is not supported; expected one of {', '.join(VERSIONS)}"
@@ -202,13 +202,14 @@ class Array:
         wrapped = _namespaces.get(inner)
         if wrapped is None:
             result = Wrapped(self._checks, inner, f"{inner.__name__} for standard arrays")
-            # one object for each namespace, because libraries compare namespaces by identity
+            # there is only one object for each namespace, because libraries compare namespaces
+            # by identity
             wrapped = _namespaces.setdefault(inner, result)
         return wrapped
 
     def to_device(self, device: object, /, *, stream: None = None) -> Array:
-        """Returns the array on another device, given in any spelling. Raises `UnsupportedError`
-        if a stream is given."""
+        """Returns the array, moved to the given device. Any spelling of a device is accepted. Raises
+        `UnsupportedError` if a stream is given."""
         if stream is not None:
             raise UnsupportedError(
                 "to_device does not support stream=; use xdevice.accelerator.Stream"
@@ -223,10 +224,10 @@ class Array:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Returns a DLPack capsule of the memory. Raises `SharingError` if the memory cannot be
-        shared as requested."""
+        """Returns a DLPack capsule of the array's memory. Raises `SharingError` if the memory cannot be shared as
+        requested."""
         x = self
-        # the caller wants the array on the CPU, and allows a copy
+        # the caller requests the array on the CPU, and allows a copy
         if dl_device == (dlpack.CPU, 0) and copy is not False:
             x = self.to_device(CPU)
         elif dl_device is not None and dl_device != self.__dlpack_device__():
@@ -237,8 +238,8 @@ class Array:
         return x._capsule(bool(copy))
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Returns the type and the number that DLPack has for the device of the array. Raises
-        `SharingError` if the device cannot share memory."""
+        """Returns DLPack's type and number of the array's device. Raises `SharingError` if the memory of the device
+        cannot be shared."""
         return (
             (dlpack.CPU, 0) if self.device is CPU else dlpack.Lent(self._capsule(False)).device
         )
@@ -253,27 +254,27 @@ class Array:
             )
         x = backend.detached(self.tensor)
         x = backend.copy(x, self.device) if copy else x
-        # waits until the values are computed, because the reader may not wait
+        # waits until the values are computed, because the reader might not wait
         backend.finish(x)
-        # `lending` makes the GPU of `x` PyTorch's current one
+        # `lending` makes the GPU of `x` PyTorch's current GPU
         with backend.lending(x):
             return backend.export(x)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Returns a copy as a NumPy array; only for arrays on a CPU. Raises `DTypeError` for
-        another device, and `SharingError` for `copy=False`."""
+        """Returns a copy of an array on a CPU, as a NumPy array. Raises `DTypeError` if the array is on another
+        device, and `SharingError` if `copy` is False."""
         import numpy
 
-        # refused, so that no copy from a GPU happens unnoticed
+        # arrays on other devices are refused, so that no copy from a GPU happens unnoticed
         if self.device is not CPU:
             raise DTypeError(
                 f"NumPy cannot read an array on {self.device}; copy it with x.to_device('cpu'), or read it with "
                 "xdevice.to_numpy(x.tensor)"
             )
-        # always a copy: a NumPy array may be written into, and tensors of these arrays never
-        # are
+        # the result is always a copy, because programs may write into a NumPy array, but must
+        # never write into the tensor of an `Array`
         if copy is False:
-            raise SharingError("NumPy always gets a copy of this array; omit copy=False")
+            raise SharingError("NumPy always receives a copy of this array; omit copy=False")
         return numpy.asarray(creation.to_numpy(self.tensor), dtype)
 
     # conversions to a Python number
@@ -301,28 +302,29 @@ class Array:
     # indexing
 
     def __getitem__(self, index: Any) -> Array:
-        """Returns a part by NumPy's rules: a view for slices and ints, a new array for other
-        indices."""
+        """Returns the part of the array at `index`, by NumPy's rules: a view for slices and ints, and a new array for
+        other indices."""
         index = _unwrapped(index)
         part = elements(self._checks, self.tensor, index)
-        # as in NumPy, an index of slices and ints gives a view, and a single element is a value
+        # as in NumPy, an index of slices and ints returns a view, but a single element is not a
+        # view
         if not is_sliced(index) or not len(part.shape):
             return Array(self._checks, part)
         return Array(self._checks, part, self, index)
 
     def __setitem__(self, index: Any, values: Any) -> None:
-        """Gives the array, and for a view its base, another tensor with these values at the
-        index."""
+        """Replaces the tensor in the array, and for a view also the tensor in its base, by a copy with `values` at
+        the index."""
         self._write(at(self.tensor)[_unwrapped(index)].set(_unwrapped(values)))
 
     def _take_tensor_of(self, result: Array) -> Array:
-        """Gives this array the tensor of `result`, the result of an in-place operator such as `+=`, and returns this
-        array. Raises `DTypeError` if `result` has another shape or dtype."""
-        # compared as the texts that the error shows
+        """Replaces the tensor in this array by the tensor in `result`, the result of an in-place operator such as
+        `+=`, and returns this array. Raises `DTypeError` if `result` has another shape or dtype."""
+        # dtype and shape are compared as the strings that the error shows
         old, new = (
             f"{self._checks.dtype_of(x.tensor)} of shape {x.shape}" for x in (self, result)
         )
-        # the standard: in place, neither the shape nor the dtype may change
+        # the standard says that an in-place operator may change neither the shape nor the dtype
         if old != new:
             raise DTypeError(
                 f"an in-place operator would turn {old} into {new}; write x = x + y instead of x += y"
@@ -341,13 +343,14 @@ def _unary_operator(function: str) -> Callable[[Array], Any]:
 
 
 def _binary_operator(function: str, reflected: bool = False) -> Callable[[Array, Any], Any]:
-    """Returns a binary operator that calls the namespace's function `function`. With
-    `reflected`, the array is the second operand, as in `1 - a`."""
+    """Returns a binary operator that calls the namespace's function `function`. If `reflected` is True, the array is
+    the second operand, as in `1 - a`."""
 
     def operator(self: Array, other: Any) -> Any:
         if not isinstance(other, Array):
             other = _unwrapped(other)
-            # for anything but a number, Python tries the operator of the other operand then
+            # if the other operand is not a number, NotImplemented makes Python try that
+            # operand's own operator
             if type(other) not in NUMBERS:
                 return NotImplemented
         computed = getattr(self.__array_namespace__(), function)
@@ -357,8 +360,8 @@ def _binary_operator(function: str, reflected: bool = False) -> Callable[[Array,
 
 
 def _in_place_operator(function: str) -> Callable[[Array, Any], Any]:
-    """Returns an operator such as `__iadd__`: it calls the namespace's function `function`, and
-    gives the array the tensor of the result."""
+    """Returns an in-place operator such as `__iadd__`. It calls the namespace's function `function`, and replaces the
+    tensor in the array by the tensor of the result."""
     compute = _binary_operator(function)
 
     def operator(self: Array, other: Any) -> Any:
@@ -369,7 +372,7 @@ def _in_place_operator(function: str) -> Callable[[Array, Any], Any]:
 
 
 def _define_operators() -> None:
-    """Gives the class `Array` the special methods of all of Python's operators."""
+    """Adds the special methods for all of Python's operators to the class `Array`."""
     for name, function in UNARY.items():
         setattr(Array, f"__{name}__", _unary_operator(function))
     for name, function in (COMPARING | COMPUTING).items():
@@ -386,8 +389,8 @@ _define_operators()
 
 
 class Wrapped:
-    """A namespace whose functions take and return `Array`s. `inner` is the namespace of
-    tensors, or one of its extensions such as `linalg`, with the same names."""
+    """A namespace whose functions accept and return `Array`s. `inner` is the namespace of tensors with the same
+    names, or one of its extensions, such as `linalg`."""
 
     def __init__(self, checks: Checks, inner: Any, name: str) -> None:
         self.__name__ = name
@@ -395,9 +398,10 @@ class Wrapped:
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        # called at the first use of a name only: the value is then set as an attribute
+        # Python calls this method only at the first use of a name, because the value is then
+        # stored as an attribute
         value = getattr(self._inner, name)
-        # an extension; dtypes and constants stay as they are
+        # an extension or a function is wrapped; dtypes and constants remain unchanged
         if isinstance(value, SimpleNamespace):
             value = Wrapped(self._checks, value, f"{self.__name__}.{name}")
         elif isinstance(value, FunctionType | partial) and not name.startswith("_"):
@@ -414,11 +418,11 @@ class Wrapped:
 
 
 _namespaces: dict[Namespace, Wrapped] = {}
-"""The namespace of `Array`s for each namespace of tensors."""
+"""Maps each namespace of tensors to the namespace of `Array`s."""
 
 
 def _wrapped_function(checks: Checks, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that takes and returns `Array`s, made from a function of tensors."""
+    """Returns a function that accepts and returns `Array`s, and calls `function`, a function of tensors."""
 
     @wraps(function)
     def computed(*args: Any, **settings: Any) -> Any:
@@ -432,8 +436,9 @@ def _wrapped_function(checks: Checks, function: Callable[..., Any]) -> Callable[
 
 
 def _keeping_arrays_and_dtypes(asarray: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function `asarray` with two differences: it returns an `Array` itself if nothing has to change, and
-    it keeps the dtype of NumPy arrays, because libraries compute on the host in dtypes such as float64."""
+    """Returns a variant of the function `asarray`. Unlike `asarray`, it returns an `Array` itself if nothing needs to
+    change, and it keeps the dtype of NumPy arrays, because libraries compute on the host in dtypes such as
+    float64."""
 
     @wraps(asarray)
     def kept(obj: Any, /, *, dtype: Any = None, **settings: Any) -> Any:
@@ -444,7 +449,7 @@ def _keeping_arrays_and_dtypes(asarray: Callable[..., Any]) -> Callable[..., Any
         # a NumPy array
         if dtype is None and owned is not None and owned.backend.name == HOST:
             name = dtype_name(obj.dtype)
-            # None, the usual dtype, if the device does not support this one
+            # if the device does not support this dtype, None selects the default dtype
             dtype = name if creation.is_dtype_supported(name, settings.get("device")) else None
         return asarray(obj, dtype=dtype, **settings)
 
@@ -452,26 +457,27 @@ def _keeping_arrays_and_dtypes(asarray: Callable[..., Any]) -> Callable[..., Any
 
 
 def _unwrapped(value: Any) -> Any:
-    """Returns an argument as the namespace of tensors takes it: the tensor of an `Array`, and a
-    Python number for a NumPy scalar, whose dtype does not count. Lists and tuples are searched;
-    other values stay as they are."""
+    """Returns an argument in the form that the namespace of tensors accepts. An `Array` is replaced by its tensor,
+    and a NumPy scalar by a Python number, because the dtype of the scalar is ignored. In lists and tuples, the items
+    are replaced in the same way. Other values are returned unchanged."""
     if isinstance(value, Array):
         return value.tensor
     if type(value) in (list, tuple):
         return type(value)(map(_unwrapped, value))
-    # `as_array` returns another object for a NumPy scalar only
+    # `as_array` returns another object only for a NumPy scalar
     return value if registry.as_array(value) is value else value.item()
 
 
 def _wrapped_result(checks: Checks, result: Any) -> Any:
-    """Returns the result of a function with an `Array` in place of each tensor, also inside
-    tuples and lists."""
+    """Returns the result of a function, in which each tensor is replaced by an `Array`, also inside tuples and
+    lists."""
     if isinstance(result, tuple | list):
-        # a named tuple, whose class takes its parts as separate arguments, has `_make`
+        # the class of a named tuple requires separate arguments, so its method `_make` is used
+        # instead
         make: Any = getattr(result, "_make", type(result))
         return make([_wrapped_result(checks, part) for part in result])
-    # NumPy's scalars count as arrays
+    # NumPy's scalars are treated as arrays
     result = registry.as_array(result)
     owned = registry.kind_of(type(result))
-    # None for a value that is no tensor, such as a dtype
+    # `owned` is None for a value that is not a tensor, such as a dtype
     return result if owned is None else Array(checks, result)

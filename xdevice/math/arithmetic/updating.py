@@ -1,8 +1,7 @@
-"""`update`, and the checks that it shares with the optimizers: each parameter must have a
-gradient, and each optimizer's state a tensor for each parameter.
+"""`update`, and the checks that it shares with the optimizers: each parameter must have a gradient, and an
+optimizer's state must contain a tensor for each parameter.
 
-This module checks and pairs the tensors, for all frameworks. An adapter only calls the rule for
-each parameter.
+This module checks and pairs the tensors of all frameworks. An adapter only calls the rule for each parameter.
 """
 
 from __future__ import annotations
@@ -42,26 +41,25 @@ if TYPE_CHECKING:
 
 
 def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
-    """Returns a new container of parameters, with `rule(parameter, gradient)` in place of each parameter.
+    """Returns a new container, in which each parameter is replaced by `rule(parameter, gradient)`.
 
     Experimental: it may change in a minor version.
 
     Args:
-        params: a tensor or a container of tensors, as `value_and_grad` takes it.
-        grads: a container of the same structure. A parameter's gradient has the same path, such as the same key.
+        params: a tensor or a container of tensors, in a form that `value_and_grad` accepts.
+        grads: a container of the same structure, in which each gradient has the path (such as the key) of its
+            parameter.
         rule: a function that returns the new parameter, of the same shape and dtype. It may write into both of its
             arguments, which are copies (`p -= 0.1 * g; return p`).
 
-    The rule computes on the device of its parameter. Gradients are recorded only inside `value_and_grad`.
+    The rule computes on its parameter's device. It is recorded for gradients only inside `value_and_grad`. Costs as
+    much as the rule, and if the framework's tensors can be written into, a copy of each parameter and gradient.
 
     Raises:
-        NotATensorError: a leaf is not a tensor, or there is none; the rule returns no tensor (a missing `return`?).
-        ContainerError: `params` and `grads` differ in structure. ArgumentError: they are of several backends.
+        NotATensorError: a leaf is not a tensor, there is no leaf, or the rule returns no tensor (a missing `return`?).
+        ContainerError: `params` and `grads` differ in structure. ArgumentError: they belong to several backends.
         DeviceMismatchError: a gradient is on a different device than its parameter.
         ShapeError, DTypeError: the rule returns a tensor of another shape or dtype.
-
-    Costs as much as the rule, plus a copy of each parameter and gradient if the framework's tensors can be written
-    into. The optimizers of `xdevice.optim` copy neither.
 
     Example:
         >>> x, slope = xdevice.tensor([1.0, 2.0]), xdevice.tensor([4.0, 2.0])
@@ -74,8 +72,8 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
 
 def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
-    """Returns the result of `update`. This function is called outside a compiler such as
-    torch.compile, which could not compile the walk over containers."""
+    """Returns the result of `update`, which calls this function in such a way that compilers do not trace it. A
+    compiler such as torch.compile could not compile the walk over containers."""
     walk = flatten(params)
     with ScopesRemoved(backend_of(walk)) as removed:
         rows = Rows("params", walk, grads=grads)
@@ -83,13 +81,13 @@ def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
 
 class Rows:
-    """The parameters in a container, in its order. Each is in a row with the tensors at the same path in other
-    containers of the same structure, such as its gradient.
+    """One row for each parameter in a container, in the container's order. A row contains the parameter, and the
+    tensor at the same path in each of the other containers, such as the gradient.
 
-    `name` is the name of the container in errors, `walk` is the result of `trees.flatten` for it, and `others` are the
-    other containers by their names. Raises `ContainerError` if a row is not complete, `DeviceMismatchError` if a row
-    is not on one device, `NotATensorError` if a leaf is not a tensor, and `ArgumentError` for tensors of several
-    backends."""
+    `name` is the name of the container in errors, `walk` is the result of `trees.flatten` for the container, and
+    `others` maps the names of the other containers to the containers. Raises `ContainerError` if a row is incomplete,
+    `DeviceMismatchError` if the tensors of a row are on several devices, `NotATensorError` if a leaf is not a tensor,
+    and `ArgumentError` for tensors of several backends."""
 
     def __init__(self, name: str, walk: Walked, **others: Any) -> None:
         self.walk, self._name = walk, name
@@ -98,16 +96,16 @@ class Rows:
         for other, container in others.items():
             columns.append(self._column(other, flatten(container)))
         tensors = [*chain(*columns)]
-        # one look at all tensors together, because they are mostly of one type and on one
-        # device
+        # all tensors are checked together first, because they usually have the same type and
+        # are on the same device
         cls, *more = {*map(type, tensors)}
         self._is_together = (
             not more
             and cls in registry.probes
             and len(self._backend.devices_of(cls, tensors)) == 1
         )
-        """Whether all tensors of all rows are of one type and on one device. Symbols of a
-        traced function have no device."""
+        """Whether all tensors of all rows have the same type and are on the same device. This is False for symbols of
+        a traced function, because they have no device."""
         if not self._is_together:
             for other, leaves in zip(others, columns[1:], strict=True):
                 self._require_one_device(other, leaves)
@@ -115,18 +113,19 @@ class Rows:
 
     @property
     def tree(self) -> Tree:
-        """The container as a `Tree`, which can name the path to a parameter."""
+        """The container as a `Tree`, which returns the path to a parameter."""
         return Tree(None, walk=self.walk)
 
     def _column(self, name: str, walk: Walked) -> list[Any]:
         """Returns the leaves of another container in the order of the parameters. `walk` is the result of
         `trees.flatten` for the container, and `name` is its name in errors. Raises `ContainerError` if the two
-        containers differ in structure, `ArgumentError` if they are of two backends, and the errors of `parameters`."""
+        containers differ in structure, `ArgumentError` if their tensors belong to different backends, and the errors
+        of `parameters`."""
         backend, leaves = parameters(walk, name)
         if backend is not self._backend:
             raise two_backends(self._name, self._backend, name, backend)
-        # mostly the keys are the same and in the same order, so that the leaves need not be
-        # paired by their paths
+        # usually, the keys are the same and in the same order, so the leaves need not be paired
+        # by their paths
         return (
             leaves
             if have_same_keys(self.walk, walk)
@@ -144,7 +143,8 @@ class Rows:
                     f"{self._name}{self.tree.path(i)} has no {_item_word(name)}: {name} and {self._name} differ in "
                     "structure"
                 )
-        # each parameter has a partner, so if `other` has more leaves, one of them has none
+        # every parameter has a partner here, so if `other` has more leaves than there are
+        # parameters, one of these leaves has no partner
         if len(other_paths) > len(paths):
             i = next(i for i, path in enumerate(other_paths) if path not in paths)
             raise ContainerError(
@@ -153,8 +153,8 @@ class Rows:
         return [by_path[path] for path in paths]
 
     def _require_one_device(self, name: str, leaves: list[Any]) -> None:
-        """Raises `DeviceMismatchError` if one of `leaves` is on a different device than its
-        parameter. `name` is the name of their container."""
+        """Raises `DeviceMismatchError` if one of `leaves` is on a different device than its parameter. `name` is the
+        name of the container of `leaves`."""
         # symbols have no device, and their types are not in `probes`
         if not registry.probes.keys() >= {*map(type, self.leaves), *map(type, leaves)}:
             return
@@ -170,35 +170,35 @@ class Rows:
         )
 
     def applied(self, rule: Callable[..., Any], writes: bool = False) -> list[Any]:
-        """Returns a list with the result of the rule for each row. `writes` is True if the rule
-        may write into its arguments, which are then copied."""
+        """Returns a list with the result of `rule(*row)` for each row. `writes` is True if the rule may write into
+        its arguments; the rule is then called with copies."""
         results: list[Any] = self._backend.update(
             self._rows, rule, is_differentiating.get(), writes
         )
         return results
 
     def mapped(self, rule: Callable[..., tuple[Any, ...]]) -> Rows:
-        """Returns new `Rows` for the same container. Each of the new rows is the rule's result for one of these
-        rows."""
-        # the copy has the same container
+        """Returns new `Rows` for the same container, in which each row is replaced by the rule's result for that
+        row."""
+        # the copy refers to the same container
         new = copy(self)
         new._rows = self.applied(rule)
         return new
 
     def kernel(self, name: str) -> Callable[..., Any] | None:
-        """Returns the adapter's kernel `name` (one of `STEPS` in `xdevice.math.contract.nn`)
-        with these rows as its first argument. Returns None if the adapter has no such kernel,
-        if the kernel does not take these tensors, or inside `value_and_grad`."""
+        """Returns the adapter's kernel `name` (one of `STEPS` in `xdevice.math.contract.nn`), with these rows as its
+        first argument. Returns None if the adapter has no such kernel, if the kernel does not accept these tensors,
+        or if the call is inside `value_and_grad`."""
         kernels = self._backend.nn()
-        # a kernel takes tensors on one device only. The symbols of a traced function have no
-        # device, and only the kernels in `TRACED` take them
+        # a kernel accepts only tensors that are all on one device. The symbols of a traced
+        # function have no device, and only the kernels in `TRACED` accept them
         takes_rows = (
             self._is_together
             if self._backend.tracing() is None
             else name in getattr(kernels, TRACED, ())
         )
-        # not inside `value_and_grad`: the kernels are not recorded, so no gradient would flow
-        # through the step
+        # the kernel is not used inside `value_and_grad`, because kernels are not recorded, so
+        # no gradient would flow through the step
         kernel = (
             getattr(kernels, name, None)
             if takes_rows and not is_differentiating.get()
@@ -215,13 +215,12 @@ class Rows:
         return partial(kernel, self._rows)
 
     def rebuilt(self, parameters: Sequence[Any]) -> Any:
-        """Returns the container with the new parameters in place of the old ones. Raises
-        `NotATensorError`, `ShapeError` or `DTypeError` if a new parameter cannot replace the
-        old one."""
+        """Returns a copy of the container, with the new parameters in place of the old parameters. Raises
+        `NotATensorError`, `ShapeError` or `DTypeError` if a new parameter cannot replace the old parameter."""
         leaves = list(parameters)
         for i, x in enumerate(self.leaves):
             new = leaves[i]
-            # mostly nothing differs, and `_checked` need not be called
+            # usually nothing differs, so `_checked` need not be called
             if (
                 backend_by_type.get(type(new)) is not self._backend
                 or new.shape != x.shape
@@ -232,7 +231,7 @@ class Rows:
 
     def _checked(self, x: Any, new: Any, i: int) -> Any:
         """Returns `new`, the rule's result for the parameter `x`, whose index is `i`. Raises `NotATensorError`,
-        `ShapeError` or `DTypeError` if it cannot be the new parameter."""
+        `ShapeError` or `DTypeError` if `new` cannot replace the parameter."""
         new = registry.as_array(new)
         owned = registry.kind_of(type(new))
         where = f"{self._name}{self.tree.path(i)}"
@@ -255,6 +254,6 @@ class Rows:
 
 
 def _item_word(name: str) -> str:
-    """Returns the word for one item of the container `name` in errors: "gradient" for
-    "grads"."""
+    """Returns the word that errors use for an item of the container `name`: "gradient" for "grads", and otherwise the
+    name itself."""
     return "gradient" if name == "grads" else name

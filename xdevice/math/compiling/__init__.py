@@ -1,1 +1,1 @@
-"""`compile`: functions of tensors as programs of the framework, which run without Python."""
+"""`compile`: turns functions of tensors into programs of the framework, which run without Python."""

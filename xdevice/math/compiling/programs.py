@@ -1,9 +1,9 @@
 """`compile`: turns a function of tensors into a program of the framework, which runs without Python.
 
-A compiler calls a function once, with symbols in place of the tensors, and from then on repeats the operations that it
-has recorded. So a program would silently keep using the values that other variables had at that time. This module
-compiles again if a variable that the function reads has changed since (`OutsideVariables`), and refuses a variable
-whose changes it cannot notice.
+A compiler calls a function once, with symbols in place of the tensors, and from then on repeats the operations that
+it recorded. A program would therefore silently continue to use the values that other variables had during that call.
+This module compiles the function again if a variable that the function reads has changed since then
+(`OutsideVariables`), and refuses a variable whose changes it cannot notice.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from xdevice.containers.trees import Walked
 
-    # the positional and the keyword arguments
+    # the positional arguments and the keyword arguments of a call
     Call = tuple[tuple[Any, ...], dict[str, Any]]
-    # from tensors to a result that contains them
+    # a function from an iterator of tensors to a result that contains these tensors
     Build = Callable[[Iterator[Any]], Any]
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -46,37 +46,37 @@ F = TypeVar("F", bound="Callable[..., Any]")
 # `trees.rebuild`, which take longer
 _CONTAINERS: Final = frozenset((dict, list, tuple))
 _MANY: Final = 8
-"""After this many programs for one function, a warning says why it is compiled again and
-again."""
+"""When a function has been compiled this many times, a warning says why it is compiled again and again."""
 
 
 def compile(function: F, **misspelled: NoReturn) -> F:
-    """Returns the function compiled into a program of the framework at the first call: `step = xdevice.compile(step)`.
+    """Returns the function, to be compiled into a framework's program at its first call:
+    `step = xdevice.compile(step)`.
 
     Experimental: it may change in a minor version.
 
-    The program takes the arguments of the function: tensors of one backend and on one device, also in containers. Other
-    values in the arguments (numbers, texts, functions) are part of the program. The function is compiled again for each
-    of their values, and for each shape and dtype of a tensor. Pass values that change at each step as tensors. The
-    results, including those of `value_and_grad`, `update`, `array_namespace` and `xdevice.nn`, are those of the
-    function, in the same containers.
+    The arguments of the program are those of the function: tensors of the same backend and on the same device, also
+    in containers. Other values in the arguments (numbers, strings, functions) become part of the program. Each new
+    value, shape or dtype needs another compilation, so pass values that change at each step as tensors. The program
+    returns the function's results in the same containers, even if the function calls `value_and_grad` or
+    `xdevice.nn`.
 
     | backend | the program is |
     |---|---|
     | jax | `jax.jit` |
     | tensorflow | `tf.function` |
-    | torch | its operations, including those of the backward pass, one after another; not on MPS, XPU and the like |
-    | paddle, mxnet, numpy | the function itself, called as it is |
+    | torch | its operations, including those of the backward pass, one after another; not on MPS, XPU or the like |
+    | paddle, mxnet, numpy | the function itself, which is not compiled |
 
-    Costs one slow call for each program (0.3 to 2 s for a small net, 0.02 s on PyTorch), and 4 to 15 us a call.
+    Costs a slow call for each program (0.3 to 2 s for a small network, 0.02 s on PyTorch), and 4 to 15 us per call.
 
     Raises:
         ArgumentError: `function` is not a function; an argument is of any other kind, or no argument is a tensor; or
-            tensors are of two backends. DeviceMismatchError: tensors are on two devices.
-        UnsupportedError: on JAX, TensorFlow and PyTorch, if the function reads a value (`item`, `to_numpy`), draws
-            random numbers, asks for the device of a tensor, changes an argument or a variable of the program, or uses
-            a variable whose changes xdevice cannot notice: one that is not a number, text, tensor, function, class or
-            container of these (docs/reference/compiling.md). Pass the values of such variables as arguments.
+            the tensors belong to different backends. DeviceMismatchError: the tensors are on different devices.
+        UnsupportedError: on JAX, TensorFlow and PyTorch, the function reads a value (`item`, `to_numpy`), draws random
+            numbers, reads the device of a tensor, changes an argument or a variable of the program, or uses a variable
+            whose changes xdevice cannot notice: one that is not a number, string, tensor, function, class or container
+            of these (docs/reference/compiling.md). Pass the values of such variables as arguments.
 
     Example:
         >>> step = xdevice.compile(lambda params, lr: {"w": params["w"] - lr * params["w"]})
@@ -91,49 +91,49 @@ def compile(function: F, **misspelled: NoReturn) -> F:
         )
     if not callable(function):
         raise ArgumentError(
-            f"compile takes a function, not {shown(function)} of type {type(function).__qualname__}"
+            f"compile expects a function, not {shown(function)} of type {type(function).__qualname__}"
         )
     programs = _Programs(function)
 
     @wraps(function)
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        # a compiler such as torch.compile could not compile the walk over the arguments, so it
-        # is called outside
+        # a compiler such as torch.compile could not compile the walk over the arguments, so the
+        # call runs outside such compilers
         return registry.eagerly(lambda: programs.call(args, kwargs))
 
     return compiled  # type: ignore[return-value]
 
 
 class _Arguments:
-    """The arguments of one call, separated into tensors and other values. Raises
-    `ArgumentError` if there is no tensor, if tensors are of two backends, or for a value that a
-    program cannot contain."""
+    """The arguments of one call, separated into tensors and other values. Raises `ArgumentError` if there is no
+    tensor, if the tensors belong to different backends, or for a value that a program cannot contain."""
 
     def __init__(self, call: Call) -> None:
-        # `walk[0]` is the node of the pair (args, kwargs), `walk[1]` the list of leaves
+        # `walk[0]` is the node of the pair (args, kwargs), and `walk[1]` is the list of leaves
         self.walk = trees.flatten(call)
         self.backend: Backend | None = None
         self.tensors: list[Any] = []
         self.tensor_indices: list[int] = []
         """The indices of the tensors among the leaves."""
         self.structure: list[Any] = [_structure(self.walk[0])]
-        """The parts of the key of a program: the types and keys of the containers, the values
-        that are not tensors, and the types of the tensors."""
+        """The parts of the key under which a pattern is stored: the types and keys of the containers, the values that
+        are not tensors, and the types of the tensors."""
         self.has_symbols = False
-        """Whether an argument is a symbol of another compiler, which traces this call."""
+        """Whether an argument is a symbol of another compiler, which is tracing this call."""
         for i, x in enumerate(self.walk[1]):
-            # a variable, such as tf.Variable, counts as the tensor in it
+            # a variable, such as tf.Variable, is replaced by the tensor in it
             owner, value = self._backend_and_tensor(x)
             if owner is None:
                 _require_static(self._name(i), x)
-                # such a value is part of the program, so another value needs another program
+                # such a value becomes part of the program, so another value needs another
+                # program
                 self.structure += _exact_key(x)
                 continue
-            # one program belongs to one framework's compiler
+            # a program belongs to the compiler of a single framework
             if self.backend is not None and owner is not self.backend:
                 raise ArgumentError(
-                    f"a compiled function takes tensors of one framework, but {self._name(i)} belongs to "
-                    f"{owner.name}, and an earlier tensor to {self.backend.name}; convert one of them: "
+                    f"a compiled function accepts only tensors of one framework, but {self._name(i)} belongs to "
+                    f"{owner.name}, and an earlier tensor to {self.backend.name}; convert one of the two: "
                     f"xdevice.convert(x, {self.backend.name!r})"
                 )
             self.backend = owner
@@ -144,8 +144,8 @@ class _Arguments:
             raise ArgumentError(
                 "a compiled function needs at least one tensor among its arguments"
             )
-        # values of a container besides its items, such as attributes of a subclass of list; not
-        # those that are items, too
+        # the values that containers have in addition to their items, such as attributes of a
+        # subclass of list; values that are also items are excluded
         extras = trees.Tree([*map(_extra_parts, _all_nodes(self.walk[0]))])
         self.structure.append(_structure(extras.root))
         self.extras = [
@@ -153,22 +153,22 @@ class _Arguments:
             for leaf in extras.named_leaves()
             if id(leaf.value) not in {*map(id, self.walk[1])}
         ]
-        """These values, with their paths."""
+        """The values that containers have in addition to their items, with the paths of these values."""
         for path, x in self.extras:
-            # a path begins with the number of a container, such as `[0]`, which the error
-            # leaves out
+            # a path begins with the index of a container, such as `[0]`, which is omitted in
+            # the error
             _require_static(
                 f"apart from its items, an argument has {path[path.index(']') + 1 :]}, which", x
             )
             self.structure += _exact_key(x)
 
     def _backend_and_tensor(self, x: Any) -> tuple[Backend | None, Any]:
-        """Returns the backend of a tensor or of a variable, and the tensor in it; the backend
-        is None if `x` is neither."""
+        """Returns a backend and a tensor: for a tensor, its backend and the tensor itself, and for a variable, its
+        backend and the tensor in it. If `x` is neither, returns None and `x`."""
         owned = registry.kind_of(type(x))
         if owned is None:
             return None, x
-        # symbols: another compiler is tracing this call
+        # if `x` is a symbol, another compiler is tracing this call
         self.has_symbols |= owned.kind == "symbol"
         value = owned.backend.tensor_of(x) if owned.kind == "model" else x
         return (None, x) if value is None else (owned.backend, value)
@@ -179,16 +179,16 @@ class _Arguments:
         return "argument" + trees.Tree(None, walk=self.walk).path(i)
 
     def device(self) -> Device:
-        """Returns the device of all tensors. Raises `DeviceMismatchError` if they are on
-        several."""
+        """Returns the common device of all tensors. Raises `DeviceMismatchError` if the tensors are on several
+        devices."""
         assert self.backend is not None
         devices: list[Device] = [self.backend.operand_device(x) for x in self.tensors]
         # the first tensor on another device, which the error names
         i = next((i for i, device in enumerate(devices) if device != devices[0]), None)
         if i is not None:
             raise DeviceMismatchError(
-                f"a compiled function takes tensors on one device, but {self._name(self.tensor_indices[i])} is on "
-                f"{devices[i]}, and {self._name(self.tensor_indices[0])} is on {devices[0]}; move them to one "
+                f"a compiled function accepts only tensors on one device, but {self._name(self.tensor_indices[i])} is "
+                f"on {devices[i]}, and {self._name(self.tensor_indices[0])} is on {devices[0]}; move them to one "
                 f"device with xdevice.to_device"
             )
         return devices[0]
@@ -203,8 +203,8 @@ class _Arguments:
             )
 
     def with_tensors(self, tensors: list[Any]) -> Call:
-        """Returns the args and kwargs of the call with `tensors` in place of its own tensors,
-        in the same order."""
+        """Returns the positional and keyword arguments of the call, in which the call's own tensors are replaced by
+        `tensors`, in the same order."""
         leaves = list(self.walk[1])
         for i, x in zip(self.tensor_indices, tensors, strict=True):
             leaves[i] = x
@@ -212,9 +212,9 @@ class _Arguments:
 
 
 class _Pattern:
-    """The arguments of a call without their tensors: their containers, and the values that are not tensors.
-    `tensors_of` recognizes arguments of the same pattern and returns their tensors. It takes a fifth of the time of
-    `trees.flatten`, which each step of a training loop would spend."""
+    """The arguments of a call without their tensors: the containers, and the values that are not tensors. The method
+    `tensors_of` recognizes arguments of the same pattern, and returns their tensors. It takes only a fifth of the
+    time of `trees.flatten`, which matters because each step of a training loop calls it."""
 
     def __init__(self, arguments: _Arguments) -> None:
         assert arguments.backend is not None
@@ -228,38 +228,39 @@ class _Pattern:
             if isinstance(x, CODE)
         ]
         self.code += [type(node[0]) for node in _all_nodes(root)]
-        """The functions and classes among the arguments, and the classes of their containers. The variables that these
-        read are watched, like those that the compiled function reads."""
+        """The functions and classes among the arguments, and the classes of the arguments' containers. The variables
+        that they read are watched, like the variables that the compiled function reads."""
         self.numbers = [x for x in leaves if type(x) is int]
-        """The ints among the arguments, which a warning shows."""
+        """The ints among the arguments, which the warning about repeated compilation shows."""
         self._tensor_indices = arguments.tensor_indices
         self._static = [
             (i, x) for i, x in enumerate(leaves) if i not in set(self._tensor_indices)
         ]
         """The values that are not tensors, with their indices among the leaves."""
         self._types = [*map(type, leaves)]
-        # False if an argument is a variable: its tensor may be another one at each call
+        # False if an argument is a variable, whose tensor may differ at each call
         is_plain = all(
             leaves[i] is x for i, x in zip(self._tensor_indices, arguments.tensors, strict=True)
         )
         self._leaf_readers: list[Callable[[Any, list[Any]], bool]] = []
-        """The readers of the positional and of the keyword arguments; empty if the arguments of
-        each call have to be walked."""
+        """Two readers, for the positional arguments and for the keyword arguments. The list is empty if the arguments
+        must be walked at each call."""
         if is_plain:
-            # `root[4]` has the nodes of args and kwargs; LookupError: a container that no
-            # reader can read
+            # `root[4]` contains the nodes of args and kwargs. A LookupError means that no
+            # reader can read a container
             with suppress(LookupError):
                 self._leaf_readers = [_leaf_reader(child) for child in root[4].values()]
 
     def tensors_of(self, call: Call) -> list[Any] | None:
-        """Returns the tensors of a call whose arguments have this pattern; None if they have
-        another one, or if only a walk can tell."""
+        """Returns the tensors of the call `call` if its arguments have this pattern. Returns None if they have
+        another pattern, or if only a walk over the arguments can find out."""
         if not self._leaf_readers:
             return None
         leaves: list[Any] = []
         (args, kwargs), (read_args, read_kwargs) = call, self._leaf_readers
         # each reader adds leaves to the list, and returns True if its container is built
-        # differently; for None, the caller walks the arguments (`_Arguments`)
+        # differently. If this method returns None, the caller walks the arguments
+        # (`_Arguments`)
         if read_args(args, leaves) or read_kwargs(kwargs, leaves):
             return None
         if [*map(type, leaves)] != self._types:
@@ -267,31 +268,32 @@ class _Pattern:
         # all arguments are tensors
         if not self._static:
             return leaves
-        # the same objects: an equal value that is another object is left to the walk
+        # these must be the same objects; for an equal value that is a different object, the
+        # caller walks the arguments
         if any(leaves[i] is not x for i, x in self._static):
             return None
         return [leaves[i] for i in self._tensor_indices]
 
 
 def _leaf_reader(node: Any) -> Callable[[Any, list[Any]], bool]:
-    """Returns a function `read(container, leaves)`, made from the node of a container. For a container that is built
-    like the node's, `read` appends the container's leaves to the list `leaves`, and returns False. It returns True if
-    the container is built differently. Raises LookupError for containers other than lists, tuples, and dicts whose
-    keys are strings."""
-    # `inner` has the nodes of those children that are containers, by their indices; see `_Node` in
-    # `containers/trees.py`
+    """Returns a function `read(container, leaves)` for containers with the same structure as the container of the
+    given node. For such a container, `read` appends the leaves to the list `leaves`, and returns False. For a
+    container with another structure, `read` returns True. Raises LookupError if the node's container is neither a
+    list, nor a tuple, nor a dict whose keys are strings."""
+    # `inner` maps the indices of those children that are containers to the children's nodes; see
+    # `_Node` in `containers/trees.py`
     x, _, keys, children, inner = node
     cls, names, length = type(x), [*keys], len(children)
-    # other containers have rules of their own, which only `trees.flatten` knows
+    # other containers have special rules, which only `trees.flatten` implements
     if cls not in _CONTAINERS or (cls is dict and {*map(type, names)} - {str}):
         raise LookupError
-    # for each child its reader, or None for a leaf
+    # for each child, its reader, or None if the child is a leaf
     parts = [_leaf_reader(inner[i]) if i in inner else None for i in range(length)]
 
     def read(x: Any, leaves: list[Any]) -> bool:
-        # of any type, for type checkers, which narrow that of `x`
+        # annotated as Any, because type checkers narrow the type of `x`
         children: Any = x
-        # a dict with the same keys in another order counts as different, because leaves are
+        # a dict with the same keys in another order is treated as different, because leaves are
         # read in order
         if type(x) is not cls or (len(x) != length if cls is not dict else [*x] != names):
             return True
@@ -302,7 +304,7 @@ def _leaf_reader(node: Any) -> Callable[[Any, list[Any]], bool]:
                 return True
         return False
 
-    # the usual parameters: a dict of tensors, read without a loop in Python
+    # the usual case of parameters, a flat dict of tensors, is read without a loop in Python
     def read_flat_dict(x: Any, leaves: list[Any]) -> bool:
         if type(x) is not dict or [*x] != names:
             return True
@@ -313,50 +315,51 @@ def _leaf_reader(node: Any) -> Callable[[Any, list[Any]], bool]:
 
 
 class _Programs:
-    """The programs that one function was compiled to."""
+    """The programs into which a function has been compiled."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._last: _Pattern | None = None
-        """The pattern of the last call, which is tried first."""
+        """The pattern of the previous call, which the next call is compared with first."""
         self._patterns: dict[Any, _Pattern] = {}
-        """The pattern for each structure of arguments."""
+        """Maps each structure of arguments to its pattern."""
         self._programs: dict[Any, _Program] = {}
-        """The program for each pattern, device, scope and selected backend."""
+        """Maps each combination of pattern, device, scope and selected backend to its program."""
         self._count = 0
-        """How often the function was compiled, for `_warn`."""
+        """The number of times that the function has been compiled, for `_warn`."""
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Returns the results of the function for these arguments, from a program that is made
+        """Returns the results of the function for these arguments. They are computed by a program, which is created
         if there is none yet."""
         call, pattern = (args, kwargs), self._last
         tensors = None if pattern is None else pattern.tensors_of(call)
-        # a walk raises the error if the backend may not be used in this process (`refusal`),
-        # such as after a fork
+        # if the backend may not be used in this process (`refusal`), such as after a fork, the
+        # walk raises the error
         if pattern is None or tensors is None or pattern.backend.refusal is not None:
             arguments = _Arguments(call)
             tensors = arguments.tensors
-            # symbols: this call is inside a function that another compiler traces, and that
-            # compiles this one, too
+            # if there are symbols, this call is inside a function that another compiler is
+            # tracing, and that compiler also compiles this function
             if arguments.has_symbols:
                 return self._function(*args, **kwargs)
-            # the same object for the same structure, because it is the key of the programs
+            # the same object is used for the same structure, because it is part of the
+            # programs' keys
             self._last = pattern = self._patterns.get((*arguments.structure,)) or _Pattern(
                 arguments
             )
         backend = pattern.backend
-        # `common_device` returns None if each tensor has to be looked at
+        # `common_device` returns None if each tensor must be examined
         device = backend.common_device(tensors) or _Arguments(call).device()
-        # the adapter has no compiler: it inherits the contract's default method
+        # the adapter has no compiler if it inherits the contract's default method
         if getattr(backend.compile, "__func__", None) is Compiling.compile:
             return self._function(*args, **kwargs)
-        # the function may make tensors on the device of a `with device:` block, or for the
-        # selected backend
+        # the key contains the scope and the selected backend, because the function may create
+        # tensors on the device of a `with device:` block, or for the selected backend
         key = pattern, device, scopes.current(), selection.current()
         program = self._programs.get(key)
-        # the values of other variables that the function reads are part of the program
+        # the values of the other variables that the function reads are also part of the program
         if program is None or program.outside.changed_variable():
-            # the checks that take time are made only when a program is made
+            # the slow checks run only when a program is created
             arguments = _Arguments(call)
             arguments.device()
             arguments.require_dense()
@@ -369,10 +372,10 @@ class _Programs:
         return result
 
     def _warn(self, numbers: list[int]) -> None:
-        """Counts a compilation. At the eighth, warns that the function is compiled again and again; `numbers` are the
-        ints among the arguments, which are the likeliest reason."""
+        """Counts a compilation. At the eighth compilation, warns that the function is compiled again and again.
+        `numbers` are the ints among the arguments, which are the most likely reason."""
         self._count += 1
-        # not `<`: the warning comes once
+        # not `<`, so that the warning is issued only once
         if self._count != _MANY:
             return
         name = getattr(self._function, "__qualname__", shown(self._function))
@@ -386,8 +389,8 @@ class _Programs:
 
 
 def _depth() -> int:
-    """Returns the `stacklevel` with which a warning in the calling function points to the user's line."""
-    # goes up from the calling function until a frame is not xdevice's
+    """Returns the `stacklevel` with which a warning in the calling function refers to the user's line."""
+    # goes up from the calling function to the first frame that does not belong to xdevice
     depth, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0].startswith(
         "xdevice"
@@ -397,37 +400,38 @@ def _depth() -> int:
 
 
 class _Program:
-    """A function compiled for arguments with one key. The adapter keeps a program for each
-    combination of shapes and dtypes."""
+    """A function that is compiled for the arguments with one key of `_Programs`. For each combination of shapes and
+    dtypes, the adapter stores a separate program."""
 
     def __init__(self, function: Callable[..., Any], pattern: _Pattern, device: Device) -> None:
         self.outside = OutsideVariables([function, *pattern.code])
         self.is_new = False
-        """Whether the function was compiled for new shapes or dtypes since `_Programs.call`
-        looked last."""
+        """Whether the function has been compiled for new shapes or dtypes since `_Programs.call` last reset this
+        attribute."""
         self._shapes: set[Any] = set()
         self._function = function
         self._backend = pattern.backend
-        # the arguments of the call that is running in this thread: `_trace` needs their
-        # containers
+        # the arguments of the call that is running in this thread; `_trace` needs the
+        # containers of these arguments
         self._running = local()
         self._compiled = pattern.backend.compile(self._trace, device)
-        # stands for the tensors in the template of a result
+        # replaces the tensors in the template of a result
         self._placeholder = self._backend.from_numpy(numpy.zeros(0, "float32"), device)
 
     def run(self, call: Call, tensors: list[Any]) -> Any:
-        """Returns the results for the arguments `call`, whose tensors are `tensors`."""
+        """Returns the results of the function for the arguments `call`. `tensors` are the tensors in these
+        arguments."""
         self._running.call = call
         try:
             result = self._compiled(tensors)
         except DeviceMismatchError:
-            # raises an error that names the arguments, unless the mismatch is inside the
-            # function
+            # this call raises an error that names the arguments, unless the mismatch is inside
+            # the function
             _Arguments(call).device()
             raise
         finally:
             del self._running.call
-        # None: the adapter cannot compute this call with a program
+        # None means that the adapter cannot compute this call with a program
         if result is None:
             args, kwargs = call
             return self._function(*args, **kwargs)
@@ -435,17 +439,17 @@ class _Program:
         return build(iter(tensors))
 
     def _trace(self, tensors: list[Any]) -> tuple[Build, list[Any]]:
-        """Calls the function with `tensors`, which are mostly symbols, in place of the tensors
-        of its arguments. Returns a function that builds its result, and the tensors in the
-        result. Raises `UnsupportedError` if the function has an effect that a program would not
-        repeat: changing a container or a variable, or drawing random numbers."""
+        """Calls the compiled function with `tensors`, which are usually symbols, in place of the tensors of its
+        arguments. Returns a function that builds the result from tensors, and a list of the tensors in the result.
+        Raises `UnsupportedError` if the compiled function has an effect that a program would not repeat: if it
+        changes a container or a variable, or draws random numbers."""
         args, kwargs = call = _Arguments(self._running.call).with_tensors(tensors)
         # the leaves of the arguments, and the states of random generators, before the call
         before, random = trees.flatten(call)[1], random_states()
         result = self._function(*args, **kwargs)
         after = trees.flatten(call)[1]
-        # the function has changed a container among its arguments, which a program would not
-        # repeat
+        # the function changed a container among its arguments; a program would not repeat this
+        # change
         if len(before) != len(after) or any(
             x is not y for x, y in zip(before, after, strict=True)
         ):
@@ -459,7 +463,8 @@ class _Program:
                 f"compiling a function that changes {changed}: the change would happen only once, during tracing",
                 "return the new value instead",
             )
-        # the states are compared by value, so drawing is noticed wherever it happens
+        # the states are compared by value, so drawing is noticed wherever in the program it
+        # happens
         if random_states() != random:
             raise self._backend.unsupported(
                 "compiling a function that draws random numbers: they would be the same in every call",
@@ -482,9 +487,9 @@ class _Program:
             if owned is not None and owned.backend is self._backend and owned.kind != "model":
                 tensors.append(x)
                 tensor_indices.append(i)
-                # in place of the compiler's symbol, which must not stay alive after tracing.
-                # The placeholder is a tensor, because a container may be walked differently
-                # without one
+                # replaces the compiler's symbol, which must not stay alive after tracing. The
+                # placeholder is a tensor, because a container without tensors might be walked
+                # differently
                 leaves[i] = self._placeholder
             elif not _is_static(x):
                 raise self._backend.unsupported(
@@ -495,18 +500,20 @@ class _Program:
 
 
 def _builder(template: Walked, tensor_indices: list[int]) -> Build:
-    """Returns a function that builds a result from an iterator of its tensors. `template` is what `trees.flatten`
-    returned for a result, and `tensor_indices` are the indices of the tensors among its leaves. For a result with
-    nothing but tensors in dicts, lists and tuples, the function takes a third of the time of `trees.rebuild`."""
+    """Returns a function that builds a result from an iterator of its tensors. `template` is the result of
+    `trees.flatten` for such a result, and `tensor_indices` are the indices of the tensors among its leaves. If the
+    result contains only tensors in dicts, lists and tuples, the returned function takes a third of the time of
+    `trees.rebuild`."""
 
-    # for any result
+    # builds any result
     def rebuild(tensors: Iterator[Any]) -> Any:
         leaves = list(template[1])
         for i in tensor_indices:
             leaves[i] = next(tensors)
         return trees.rebuild(template, leaves)
 
-    # for tensors in dicts, lists and tuples; raises LookupError for other containers
+    # returns a function that builds tensors in dicts, lists and tuples; raises LookupError for
+    # other containers
     def quick_builder(node: Any) -> Build:
         x, _, keys, children, inner = node
         cls, names = type(x), list(keys)
@@ -516,8 +523,8 @@ def _builder(template: Walked, tensor_indices: list[int]) -> Build:
         if cls is not dict:
             return lambda tensors: cls([build(tensors) for build in parts])
         if not inner:
-            # zip stops after the last name: the iterator's further tensors belong to other
-            # containers
+            # zip stops after the last name, because the remaining tensors of the iterator
+            # belong to other containers
             return lambda tensors: dict(zip(names, tensors))  # noqa: B905
         return lambda tensors: dict(
             zip(names, [build(tensors) for build in parts], strict=True)
@@ -534,22 +541,25 @@ def _builder(template: Walked, tensor_indices: list[int]) -> Build:
 
 
 def _is_static(x: Any) -> bool:
-    """Whether `x`, which is not a tensor or container, may be an argument or a result: a
-    number, a text, a function or a class. The function is compiled for each value."""
+    """Whether `x`, which is neither a tensor nor a container, may be an argument or a result of a compiled function.
+    This is the case for numbers, strings, functions and classes. The function is compiled separately for each value
+    of such an argument."""
     return isinstance(x, CODE) or is_constant(x)
 
 
 def _require_static(name: str, x: Any) -> None:
-    """Raises `ArgumentError` unless `_is_static(x)`; `name` is the name of the argument in the error."""
+    """Raises `ArgumentError` unless `_is_static(x)` is True. `name` is the name of the argument in the error."""
     if not _is_static(x):
         raise ArgumentError(
-            f"{name} is {shown(x)} of type {type(x).__qualname__}, but a compiled function takes only tensors, "
-            f"numbers, strings, functions, and containers of these; put the object's tensors in a dict and pass that"
+            f"{name} is {shown(x)} of type {type(x).__qualname__}, but a compiled function accepts only "
+            f"tensors, numbers, strings, functions, and containers of these; pass a dict of the object's tensors "
+            f"instead"
         )
 
 
 def _all_nodes(root: Any) -> list[Any]:
-    """Returns the nodes of a container and of all containers in it; empty if `root` is None."""
+    """Returns a list of the nodes of a container and of all containers in it. `root` is the container's node; if it
+    is None, the list is empty."""
     return (
         []
         if root is None
@@ -558,9 +568,9 @@ def _all_nodes(root: Any) -> list[Any]:
 
 
 def _extra_parts(node: Any) -> dict[str, Any]:
-    """Returns a dict with the parts of a container that are not among its items, by name: attributes of a subclass of
-    list, the factory of a defaultdict, the `maxlen` of a deque. `node` is the container's node; see `_Node` in
-    `containers/trees.py`."""
+    """Returns a dict that maps names to those parts of a container that are not among its items: attributes of a
+    subclass of list, the factory of a defaultdict, or the `maxlen` of a deque. `node` is the container's node; see
+    `_Node` in `containers/trees.py`."""
     x, _, _, children, _ = node
     item_ids = {*map(id, children)}
     kind = type(x).__qualname__
@@ -569,7 +579,7 @@ def _extra_parts(node: Any) -> dict[str, Any]:
         for name, value in attributes(x).items()
         if id(value) not in item_ids
     }
-    # a defaultdict has the first one, a deque the second
+    # a defaultdict has the first attribute, and a deque has the second
     for name in ("default_factory", "maxlen"):
         if isinstance(x, defaultdict | deque) and hasattr(x, name):
             extras[name] = getattr(x, name)
@@ -577,11 +587,11 @@ def _extra_parts(node: Any) -> dict[str, Any]:
 
 
 def _structure(node: Any) -> Any:
-    """Returns a hashable key made of the types and keys of a container and of all containers in it. `node` is the
-    container's node (see `_Node` in `containers/trees.py`). For a leaf, `node` is None, and so is the result."""
+    """Returns a hashable key that consists of the types and keys of a container and of all containers in it. `node`
+    is the container's node (see `_Node` in `containers/trees.py`). For a leaf, `node` and the result are None."""
     if node is None:
         return None
-    # `inner` has the nodes of those children that are containers, by their indices
+    # `inner` maps the indices of those children that are containers to the children's nodes
     x, _, keys, _, inner = node
     return (
         type(x),
@@ -591,6 +601,6 @@ def _structure(node: Any) -> Any:
 
 
 def _exact_key(x: Any) -> tuple[type, Any]:
-    """Returns a key that distinguishes a value from all others, even from equal ones: 0.0 from
-    -0.0, 1 from True, `range(0, 1, 2)` from `range(1)`."""
+    """Returns a key that distinguishes a value from all other values, even if they are equal: 0.0 from -0.0, 1 from
+    True, and `range(0, 1, 2)` from `range(1)`."""
     return type(x), repr(x) if isinstance(x, Number | range) else x

@@ -1,5 +1,5 @@
-"""The part of an adapter's contract that `math` adds: arrays and the functions of layers,
-gradients, compiled functions."""
+"""The part of an adapter's contract that the product `math` adds: arrays and neural-network functions, gradients,
+compiled functions, and reproducibility."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from .compiling import Compiling
 from .gradients import Gradients
 from .reproducibility import Reproducibility
 
-# the base classes of the mixins in an adapter's folder `math`
+# the base classes of the mixin classes in an adapter's folder `math`
 CAPABILITIES: Final = (Arithmetic, Gradients, Compiling, Reproducibility)

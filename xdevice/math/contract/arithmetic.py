@@ -1,27 +1,27 @@
 """The kernels (functions on tensors) that `Backend.namespace()` returns, and from which
 `xdevice.array_namespace` is built.
 
-A kernel has the name of its function in the Python Array API standard and has less to do,
-because the core promises that
+A kernel has the same name as a function of the Python Array API standard, but needs fewer checks
+than that function, because the core makes the following promises:
 
-- tensors are dense and of this backend, and all operands of one call have one dtype, which the
-  standard allows for that function; only conditions (bool) and indices (integers) have another
-  dtype;
-- a Python number comes only as the second operand of a kernel that `TAKE_NUMBERS` names, as a
-  float next to a tensor of floats;
-- `axis` is counted from the front and exists; `axes` is a tuple of such axes, ascending and not
-  empty. For `sum` it may be None, which means all axes; for `permute_dims` it is the new order
-  of all axes;
-- a shape is a tuple with the right number of elements; it contains -1 only if a size is not
-  known while a function is traced;
-- `max`, `min`, `argmax` and `argmin` get tensors with elements, `sort` and `argsort` tensors
-  with elements and at least one dimension;
-- indices are int32 or int64, in range and counted from the front. Those of `take` are a vector;
-  those of `take_along_axis` have the shape of `x`, except along the axis.
+- tensors are dense and belong to this backend, and all operands of a call have the same dtype,
+  which the standard allows for that function; only conditions (bool) and indices (integers) have
+  another dtype;
+- a Python number occurs only as the second operand of a kernel that `TAKE_NUMBERS` names; the
+  number is a float, and the first operand is a tensor of floats;
+- `axis` is the non-negative index of an axis that exists; `axes` is a tuple of such indices, which
+  is in ascending order and not empty. For `sum`, `axes` may be None, which means all axes; for
+  `permute_dims`, it is the new order of all axes;
+- a shape is a tuple with the right number of elements; it contains -1 only if a size is unknown
+  while a function is traced;
+- `max`, `min`, `argmax` and `argmin` are called with tensors that have elements, and `sort` and
+  `argsort` with tensors that have elements and at least one dimension;
+- indices are int32 or int64, non-negative and in range. The indices of `take` are a vector; those
+  of `take_along_axis` have the shape of `x`, except along the axis.
 
 A kernel returns the values that the standard prescribes: NaN propagates, tensors without
-dimensions or without elements are treated like any others, and the result is on the device of
-the operands. Gradients flow if the framework has them.
+dimensions or without elements are treated like all other tensors, and the result is on the device
+of the operands. If the framework has gradients, they flow through the kernel.
 """
 
 from __future__ import annotations
@@ -36,26 +36,27 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 CONSTANT: Final = ("TAKE_NUMBERS", "RESHAPE_IS_VIEW", "TAKES_MASKS")
-"""The constants that each adapter's module of kernels must have. `TAKE_NUMBERS` is a frozenset
-of the kernels of two tensors whose second operand may be a Python float. `RESHAPE_IS_VIEW` is
-True if `reshape` makes a view wherever the strides allow it. `TAKES_MASKS` is True if a tensor
-of bool may be an index of a tensor."""
+"""The constants that each adapter's module of kernels must have. `TAKE_NUMBERS` is a frozenset with the names of
+those kernels of two operands whose second operand may be a Python float. `RESHAPE_IS_VIEW` is True if `reshape`
+returns a view whenever the strides allow it. `TAKES_MASKS` is True if a bool tensor may be used as an index of a
+tensor."""
 
 # the kernels that each adapter must have are in five groups: MAKING, ELEMENTWISE, REDUCING,
 # ALONG and SHAPING
 MAKING: Final = (
     "dtype",  # dtype(name): the framework's own dtype
-    "astype",  # astype(x, name): a new tensor of a dtype
-    # constant(array, like): the values of a NumPy array where `like` is; it may keep the
-    # array's memory
+    "astype",  # astype(x, name): a new tensor of the dtype `name`
+    # constant(array, like): the values of a NumPy array as a tensor on the device of `like`,
+    # which may share the array's memory
     "constant",
-    "copy",  # copy(x): new storage
-    "full_like",  # full_like(x, value, name): a tensor of the shape of `x` where `x` is
-    "number",  # number(value, name, like): a tensor without dimensions where `like` is
+    "copy",  # copy(x): a copy in new storage
+    "full_like",  # full_like(x, value, name): a tensor with the shape and device of `x`
+    # number(value, name, like): a tensor without dimensions on the device of `like`
+    "number",
 )
 
-# by their names in the standard, which says what each computes; a kernel has only the
-# positional arguments
+# these kernels have their names in the standard, which says what each function computes; a
+# kernel has only the positional arguments of that function
 ELEMENTWISE: Final = (
     "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_invert",
     "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "copysign", "cos", "cosh",
@@ -76,7 +77,7 @@ ALONG: Final = (
     "argsort",  # argsort(x, axis, descending): stable
     "cumulative_prod",  # cumulative_prod(x, axis)
     "cumulative_sum",  # cumulative_sum(x, axis)
-    # searchsorted(x1, x2, side): indices into the sorted vector `x1`; neither of the two is
+    # searchsorted(x1, x2, side): indices into the sorted vector `x1`; neither `x1` nor `x2` is
     # empty
     "searchsorted",
     "sliced",  # sliced(x, axis, start, stop)
@@ -90,8 +91,8 @@ SHAPING: Final = (
     "concat",  # concat(tensors, axis)
     "expand_dims",  # expand_dims(x, axis)
     "flip",  # flip(x, axes)
-    # matmul(x1, x2): matrices, or stacks of them; for vectors and for shapes that do not fit it
-    # may raise
+    # matmul(x1, x2): the product of matrices or of stacks of matrices; may raise for vectors,
+    # and for shapes that do not match
     "matmul",
     "permute_dims",  # permute_dims(x, axes)
     "reshape",  # reshape(x, shape)
@@ -101,134 +102,140 @@ SHAPING: Final = (
     "squeeze",  # squeeze(x, axes)
     "stack",  # stack(tensors, axis)
     "unstack",  # unstack(x, axis)
-    "view",  # view(x, shape): reshape that raises ValueError where it must copy
+    "view",  # view(x, shape): `reshape`, but raises ValueError if it must copy
 )
 
 COMPLEX: Final = ("conj", "imag", "real")
-"""Further kernels, for complex tensors; only a backend with complex dtypes needs them."""
+"""Further kernels, for complex tensors. Only a backend with complex dtypes needs these kernels."""
 
 HOST: Final = "numpy"
-"""The name of the backend that computes on the host what a framework cannot. It is used as a
+"""The name of the backend that computes on the host if a framework does not support a dtype. The name is used as a
 value in `WIDER` (see `OPTIONAL`)."""
 
 PLACES: Final = frozenset(["argmax", "argmin", "argsort", "searchsorted"])
-"""The kernels whose results are indices, whatever the dtype of their operands is."""
+"""The kernels whose results are indices for operands of any dtype."""
 
 COMPOSED: Final = (
     "cross",  # cross(x1, x2, axis): both have the same shape, with 3 elements along the axis
-    # diagonal(x, k): of the matrices in the last two axes, as with `tril` and `triu`
+    # diagonal(x, k): the diagonals of the matrices in the last two axes, which `tril` and
+    # `triu` also use
     "diagonal",
     "hypot",  # hypot(x1, x2): without overflow
-    # logaddexp(x1, x2): without overflow, and with gradients where both are one infinity
+    # logaddexp(x1, x2): without overflow, and with gradients even if both are the same infinity
     "logaddexp",
     # nonzero(x): a tuple with the indices of the nonzero elements along each axis, as int64
     "nonzero",
-    # norm(x, axes, keepdims): the root of the sum of squares, of floats or complex numbers
+    # norm(x, axes, keepdims): the root of the sum of squares of floats or complex numbers
     "norm",
     "repeat",  # repeat(x, times, axis)
     "tril",  # tril(x, k)
     "triu",  # triu(x, k)
 )
-"""Optional kernels, which the core builds from others if they are missing."""
+"""Optional kernels, which the core builds from other kernels if an adapter lacks them."""
 
 OPTIONAL: Final = {
-    # if the tensors of one type may be sparse or dense, and kernels take both: the name of an
-    # attribute of tensors, and its value in dense tensors, which is compared with `is`
+    # needed if tensors of the same type may be sparse or dense, and kernels accept both: the
+    # name of an attribute of tensors, and the value of the attribute in dense tensors, which is
+    # compared with `is`
     "DENSE": ("", None),
-    # if True, a kernel raises for tensors on several devices, and the core compares their devices only after a kernel
-    # has failed; otherwise each time
+    # if True, every kernel raises for tensors on several devices, and the core compares the
+    # devices only after a kernel has failed; if False, the core compares the devices before
+    # each call
     "ONE_DEVICE": False,
-    # if True, `argmax` and `argmin` may pass over NaN, and the core looks for it
+    # if True, `argmax` and `argmin` may ignore NaN, so the core searches for NaN itself
     "SKIPS_NAN": False,
-    # by the name of a kernel, a dict of the dtypes that the framework does not support there.
-    # Each is mapped to the wider dtype in which the core computes it instead, or to `HOST` if
-    # NumPy computes it on the host
+    # maps the name of a kernel to a dict of those dtypes that the framework does not support
+    # for that kernel. The dict maps each of these dtypes to the wider dtype in which the core
+    # computes instead, or to `HOST` if NumPy computes on the host
     "WIDER": {},
-    # clip(x, min, max): of real numbers; the bounds are Python numbers that fit, or None
+    # clip(x, min, max): clips real numbers; the bounds are None, or Python numbers that fit
+    # into the dtype
     "clip": None,
-    # einsum(subscripts, *tensors): of tensors of floats with at least one axis each. The
-    # subscripts are letters and end in "->" and those of the result; no operand has a letter
-    # twice, and axes with the same letter are equally long
+    # einsum(subscripts, *tensors): the tensors contain floats, and have at least one axis each.
+    # The subscripts consist of the letters of the operands, "->" and the letters of the result.
+    # No letter occurs twice in an operand, and axes with the same letter are equally long
     "einsum": None,
-    # enter(): called when a program gets the namespace; prepares the calling thread for the
-    # kernels
+    # enter(): prepares the calling thread for the kernels; called when a program obtains the
+    # namespace
     "enter": None,
-    # an object with the Fourier transforms along one axis: `fft`, `ifft`, `irfft` and `rfft`, each with the arguments
-    # (x, n, axis, norm). All but `rfft` and `rfftn` get complex tensors; they may give another precision. It may have
-    # `fftn`, `ifftn`, `irfftn` and `rfftn` with (x, lengths, axes, norm); else the core goes axis by axis
+    # an object with the Fourier transforms along one axis: `fft`, `ifft`, `irfft` and `rfft`,
+    # each with the arguments (x, n, axis, norm). All except `rfft` and `rfftn` are called with
+    # complex tensors. The precision of a result may differ from that of `x`. The object may
+    # also have `fftn`, `ifftn`, `irfftn` and `rfftn`, with the arguments (x, lengths, axes,
+    # norm); if it lacks them, the core transforms along one axis after another
     "fft": None,
-    # fused(function): returns a function that computes the same as one program. Its arguments
-    # are a tuple of the tensors, and then the settings, which are hashable. Without it the core
-    # calls the kernels one by one
+    # fused(function): returns a function that computes the same result as a single program. The
+    # returned function is called with a tuple of the tensors, followed by the settings, which
+    # are hashable. If this is None, the core calls the kernels one by one
     "fused": None,
-    # leave(): called at the end of a pytest test for every backend; undoes `enter` in the calling thread
+    # leave(): undoes `enter` in the calling thread; called for every backend at the end of a
+    # pytest test
     "leave": None,
-    # an object with factorizations, of matrices or stacks of them, in floats of 32 and 64 bits and complex:
-    # `cholesky(x)`, `det(x)`, `eig(x)` of a complex one, `eigh(x)`, `eigvalsh(x)`, `inv(x)`, `qr(x, mode)`,
-    # `slogdet(x)`, `solve(x1, x2)`, `svd(x, full_matrices)` and `svdvals(x)`, as the standard has them. Those that are
-    # missing are refused by name
+    # an object with the standard's functions for matrices and stacks of matrices, of floats of
+    # 32 and 64 bits and complex numbers: `cholesky(x)`, `det(x)`, `eig(x)` (called only with
+    # complex matrices), `eigh(x)`, `eigvalsh(x)`, `inv(x)`, `qr(x, mode)`, `slogdet(x)`,
+    # `solve(x1, x2)`, `svd(x, full_matrices)` and `svdvals(x)`. If one of these is missing, a
+    # call of it raises an error that names it
     "linalg": None,
-    # put(x, indices, values): a copy of the vector `x` with other values at some indices, none
-    # of which occurs twice; differentiable in `x` and `values`
+    # put(x, indices, values): a copy of the vector `x`, with `values` at the given indices,
+    # none of which occurs twice; differentiable in `x` and `values`
     "put": None,
-    # require(x): raises for a tensor of a type that the kernels do not take; called with the
-    # first tensor of each type
+    # require(x): raises an error if the kernels do not accept tensors of the type of `x`;
+    # called with the first tensor of each type
     "require": None,
-    # settled(result): returns the result of an elementwise kernel of two tensors as a tensor,
-    # for a framework whose kernels may return something else, as NumPy's return scalars
+    # settled(result): converts the result of an elementwise kernel of two tensors to a tensor,
+    # for a framework whose kernels may return another type; for example, NumPy's kernels may
+    # return scalars
     "settled": None,
 }
-"""Other names that a namespace may have, each with its default value."""
+"""Other attributes that an adapter's namespace may have, each with its default value."""
 
 OF_NUMBERS: Final = (
     *ELEMENTWISE, *REDUCING, *PLACES, "cumulative_prod", "cumulative_sum", "flip", "matmul", "roll", "sort", "take",
     "take_along_axis",
 )  # fmt: skip
-"""The kernels that `WIDER` may name, in addition to `put`, `clip` and those in `COMPOSED`."""
+"""The kernels that `WIDER` may name, in addition to `put`, `clip` and the kernels in `COMPOSED`."""
 
 KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)
 
 
 class Scopes(NamedTuple):
-    """Functions that remove the scopes of devices (`with device:`) for a while, because the
-    framework runs code of each open scope at every operation and every attribute of a
-    tensor."""
+    """Functions that temporarily remove the scopes of devices (`with device:`), because the framework runs code of
+    each open scope at every operation, and whenever an attribute of a tensor is read."""
 
     are_open: Callable[[], object]
-    """Returns a true value if this thread is inside any scope. It is the framework's own
-    function, because each call of the namespace runs it."""
+    """Returns a true value if this thread is inside any scope. Because each call of a namespace's function runs it,
+    it is the framework's own function."""
     set_aside: Callable[[], Sequence[Any]]
-    """Removes the scopes from this thread and returns them. If something else in the program
-    also watches each operation, removes none and returns an empty sequence."""
+    """Removes the scopes from this thread and returns them. If other code in the program also observes each
+    operation, removes no scopes and returns an empty sequence."""
     put_back: Callable[[Sequence[Any]], None]
-    """Opens again the scopes that `set_aside` returned, in their former order."""
+    """Reopens the scopes that `set_aside` returned, in their former order."""
 
 
 class Arithmetic(Primitives):
-    """The capability of computing with tensors: kernels (functions on tensors) for arithmetic
-    and for neural networks. The core calls them only with arguments that keep the promises
-    written in this module and in the module `nn`."""
+    """The capability of computing with tensors, through kernels (functions on tensors) for arithmetic and for neural
+    networks. The core calls kernels only with arguments that satisfy the promises in the docstrings of this module
+    and of the module `nn`."""
 
     needs: ClassVar[tuple[str, ...]] = ("namespace",)
     scopes: ClassVar[Scopes | None] = None
-    """The functions with which the core removes the framework's scopes of devices for a while;
-    None if these scopes do not slow down calls inside them."""
+    """The functions with which the core temporarily removes the framework's scopes of devices; None if these scopes
+    do not slow down the calls inside them."""
 
     def namespace(self) -> Any:
-        """Returns the kernels that `xdevice.array_namespace` is built from, as attributes of a
-        module or object. The docstring of `xdevice.math.contract.arithmetic` says what the core
-        promises a kernel, and what a kernel must return."""
+        """Returns a module or object whose attributes are the kernels from which `xdevice.array_namespace` is built.
+        The docstring of `xdevice.math.contract.arithmetic` lists the core's promises to kernels, and says what a
+        kernel must return."""
         raise self.unsupported("array namespaces", "use the framework's own functions")
 
     def operand_device(self, x: Any) -> Device:
-        """Returns the device of `x` for the check that all operands are on one device. It
-        differs from `device_of(x)` if the framework itself copies such a tensor to the device
-        of the other operands."""
+        """Returns the device of `x`, for the check that all operands are on the same device. The result differs from
+        `device_of(x)` if the framework itself copies such a tensor to the device of the other operands."""
         return self.device_of(x)
 
     def nn(self) -> Any:
-        """Returns the kernels that `xdevice.nn` is built from, as attributes of a module or
-        object. The docstring of `xdevice.math.contract.nn` says what the core promises a
-        kernel, and what a kernel must return. Only called on a backend that also implements
-        `namespace`."""
+        """Returns a module or object whose attributes are the kernels from which `xdevice.nn` is built. The docstring
+        of `xdevice.math.contract.nn` lists the core's promises to kernels, and says what a kernel must return. This
+        method is called only on a backend that also implements `namespace`."""
         raise self.unsupported("neural-network functions", "use the framework's own functions")

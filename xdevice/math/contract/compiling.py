@@ -11,38 +11,36 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
 
-    # from tensors to a note and tensors; `Compiling.compile` explains the note
+    # a function from tensors to a note and tensors; `Compiling.compile` explains the note
     Traced = Callable[[list[Any]], tuple[Any, list[Any]]]
-    # the same, or None: the core then calls the user's function
+    # such a function, which may also return None; the core then calls the user's function
     Compiled = Callable[[list[Any]], tuple[Any, list[Any]] | None]
 
 
 class Compiling(Primitives):
-    """The capability of compiling functions of tensors. Without it, `xdevice.compile` calls the
-    function itself. An adapter also leaves it out if its framework's compiler was measured to
-    gain nothing."""
+    """The capability of compiling functions of tensors. Without this capability, `xdevice.compile` calls the function
+    itself. An adapter also omits the capability if measurements showed that its framework's compiler does not make
+    functions faster."""
 
     needs: ClassVar[tuple[str, ...]] = ("compile",)
 
     def compile(self, call: Traced, device: Device) -> Compiled:
-        """Returns a function that computes the results of `call` faster. The returned function
-        may return None for arguments that it cannot compute; the core then calls the user's
-        function. `call` and the returned function take a list of dense tensors on `device`, and
-        return a note and a list of tensors. The note is a hashable object of any type: `call`
-        makes one for each combination of shapes and dtypes, and the function returns it with
-        all results for that combination.
+        """Returns a function that computes the results of `call` faster. `call` and the returned function each accept
+        a list of dense tensors on `device`, and return a note and a list of tensors. The note is a hashable object of
+        any type. `call` creates a note for each combination of shapes and dtypes, and the returned function returns
+        that note with all results for the combination. For arguments that it cannot compute, the returned function
+        may return None; the core then calls the user's function.
 
-        The function is called with the same number of tensors each time. It may call `call` any
-        number of times, also with symbols in place of tensors; `call` raises the errors of the
-        traced function. Gradients flow through the function as they do through `call`. It
-        raises `DeviceMismatchError` if the tensors are not all on `device`, unless
-        `common_device` detects this case."""
+        The returned function is called with the same number of tensors each time. It may call `call` any number of
+        times, also with symbols in place of tensors; `call` raises the errors of the traced function. Gradients flow
+        through the returned function as they do through `call`. The returned function raises `DeviceMismatchError` if
+        the tensors are not all on `device`, unless `common_device` detects this case."""
         raise self.unsupported("compiled functions", "call the function directly")
 
     def common_device(self, tensors: list[Any]) -> Device | None:
-        """Returns the device of one or more dense tensors; None if their types or devices
-        differ, so that the core has to look at each tensor. If a compiled function refuses such
-        tensors anyway, the method may return the device of the first tensor."""
+        """Returns the device of one or more dense tensors, or None if their types or devices differ; the core then
+        examines each tensor. If a compiled function refuses tensors on several devices anyway, this method may return
+        the device of the first tensor without comparing the devices."""
         # the types of the tensors, such as those of tensors and of variables
         kinds = set(map(type, tensors))
         devices = self.devices_of(kinds.pop(), tensors) if len(kinds) == 1 else ()

@@ -1,4 +1,4 @@
-"""Seeds of a framework's own generators, and kernels that give the same bits each time."""
+"""Seeding a framework's own generators, and choosing kernels that produce the same bits in each run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Reproducibility(Primitives):
-    """The capability of repeating a computation bit by bit."""
+    """The capability of repeating a computation with exactly the same bits."""
 
     needs: ClassVar[tuple[str, ...]] = ("seed_generators", "deterministic")
 
@@ -23,10 +23,10 @@ class Reproducibility(Primitives):
         )
 
     def deterministic(self) -> AbstractContextManager[list[str]]:
-        """Returns a context manager. In its block the framework chooses deterministic kernels;
-        afterwards, also after an error, it has its former settings. `as` gives a list with one
-        line for each thing that stays nondeterministic, which also says how to make it
-        deterministic. An empty list means that everything is deterministic."""
+        """Returns a context manager. In its block, the framework chooses deterministic kernels. After the block, even
+        if there was an error, the former settings are restored. The value after `as` is a list of strings. Each
+        string describes something that stays nondeterministic, and says how to make it deterministic. If the list is
+        empty, everything is deterministic."""
         raise self.unsupported(
-            "deterministic kernels", "turn them on with the framework's own settings"
+            "deterministic kernels", "enable them with the framework's own settings"
         )

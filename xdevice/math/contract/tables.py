@@ -1,5 +1,5 @@
-"""Helps adapters to list kernels in a table, instead of writing a line for each; also kernels
-shared by adapters whose frameworks index as NumPy does."""
+"""A function with which adapters list their kernels in a table instead of writing a line for each kernel, and kernels
+that are shared by adapters whose frameworks use NumPy's indexing."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Any
 
 
 def named(*same: str, **others: str) -> dict[str, str]:
-    """Returns a dict from names in the standard to the framework's names: each in `same` to
-    itself, and the keywords of `others` to their values. `named("sin", acos="arccos")` is
+    """Returns a dict that maps names in the standard to the framework's names. Each name in `same` is mapped to
+    itself, and each keyword of `others` is mapped to its value. `named("sin", acos="arccos")` returns
     `{"sin": "sin", "acos": "arccos"}`."""
     return {name: name for name in same} | others
 
 
 def argsort(x: Any, axis: int, descending: bool) -> Any:
-    """The kernel `argsort` for NumPy arrays: the indices that sort `x` along the axis; equal
-    elements keep their order."""
+    """The kernel `argsort` for NumPy arrays. Returns the indices that sort `x` along the axis; equal elements keep
+    their order."""
     import numpy
 
     if not descending:
         return numpy.argsort(x, axis, kind="stable")
-    # NumPy sorts in ascending order only. The values are reversed, sorted and reversed again;
-    # so the first of equal elements stays the first. `x.shape[axis] - 1 - i` turns an index of
-    # the reversed values into one of `x`
+    # NumPy sorts only in ascending order. The values are reversed, sorted and reversed again,
+    # so that equal elements keep their order. `x.shape[axis] - 1 - i` converts the index i of a
+    # reversed value into the index in `x`
     mirrored = numpy.argsort(numpy.flip(x, axis), axis, kind="stable")
     return x.shape[axis] - 1 - numpy.flip(mirrored, axis)
 
 
 def sliced(x: Any, axis: int, start: int, stop: int) -> Any:
-    """The kernel `sliced` for tensors that take a tuple of slices as an index: the elements
-    from `start` up to, but not including, `stop` along the axis."""
+    """The kernel `sliced` for tensors that can be indexed with a tuple of slices. Returns the elements along the axis
+    from `start` up to, but not including, `stop`."""
     return x[(slice(None),) * axis + (slice(start, stop),)]
