@@ -32,7 +32,7 @@ IN_BLOCKS: Final = (
     Private("transfers", "mxnet.np.ndarray", (*NUMPY_READS, *NUMPY_MOVES)),
     # for noticing reads by NumPy, which uses its own protocol
     Private("transfers", "numpy", ("asarray", "array")),
-    # for waiting after each operation. MXNet itself can only wait for one array or for all
+    # for waiting after each operation. MXNet itself can wait only for one array or for all
     # work, and its own setting, `MXNET_ENGINE_TYPE`, is read only when MXNet is imported
     Private("blocking", "mxnet.base._LIB", ("MXNetFuncCall", "MXInvokeCachedOpEx")),
 )  # fmt: skip

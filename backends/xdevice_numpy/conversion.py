@@ -39,7 +39,8 @@ def detached(x: Array) -> Array:
         raise UnsupportedError(
             "the mask of a masked array would be lost; convert x.filled(), or x.data and x.mask"
         )
-    return x  # other subclasses may add a unit or a name, but their memory contains their values
+    # other subclasses may add a unit or a name, but their memory contains their values
+    return x
 
 
 class NumpyConversion(Conversion):

@@ -58,8 +58,7 @@ def compile(function: F, **misspelled: NoReturn) -> F:
     The arguments of the program are those of the function: tensors of the same backend and on the same device, also
     in containers. Other values in the arguments (numbers, strings, functions) become part of the program. Each new
     value, shape or dtype needs another compilation, so pass values that change at each step as tensors. The program
-    returns the function's results in the same containers, even if the function calls `value_and_grad` or
-    `xdevice.nn`.
+    returns the function's results in the same containers, even with `value_and_grad` or `xdevice.nn` in the function.
 
     | backend | the program is |
     |---|---|
@@ -68,7 +67,7 @@ def compile(function: F, **misspelled: NoReturn) -> F:
     | torch | its operations, including those of the backward pass, one after another; not on MPS, XPU or the like |
     | paddle, mxnet, numpy | the function itself, which is not compiled |
 
-    Costs a slow call for each program (0.3 to 2 s for a small network, 0.02 s on PyTorch), and 4 to 15 us per call.
+    Costs 0.3 to 2 s for each program of a small network (0.02 s on PyTorch), and 4 to 15 us per call.
 
     Raises:
         ArgumentError: `function` is not a function; an argument is of any other kind, or no argument is a tensor; or
