@@ -258,7 +258,7 @@ def _refusal(model: Any, why: str, backend: Models) -> UnsupportedError:
     `why`."""
     return backend.unsupported(
         f"copying this {type(model).__name__} ({why})",
-        "build a second model in `with device:` and set its weights: other.set_weights(model.get_weights())",
+        "build a second model inside `with device:`, and set its weights: other.set_weights(model.get_weights())",
     )
 
 
@@ -354,7 +354,7 @@ def _rebound_inner(function: Any, memo: _Memo) -> Any:
     if `function` is a wrapper around a method, which is the case for methods that `tf.function` decorates."""
     if tf.__internal__.decorator.unwrap(function)[0]:
         raise TypeError(
-            "it keeps as an attribute a method that is a tf.function, which refers to the old model only weakly"
+            "one of its attributes is a method that is a tf.function, which has only a weak reference to the old model"
         )
     return (
         _rebound(function, memo) if type(function) is FunctionType else _copied(function, memo)
@@ -498,7 +498,7 @@ class TensorflowModels(Models):
         self._refuse_models_here()
         if isinstance(model, keras.optimizers.Optimizer):
             raise self.no_copy_of_optimizer(
-                "copy the compiled model that owns it, or create an optimizer for the copied model, call "
+                "copy the compiled model that owns it, or make an optimizer for the copied model, call "
                 "new.build(copied.trainable_variables), and assign each value of old.variables to new.variables"
             )
         if any(_is_loaded(type(part)) for part in parts.owned(model)):

@@ -69,7 +69,10 @@ def test_what_does_not_settle_is_named_and_stays_open(tmp_path, monkeypatch, tex
     assert [site.verdict for site in examined.sites] == ["open"]
     assert examined.unsettled
     run = CliRunner().invoke(scan, [str(tmp_path)])
-    assert "net.py: the values in it are too complex to follow" in run.output
+    assert (
+        "net.py: its values are too complex to follow, so uses of devices that depend on them may stay open"
+        in run.output
+    )
 
 
 def test_progress_counts_to_the_end(tmp_path):

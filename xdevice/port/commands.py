@@ -125,7 +125,7 @@ def _with_project(command: Command) -> Command:
             examined = engine.examine(paths, only, root, backend, goal, progress)
         for name in examined.unsettled:
             click.echo(
-                f"{name}: the values in it are too complex to follow, so uses that depend on them may stay open",
+                f"{name}: its values are too complex to follow, so uses of devices that depend on them may stay open",
                 err=True,
             )
         if report_to is not None:

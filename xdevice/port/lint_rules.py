@@ -345,7 +345,7 @@ def _cuda_method(view: _View, call: ast.Call) -> Found:
             ):
                 yield (
                     "XD203",
-                    "`.cuda()` moves to the current GPU, which is the first one unless another was set; name the "
+                    "`.cuda()` moves to the current GPU, which is the first GPU unless another was set; name the "
                     "device",
                 )
 
@@ -455,7 +455,7 @@ def _thrown_away(view: _View, statement: ast.Expr) -> Found:
             if inferred(receiver) == TENSOR:
                 yield (
                     "XD212",
-                    f"`.{method}()` returns a new tensor, and leaves this one where it is",
+                    f"`.{method}()` returns a new tensor, and does not move this one; use the result",
                 )
 
 

@@ -135,7 +135,7 @@ class NeutralSites(JudgedSites):
             # the type of an accelerator has no index, so it cannot replace "cuda:1"
             if text_of(node) != "cuda":
                 return use, left_open(
-                    "the string has an index, and no neutral replacement in comparisons has one"
+                    "the string has an index, but the neutral replacement in comparisons has none"
                 )
             edits = use.replace(self.accelerator_name)
             return use, proven("the type of the current accelerator", edits, since="2.6")

@@ -103,7 +103,7 @@ class JudgedSites(JudgedModule):
         for inner in inside:
             if inner in vendor_uses:
                 return left_open(
-                    f"it guards {vendor_uses[inner].idiom.name}, which works on only one vendor's devices"
+                    f"it guards {vendor_uses[inner].idiom.name}, which works only on one vendor's devices"
                 )
         if (
             parts
@@ -355,7 +355,7 @@ class JudgedSites(JudgedModule):
                 "XD169",
                 consumed=(node.test,),
             )
-        why = "the same string on CUDA, and the right one if GPUs have another name"
+        why = "the string is the same on CUDA, and is right where GPUs have another name"
         return use, proven(why, use.replace("xdevice.native.try_gpu().type"), node.test)
 
     def _judge_comparison(self, node: ast.Compare) -> Judged | None:
@@ -413,7 +413,7 @@ class JudgedSites(JudgedModule):
             return None
         use = Use(self, node, Idiom('"nccl"', "XD153", "text"))
         return use, left_open(
-            "NCCL needs CUDA; leave out the backend, and init_process_group chooses the right one"
+            "NCCL needs CUDA; leave out the backend, so that init_process_group chooses the right one"
         )
 
     _JUDGES: ClassVar[dict[type, Any]] = {
@@ -451,11 +451,12 @@ class JudgedSites(JudgedModule):
             isinstance(outer, ast.JoinedStr) for outer in around
         ) and not self.has_exact_position(node):
             return left_open(
-                "inside an f-string whose parts this version of Python cannot locate", "XD165"
+                "it is in an f-string, whose parts this version of Python cannot locate",
+                "XD165",
             )
         if "tensorflow" in self.frameworks and self.is_of_tensorflow_1:
             return left_open(
-                "a program for TensorFlow 1, which xdevice does not support", "XD167"
+                "it is in a program for TensorFlow 1, which xdevice does not support", "XD167"
             )
         # whether the new text calls a function of xdevice whose result depends on the selected
         # backend. "wait" is the rule for `torch.cuda.synchronize` and the like. Its code is
@@ -466,7 +467,7 @@ class JudgedSites(JudgedModule):
         ) and idiom.rule not in _WRITING_PYTORCHS_WORDS
         if depends_on_backend and self.goal.target == "xdevice" and len(self.frameworks) > 1:
             return left_open(
-                "the file uses several frameworks, but the replacement asks only the selected one",
+                "the file uses several frameworks, but the replacement depends on the selected one",
                 "XD168",
             )
         if idiom.code == "XD101" and _is_by_identity(around[0]):

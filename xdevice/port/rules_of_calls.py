@@ -234,7 +234,7 @@ def _judge_without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgem
     # the new text needs a name for torch, but `from torch import device` binds none
     if not isinstance(root, ast.Name) or use.full_name(root) != "torch":
         return left_open(
-            "the index 0 would be printed, or be wrong after set_device, and the module has no name for torch",
+            "the new index 0 would be printed, or be wrong after set_device, and the module has no name for torch",
             "XD169",
         )
     why = "is turned into text" if in_text else "follows set_device"

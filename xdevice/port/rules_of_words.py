@@ -468,7 +468,7 @@ def move(use: Use) -> Judgement:
     # the receiver may be an object of a class of the project that has a method `cuda`
     if not is_known(receiver) and "cuda" in use.module.inference.methods:
         return safe(
-            "the receiver may be an object of the project without .to()",
+            "the receiver may be an object of a class of the project that has no .to()",
             edits,
             "XD162",
             since="2.6",
