@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 _BENCHMARK = "FLAGS_benchmark"
 _blocked = Shared(per_thread=False)
 """Counts the open blocks of all threads together, because Paddle has one flag for the whole
-process. The last block to end, in any thread, resets the flag."""
+process. The last block to end, in any thread, restores the flag."""
 
 
 def _block() -> Callable[[], None]:
-    """Sets the flag, and returns a function that restores its value from before."""
+    """Sets the flag, and returns a function that restores its previous value."""
     before = paddle.get_flags(_BENCHMARK)
     paddle.set_flags({_BENCHMARK: True})
     return partial(paddle.set_flags, before)
@@ -36,10 +36,10 @@ class PaddleBlocking(Blocking):
     """The number of devices of the kind `gpu`."""
 
     def blocking(self) -> AbstractContextManager[Any]:
-        """Returns a context manager in which each operation returns only when its result is
+        """Returns a context manager in which each operation returns only after its result has been
         computed."""
-        # without real GPUs Paddle computes synchronously anyway, and with the flag it would
-        # print a line at each matrix product
+        # without real GPUs, Paddle computes synchronously anyway, and with the flag it would print
+        # a line for each matrix product
         if not self._gpus or self.virtual:
             return nullcontext()
         return _blocked.on(_block)

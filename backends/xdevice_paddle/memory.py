@@ -1,4 +1,4 @@
-"""Reads how many bytes of memory are used, as Paddle and the CUDA driver count them."""
+"""Reads the number of bytes in use from the counts of Paddle and the CUDA driver."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _peak = private["paddle.base.core.host_memory_stat_peak_value"]
 _reset_peak = private["paddle.base.core.host_memory_stat_reset_peak_value"]
 _IS_2 = paddle.__version__.startswith("2.")
 _COUNTS_PLUGINS = hasattr(paddle.device, "memory_allocated")
-"""Whether this Paddle counts the memory of the devices of plugins, as virtual GPUs are."""
+"""Whether this version of Paddle counts the memory of the devices of plugins, which include virtual
+GPUs."""
 
 
 class PaddleMemory(Primitives):
@@ -33,8 +34,9 @@ class PaddleMemory(Primitives):
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def memory(self, device: Device) -> Memory:
-        """Returns the bytes of a device's memory that Paddle and the CUDA driver report:
-        allocated and peak for the CPU and for virtual GPUs, all four for real GPUs of CUDA."""
+        """Returns the numbers of bytes that Paddle and the CUDA driver report for a device's memory:
+        `allocated` and `peak` for the CPU and for virtual GPUs, `total` too on ROCm, and all four
+        on CUDA. Returns no numbers for other accelerators."""
         if device.kind != "gpu":
             return Memory(
                 None, None, _allocated(_KIND, 0), _peak(_KIND, 0)
@@ -55,7 +57,7 @@ class PaddleMemory(Primitives):
         if driver.is_there():
             free, total = driver.free_and_total(index)
         else:
-            # ROCm: Paddle tells the total, and nothing tells what is free
+            # on ROCm, Paddle reports the total memory, but nothing reports the free memory
             free, total = None, paddle.device.cuda.get_device_properties(index).total_memory
         return Memory(
             total,
@@ -65,20 +67,20 @@ class PaddleMemory(Primitives):
         )
 
     def empty_cache(self, device: Device) -> None:
-        """Gives the unused memory that Paddle keeps on all GPUs back to the driver. Raises
+        """Returns the unused memory that Paddle holds on all GPUs to the driver. Raises
         `UnsupportedError` for other accelerators and for virtual GPUs."""
         if self._gpu != "gpu":
             super().empty_cache(device)  # raises `UnsupportedError`
         paddle.device.cuda.empty_cache()
 
     def reset_peak(self, device: Device) -> None:
-        """Resets the peak of a device's allocated memory. Raises `UnsupportedError` in Paddle
-        2.6, which cannot, and for accelerators other than GPUs, whose memory Paddle does not
-        count."""
+        """Resets the peak of a device's allocated memory. Raises `UnsupportedError` in Paddle 2.6,
+        which has no function for this, and for accelerators other than GPUs, whose memory Paddle
+        does not count."""
         if _IS_2 or (device.kind == "gpu" and not self._is_counted()):
             super().reset_peak(device)  # raises `UnsupportedError`
         elif device.kind != "gpu":
-            # the CPU, whose memory is counted as a whole
+            # for the CPU, all memory is counted together
             _reset_peak(_KIND, 0)
         elif virtual_devices.registered():
             paddle.device.reset_max_memory_allocated(virtual_devices.name_of(device))
@@ -86,5 +88,6 @@ class PaddleMemory(Primitives):
             paddle.device.cuda.reset_max_memory_allocated(device.index)
 
     def _is_counted(self) -> bool:
-        """Whether Paddle counts the memory of `gpu:i`. It does so for GPUs only."""
+        """Returns whether Paddle counts the memory of `gpu:i`, which it does only for real and
+        virtual GPUs."""
         return self._gpu in ("gpu", virtual_devices.KIND)

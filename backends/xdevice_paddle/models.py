@@ -1,5 +1,5 @@
-"""Moves Paddle's layers and optimizers in place, copies layers, and moves a `paddle.Model`,
-which holds a layer and an optimizer."""
+"""Moves Paddle's layers and optimizers in place, copies layers, and moves a `paddle.Model`, which
+contains a layer and an optimizer."""
 
 from __future__ import annotations
 
@@ -23,52 +23,52 @@ if TYPE_CHECKING:
 _strategy = private.field("paddle.DataParallel._strategy")
 _optimizer = private.field("paddle.Model._optimizer")
 _KEPT: Final = frozenset((*vars(paddle.nn.Layer()), "_flat_weight"))
-"""The names of the attributes in which xdevice need not search for tensors: the attributes that
-every layer has, and `_flat_weight`, the memory from which a recurrent layer cuts its
-parameters. Each parameter has its own memory once it has moved, and nothing reads
-`_flat_weight` then."""
+"""The names of the attributes that xdevice need not search for tensors: the attributes that every
+layer has, and `_flat_weight`, the memory that the parameters of a recurrent layer share. After a
+move each parameter has its own memory, and `_flat_weight` is no longer read."""
 
 
 def named_tensors(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
-    """Yields the name and the tensor of everything that moves with a layer or an optimizer."""
+    """Yields the name and the tensor for all tensors that are moved with a layer or an optimizer."""
     if isinstance(model, paddle.nn.Layer):
         yield from model.named_parameters()
-        # an LSTM has a buffer without memory, and so without a device
+        # buffers without memory, such as one in an LSTM, have no device
         yield from (buffer for buffer in model.named_buffers() if has_memory(buffer[1]))
         return
     for kind, state in optimizers.state(model).items():
         for name, value in state.items():
-            # Adam keeps the powers of its betas ("beta1_pow_acc") on the host, wherever the
-            # parameter is, so they do not say where the optimizer is
+            # Adam stores the powers of its betas ("beta1_pow_acc") on the host, wherever the
+            # parameter is, so these tensors do not show the device of the optimizer
             if not ("_pow" in kind and value.place.is_cpu_place()):
                 yield f"{kind}[{name!r}]", value
 
 
 def has_memory(x: paddle.Tensor) -> bool:
-    """Whether a tensor has memory: a parameter made under LazyGuard has none before
+    """Returns whether a tensor has memory. A parameter created under LazyGuard has no memory before
     `initialize()`."""
-    # only the text of a place tells that it is undefined; the first check is the fast one
+    # only the string of a place shows that it is undefined. The first check is there because it is
+    # faster
     return x.place.is_cpu_place() or "undefined" not in str(x.place)
 
 
 def require_known(optimizer: Any, backend: Models) -> None:
-    """Raises `UnsupportedError` for an optimizer that keeps tensors outside the attributes in
-    which Paddle's optimizers usually keep their state, parameters and settings, because such
-    tensors would not be moved or saved. An example is LBFGS, which keeps its state in an
-    attribute `state` of its own."""
+    """Raises `UnsupportedError` if an optimizer stores tensors outside the attributes in which
+    Paddle's optimizers usually store their state, parameters and settings, because such tensors
+    would not be moved or saved. An example is LBFGS, which stores its state in an additional
+    attribute `state`."""
     # the tensors in the usual attributes
     ids = {id(x) for container in optimizers.kept(optimizer) for x in _tensors(container)}
     for name, value in vars(optimizer).items():
         if any(id(x) not in ids for x in _tensors(value)):
             raise backend.unsupported(
-                f"moving or saving the optimizer {type(optimizer).__name__}, which keeps tensors in its attribute "
+                f"moving or saving the optimizer {type(optimizer).__name__}, which stores tensors in its attribute "
                 f"{name}",
-                "move it before its first step, and save its state_dict() yourself",
+                "move the optimizer before its first step, and save its state_dict() yourself",
             )
 
 
 def _tensors(value: Any) -> Iterator[paddle.Tensor]:
-    """Yields the tensors in `value`: `value` itself if it is a tensor, and tensors in dicts,
+    """Yields the tensors in `value`: `value` itself if it is a tensor, or the tensors inside dicts,
     lists and tuples at any depth."""
     if isinstance(value, paddle.Tensor):
         yield value
@@ -78,9 +78,9 @@ def _tensors(value: Any) -> Iterator[paddle.Tensor]:
 
 
 def move(model: Any, device: Device, backend: Models) -> None:
-    """Moves the memory of everything that a layer or optimizer has, gradients included. The
-    tensors stay the same objects. Raises `UnsupportedError`, before anything has moved, for a
-    sparse gradient and for an optimizer that keeps tensors in unusual places."""
+    """Moves the memory of all tensors of a layer or optimizer, including gradients, to a device.
+    The tensors stay the same objects. Raises `UnsupportedError`, before anything has been moved,
+    for a sparse gradient and for an optimizer that stores tensors in unusual attributes."""
     if not isinstance(model, paddle.nn.Layer):
         require_known(model, backend)
     moving = []
@@ -91,8 +91,8 @@ def move(model: Any, device: Device, backend: Models) -> None:
                 f"moving the sparse gradient of {name}", "call clear_grad() first"
             )
         moving += [variable] if gradient is None else [variable, gradient]
-    # tensors of learning rates are on the device of the first step, and a kernel of another GPU
-    # may not read them
+    # the tensors of learning rates are on the device of the optimizer's first step, and a kernel
+    # on another GPU cannot read them
     rates = () if isinstance(model, paddle.nn.Layer) else optimizers.rates(model)
     moving += [x for x in rates if isinstance(x, paddle.Tensor) and not x.place.is_cpu_place()]
     for x in moving:
@@ -109,10 +109,10 @@ def copied(model: paddle.nn.Layer, device: Device, backend: Models) -> paddle.nn
 
 
 def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
-    """Returns a deep copy of a layer, on the same device as the layer. Raises
-    `UnsupportedError` if the layer holds something that Python cannot copy."""
+    """Returns a deep copy of a layer, on the same device as the layer. Raises `UnsupportedError` if
+    the layer contains an object that Python cannot copy."""
     layers = [model, *model.sublayers()]
-    # the strategy of a DataParallel cannot be copied, and never changes: the copy shares it
+    # the strategy of a DataParallel cannot be copied and never changes, so the copy shares it
     strategies = [
         _strategy(layer) for layer in layers if isinstance(layer, paddle.DataParallel)
     ]
@@ -121,7 +121,7 @@ def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
     except (TypeError, RuntimeError) as error:
         raise backend.unsupported(
             f"copying this {type(model).__name__} ({error})",
-            "build a second model, and load the values into it: other.set_state_dict(model.state_dict())",
+            "build a second model, and load the values into it: second.set_state_dict(model.state_dict())",
         ) from error
 
 
@@ -130,7 +130,7 @@ def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
 
 def _owned(model: paddle.Model) -> dict[str, Any]:
     """Returns the network of a `paddle.Model`, and its optimizer if it has one, by the names of
-    the attributes."""
+    the attributes that contain them."""
     # the optimizer is None before `prepare`
     parts = {"network": model.network, "_optimizer": _optimizer(model)}
     return {name: part for name, part in parts.items() if part is not None}
@@ -142,16 +142,16 @@ class PaddleModels(Models):
     lists_layers = "paddle.nn.LayerList, LayerDict or ParameterList"
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        """Yields the name and the device of each tensor that moves with a model. Raises
+        """Yields the name and the device of each tensor that is moved with a model. Raises
         `NotBuiltError` for a parameter without memory."""
         for name, variable in named_tensors(model):
             yield name, self.device_of(variable)
 
     def variables(self, model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
-        """Yields the name and the tensor of each variable, as in `state_dict`; for an
-        optimizer, of each part of its state, such as "0.moment1_0" for the first parameter.
-        Raises `NotBuiltError` for a parameter without memory, and `UnsupportedError` for an
-        entry of `state_dict` that is not a tensor."""
+        """Yields the name and the tensor of each variable of a layer, as in `state_dict`. For an
+        optimizer, yields them for each part of its state; the name is, for example, "0.moment1_0"
+        for the first parameter. Raises `NotBuiltError` for a parameter without memory, and
+        `UnsupportedError` for an entry of `state_dict` that is not a tensor."""
         if isinstance(model, paddle.optimizer.Optimizer):
             require_known(model, self)
             yield from optimizers.variables(model)
@@ -166,8 +166,8 @@ class PaddleModels(Models):
             yield name, value
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
-        """Returns (path, layer, names of Paddle's own attributes) for a layer and each of its
-        sublayers; nothing for an optimizer."""
+        """Returns a triple for a layer and for each of its sublayers: the path, the layer, and the
+        names of Paddle's own attributes. Returns an empty list for an optimizer."""
         layers = (
             model.named_sublayers(include_self=True)
             if isinstance(model, paddle.nn.Layer)
@@ -176,8 +176,8 @@ class PaddleModels(Models):
         return [(path, layer, _KEPT) for path, layer in layers]
 
     def parameters_of(self, model: Any) -> Iterable[paddle.Tensor]:
-        """Returns the parameters that an optimizer updates, which do not move with the
-        optimizer; nothing for a layer, whose own parameters are among its `variables`."""
+        """Returns the parameters that an optimizer updates, which are not moved with the
+        optimizer. Returns nothing for a layer, whose parameters are among its `variables`."""
         return (
             optimizers.parameters_of(model)
             if isinstance(model, paddle.optimizer.Optimizer)
@@ -194,7 +194,7 @@ class PaddleModels(Models):
         return x
 
     def is_parameter(self, x: paddle.Tensor) -> bool:
-        """Whether a tensor is a parameter."""
+        """Returns whether a tensor is a parameter."""
         # only parameters have this attribute
         return hasattr(x, "optimize_attr")
 
@@ -207,12 +207,12 @@ class PaddleModels(Models):
         if isinstance(model, paddle.nn.Layer):
             return copied(model, device, self)
         raise self.no_copy_of_optimizer(
-            "copy the model, make an optimizer for the copy, and load the state with set_state_dict()"
+            "copy the model, create an optimizer for the copy, and load the state with set_state_dict()"
         )
 
     def model_parts(self, model: Any) -> Iterable[Any]:
-        """Returns a layer, its sublayers, and their parameters and buffers; nothing for an
-        optimizer."""
+        """Returns a layer, its sublayers, and the parameters and buffers of all of them. Returns
+        nothing for an optimizer."""
         if not isinstance(model, paddle.nn.Layer):
             return ()
         return [model, *model.sublayers(), *model.parameters(), *model.buffers()]
@@ -232,8 +232,8 @@ class PaddleModels(Models):
         ]
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns how to move a `paddle.Model`: its network moves, and the optimizer that was
-        passed to `prepare`. Returns None for any other object."""
+        """Returns the functions that move a `paddle.Model`, with its network and the optimizer that
+        was passed to `prepare`. Returns None for any other object."""
         if not isinstance(x, paddle.Model):
             return None
 
@@ -248,11 +248,11 @@ class PaddleModels(Models):
             """Raises `UnsupportedError`, because a `paddle.Model` cannot be copied."""
             raise self.unsupported(
                 "copying a paddle.Model, whose optimizer belongs to its network",
-                "make paddle.Model(xdevice.copy_to(model.network, device)), and prepare() the new model",
+                "create paddle.Model(xdevice.copy_to(model.network, device)), and prepare() the new model",
             )
 
         def tensors(x: Any) -> Iterator[tuple[str, Any]]:
-            """Yields the path and the tensor of everything that moves with `x`, a
+            """Yields the path and the tensor for all tensors that are moved with `x`, a
             `paddle.Model`."""
             for name, part in _owned(x).items():
                 yield from (

@@ -1,6 +1,6 @@
-"""Where Paddle's optimizers keep their state, and what xdevice calls it: "0.moment1_0" is the
-state `moment1_0` of the first parameter. Paddle's own names contain numbers that are counted
-for the whole process, so they differ in another process."""
+"""Lists the state of Paddle's optimizers under xdevice's names: "0.moment1_0" is the state
+`moment1_0` of the first parameter. Paddle's own names contain numbers that are counted over the
+whole process, so they differ in another process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 IS_2: Final = paddle.__version__.startswith("2.")
-# each reads an attribute or method of an optimizer that has the same name with an underscore
+# each reads the attribute or method of an optimizer with the same name, but with an underscore
 # before it
 accumulators = private.field("paddle.optimizer.Optimizer._accumulators")
 master_weights = private.field("paddle.optimizer.Optimizer._master_weights")
 accumulators_holder = private.field("paddle.optimizer.Optimizer._accumulators_holder")
 create_accumulators = private.field("paddle.optimizer.Optimizer._create_accumulators")
 opti_name_list = private.field("paddle.optimizer.Optimizer._opti_name_list")
-# the attribute with a spelling mistake that Paddle 3 has corrected
+# in Paddle 2, the name of this attribute has a spelling mistake
 already_created = (
     private.field("paddle.optimizer.Adam._already_create_accumulater")
     if IS_2
@@ -35,20 +35,20 @@ MASTER: Final = "master_weight"
 
 
 def state(optimizer: Any) -> dict[str, dict[str, paddle.Tensor]]:
-    """Returns the state of an optimizer: its tensors, by the kind of state, such as "moment1",
-    and then by the name of the parameter."""
+    """Returns the state of an optimizer as nested dicts: its tensors, first by the kind of state,
+    such as "moment1", and then by the name of the parameter."""
     return {**accumulators(optimizer), MASTER: master_weights(optimizer)}
 
 
 def rates(optimizer: Any) -> Iterable[Any]:
-    """Returns the tensors in which an optimizer keeps its learning rate; none before its first
-    step."""
+    """Returns the tensors in which an optimizer stores its learning rate. There are none before
+    its first step."""
     return list(learning_rate_map(optimizer).values())
 
 
 def kept(optimizer: Any) -> Iterable[Any]:
-    """Returns the containers in which Paddle's own optimizers keep tensors: the containers of
-    the state, the parameters and the settings."""
+    """Returns the containers in which Paddle's own optimizers store tensors: those with the state,
+    the parameters and the settings."""
     holders = (accumulators_holder, learning_rate_map, default_dict, parameter_list)
     return [*state(optimizer).values(), *(holder(optimizer) for holder in holders)]
 
@@ -58,11 +58,11 @@ def variables(optimizer: Any) -> Iterator[tuple[str, paddle.Tensor]]:
     of the parameter: "0.moment1_0"."""
     parameters = parameters_of(optimizer)
     if accumulators_holder(optimizer) and not accumulators(optimizer):
-        # set_state_dict() was called before the first step, and has kept the state in the
-        # holder: making the accumulators takes it from there
+        # set_state_dict() was called before the first step, and has stored the state in the
+        # holder; creating the accumulators moves the state from the holder
         make(optimizer, parameters)
     numbers = {parameter.name: number for number, parameter in enumerate(parameters)}
-    # if a parameter has 16 bits, its state is named after its copy in 32 bits
+    # the state of a 16-bit parameter is named after the parameter's 32-bit copy
     numbers |= {
         weight.name: numbers[name] for name, weight in master_weights(optimizer).items()
     }
@@ -72,9 +72,9 @@ def variables(optimizer: Any) -> Iterator[tuple[str, paddle.Tensor]]:
 
 
 def make(optimizer: Any, parameters: list[Any]) -> None:
-    """Makes an optimizer's state for these parameters, as the optimizer's first step would."""
+    """Creates an optimizer's state for these parameters, as the optimizer's first step would."""
     with paddle.no_grad():
-        # the block is for static graphs, but the argument is always needed
+        # the block is used only for static graphs, but the argument is always required
         create_accumulators(optimizer)(
             paddle.static.default_main_program().global_block(), parameters
         )
@@ -84,6 +84,6 @@ def parameters_of(optimizer: Any) -> list[Any]:
     """Returns the parameters that an optimizer updates, in its order."""
     parameters: list[Any] = []
     for group in parameter_list(optimizer):
-        # the list has groups with their own settings (dicts), or the parameters themselves
+        # the list contains groups with their own settings (dicts), or the parameters themselves
         parameters += group["params"] if isinstance(group, dict) else [group]
     return parameters

@@ -1,5 +1,4 @@
-"""Splits and joins tensors, makes replicas of parameters, and adds tensors of several
-devices."""
+"""Splits and joins tensors, creates replicas of parameters, and adds tensors."""
 
 from __future__ import annotations
 
@@ -21,25 +20,26 @@ if TYPE_CHECKING:
 
 
 _ADDED_AS = {"float16": "float32", "bfloat16": "float32", "uint8": "int32", "int8": "int32"}
-"""The dtype in which tensors of each of these dtypes are added, because Paddle has no kernel on
-the CPU for their own sums: 8-bit integers in Paddle 2.6, 16-bit floats in any version."""
+"""Maps each dtype for which Paddle has no kernel for sums on the CPU to the dtype in which such
+tensors are added. Paddle lacks this kernel for 8-bit integers in version 2.6, and for 16-bit
+floats in all versions."""
 
 
 class PaddleReplicas(Replicas):
     """The capability of using several devices in one process, for Paddle."""
 
     if TYPE_CHECKING:
-        # a method of the backend, of which this class is a base
+        # a method of the backend, which inherits from this class
 
         def _moved_if_elsewhere(self, x: paddle.Tensor, device: Device) -> paddle.Tensor: ...
 
     def split(self, x: paddle.Tensor, sizes: Sequence[int]) -> list[paddle.Tensor]:
-        """Returns consecutive parts of `x` along its first axis, whose lengths there are
-        `sizes`. Raises `DTypeError` for 8-bit floats."""
+        """Returns consecutive parts of `x` along its first axis. `sizes` are the lengths of the
+        parts along this axis. Raises `DTypeError` for 8-bit floats."""
         name = dtype_name(x.dtype)
         if name.startswith("float8"):
             raise DTypeError(
-                f"paddle has no kernel that slices a tensor of the dtype {name}; split x.astype('float16')"
+                f"paddle has no kernel that slices a tensor of the dtype {name}; split x.astype('float16') instead"
             )
         place = self.device_of(x)
         return [self._moved_if_elsewhere(part, place) for part in super().split(x, sizes)]
@@ -57,8 +57,8 @@ class PaddleReplicas(Replicas):
         return self.full(shape, 0, place, dtype_name(parts[0].dtype))
 
     def leaf(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """Returns a copy of `x` on a device. A copy of floats or complex numbers gets a
-        gradient; the copy of a parameter is a parameter."""
+        """Returns a copy of `x` on a device. The copy of a tensor of floats or complex numbers
+        requires a gradient; the copy of a parameter is a parameter."""
         if hasattr(x, "optimize_attr"):  # a parameter
             twin = copy.deepcopy(x)
             if self.device_of(twin) is not device:
@@ -69,29 +69,30 @@ class PaddleReplicas(Replicas):
         return new
 
     def can_write(self, x: paddle.Tensor) -> bool:
-        """Always True: any Paddle tensor can be written into."""
+        """Returns True, because every Paddle tensor can be written into."""
         return True
 
     def memory_of(self, x: paddle.Tensor) -> tuple[int, tuple[int, ...]]:
-        """Returns the address of a tensor, and its strides in bytes; Paddle's own count
-        elements."""
+        """Returns the address of a tensor, and its strides converted from elements to bytes."""
         return x.data_ptr(), tuple(step * x.element_size() for step in x.strides)
 
     def write(self, x: paddle.Tensor, value: paddle.Tensor) -> None:
         """Writes the values of `value` into the memory of `x`."""
-        # `copy_` gives an empty tensor the flags of `value`. Not `x.size`, which takes 8 us
+        # empty tensors are skipped, because `copy_` would set their flags to those of `value`.
+        # `x.size` is not used, because it takes 8 us
         if 0 not in x.shape:
             with paddle.no_grad():
                 x.copy_(value, True)  # True: returns after the copy
 
     def total(self, tensors: Iterable[paddle.Tensor], mean: bool) -> paddle.Tensor:
-        """Returns the sum of tensors on one device, added in the order given, or their mean if `mean` is True, in the
-        dtype of the first tensor. The dtypes in `_ADDED_AS` are added in the wider dtype given there."""
+        """Returns the sum of tensors on one device, or their mean if `mean` is True, in the dtype of the first tensor.
+        The tensors are added in the given order. Tensors with a dtype in `_ADDED_AS` are added in the wider dtype
+        listed there."""
         rest = iter(tensors)
         first = next(rest)
         wide = _ADDED_AS.get(dtype_name(first.dtype), first.dtype)
         with paddle.no_grad():
-            # a copy, because `add_up` adds in place; not by clone(), which fails for empty
+            # a copy, because `add_up` adds in place. Not made with clone(), which fails for empty
             # tensors in Paddle 2.6
             start = copying.plain(first.astype(wide), first.place)
             total = add_up(start, (x.astype(wide) for x in rest), mean)

@@ -1,8 +1,8 @@
-"""Scopes that set Paddle's current device. Paddle has one current device for the whole process,
-so scopes of several threads may overlap, and end in any order.
+"""Scopes that set Paddle's current device. The current device is that of the whole process, and
+scopes of several threads may overlap and end in any order.
 
-The scope that ends last restores the device that was current before all scopes. If a scope ends while another one,
-which was entered after it, is open, the other one restores at its end the device that the first would have restored.
+The scope that ends last restores the device that was current before all scopes. If a scope ends while a scope that was
+entered later is still open, the later scope takes over the earlier scope's device, and restores it at its own end.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Open:
-    """An open scope. `before` is the name of the device that becomes current again when the
-    scope ends."""
+    """An open scope. `before` is the name of the device that the scope restores at its end."""
 
     def __init__(self, before: str) -> None:
         self.before = before
@@ -32,9 +31,9 @@ _open: list[_Open] = []
 
 @contextmanager
 def scope(name: str) -> Iterator[None]:
-    """A block in which the device that Paddle calls `name`, such as "gpu:1", is the current one
-    of the process."""
-    # no other thread may change the device between reading and setting it
+    """While the block is open, the device that Paddle calls `name`, such as "gpu:1", is the current
+    device of the process."""
+    # locked, because no other thread may change the device after it is read and before it is set
     with _lock:
         own = _Open(paddle.get_device())
         paddle.set_device(name)
@@ -42,19 +41,20 @@ def scope(name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # while the interpreter ends, modules lose their globals, and nothing has to be restored
+        # None while the interpreter shuts down, because modules lose their globals; then nothing
+        # has to be restored
         if _lock is not None:
             with _lock:
                 _close(own)
 
 
 def _close(own: _Open) -> None:
-    """Closes a scope. If `own` was entered last, the device from before it becomes current
-    again. Otherwise the scope that was entered next takes over that device, and restores it
-    later."""
+    """Closes the scope `own`. If it was entered last of all open scopes, its device `before`
+    becomes current again. Otherwise the scope that was entered next takes over this device, and
+    restores it later."""
     position = _open.index(own)
     del _open[position]
-    # true if no scope is open that was entered after this one
+    # true if no scope that was entered later is open
     if position == len(_open):
         paddle.set_device(own.before)
     else:

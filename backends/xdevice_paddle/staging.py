@@ -1,14 +1,14 @@
 """Copies large tensors between the host and an NVIDIA GPU through the ring (buffers of
-page-locked memory that xdevice keeps for this, `xdevice.cuda_driver.ring`).
+page-locked memory that xdevice keeps for this purpose, `xdevice.cuda_driver.ring`).
 
-Rules for this module, and why:
+Rules for this module, and the reasons for them:
 
-- The ring copies on the current stream, because Paddle works on that stream and allocates
+- The ring copies on the current stream, because Paddle computes on that stream, and allocates
   memory for it.
-- A copy is complete when its function returns, so that every stream can use it, as with
-  Paddle's own copies. The exceptions are `put` and `to_gpu`, which `stage` calls.
-- Nothing is copied through the ring to or from a virtual GPU, whose memory the CUDA driver
-  cannot read.
+- A copy is complete when the function returns, so that every stream can use it, as with Paddle's
+  own copies. The exceptions are `put` and `to_gpu`, which `stage` calls.
+- Nothing is copied through the ring to or from a virtual GPU, because the CUDA driver cannot
+  access its memory.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-# makes a tensor on a place without values; None in a Paddle that lacks it, and then nothing
-# goes through the ring
+# creates a tensor without values on a place. None if Paddle lacks this function; then nothing is
+# copied through the ring
 _empty = private.get("paddle._C_ops.empty")
 TO_HOST: Final = 32 << 20
 TO_GPU: Final = 16 << 20
-"""The sizes in bytes from which a copy through the ring (of page-locked buffers) is faster than
-Paddle's own: `TO_HOST` for copies to the host, `TO_GPU` for copies to a GPU."""
+"""The sizes in bytes from which a copy through the ring is faster than Paddle's own copy:
+`TO_HOST` for copies to the host, `TO_GPU` for copies to a GPU."""
 
 
 def read(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
@@ -42,8 +42,8 @@ def read(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
     read the tensor."""
     if not _is_read(x):
         return None
-    # by the module `xdevice.contract.staging`, not this one; on the current stream, so that the
-    # copy comes after the work that computes `x`
+    # `staging` is the module `xdevice.contract.staging`, not this module. The copy is made on the
+    # current stream, so that it comes after the work that computes `x`
     return staging.read(
         x, x.data_ptr(), x.shape, host_dtype(dtype_name(x.dtype)), _stream(_gpu(x.place))
     )
@@ -52,16 +52,16 @@ def read(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
 def put(
     values: np.ndarray[Any, Any], place: Any, dtypes: Container[str]
 ) -> paddle.Tensor | None:
-    """Returns a tensor on a GPU, whose place is `place`, with the values of an array, copied through the ring; None if
-    Paddle has to copy the array, as for a dtype that is not in `dtypes`. The array may be changed as soon as this
-    returns, while the copy ends later, on the current stream."""
+    """Returns a tensor on the GPU at `place` with the values of an array, copied through the ring. Returns None if
+    Paddle has to copy the array, for example because its dtype is not in `dtypes`. The array may be changed as soon as
+    this function returns, but the copy ends later, on the current stream."""
     if (
         not isinstance(place, paddle.CUDAPlace)
         or values.nbytes < TO_GPU
         or not values.flags.c_contiguous
     ):
         return None
-    # separate from the checks above, which are faster and exclude most arrays
+    # after the checks above, which are faster and exclude most arrays
     if values.dtype.name not in dtypes or not _is_possible():
         return None
     tensor = _empty(list(values.shape), getattr(paddle, values.dtype.name), place)
@@ -69,8 +69,8 @@ def put(
 
 
 def to_gpu(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
-    """Returns a copy on a GPU, whose place is `place`, of a tensor on the host; no gradient flows through the copy.
-    None if Paddle has to copy the tensor. The tensor has been read when this returns, while the copy ends later, on
+    """Returns a copy of a tensor on the host, on the GPU at `place`; no gradient flows through the copy. Returns None
+    if Paddle has to copy the tensor. The tensor has been read when this function returns, but the copy ends later, on
     the current stream."""
     if (
         not isinstance(place, paddle.CUDAPlace)
@@ -85,34 +85,36 @@ def to_gpu(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
 
 
 def wait(place: Any) -> None:
-    """Waits until the copies to a GPU that `put` and `to_gpu` have started are done."""
+    """Waits until all copies that `put` and `to_gpu` have started to the GPU at `place` are
+    done."""
     _current(place).synchronize()
 
 
 def moved(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
-    """Returns a finished copy on a GPU of a tensor on the host, or the reverse, through which
-    no gradient flows; None if Paddle has to copy the tensor."""
+    """Returns a complete copy of a tensor, from the host to a GPU or from a GPU to the host. No
+    gradient flows through the copy. Returns None if Paddle has to copy the tensor."""
     gpu = _gpu(place)
     if gpu is None:
         return _on_host(x) if is_host(place) else None
     copy = to_gpu(x, gpu)
-    # the copy goes on as work of the current stream, while the result may be used on any stream
+    # the copy still continues on the current stream, but the result may be used on any stream
     if copy is not None:
         wait(gpu)
     return copy
 
 
 def is_host(place: Any) -> bool:
-    """Whether a place, of either of Paddle's two classes of places, is the CPU."""
-    # programs make a `CPUPlace`, and `Tensor.place` returns an object of another class
+    """Returns whether a place is the CPU. The place may be of either of Paddle's two classes of
+    places."""
+    # programs create a `CPUPlace`, but `Tensor.place` returns an object of another class
     return isinstance(place, paddle.CPUPlace) or (
         hasattr(place, "is_cpu_place") and place.is_cpu_place()
     )
 
 
 def _on_host(x: paddle.Tensor) -> paddle.Tensor | None:
-    """Returns a copy on the host of a tensor on a GPU, through which no gradient flows; None if
-    Paddle has to copy the tensor."""
+    """Returns a copy on the host of a tensor on a GPU; no gradient flows through the copy. Returns
+    None if Paddle has to copy the tensor."""
     if not _is_read(x):
         return None
     copy = _empty(x.shape, x.dtype, paddle.CPUPlace())
@@ -123,23 +125,23 @@ def _on_host(x: paddle.Tensor) -> paddle.Tensor | None:
 
 
 def _gpu(place: Any) -> Any | None:
-    """Returns the place of a GPU as a `CUDAPlace`, the class that `current_stream` takes, while
-    `Tensor.place` is of another class. None if the place is not a GPU."""
+    """Returns the place of a GPU as a `CUDAPlace`, the class that `current_stream` accepts;
+    `Tensor.place` returns an object of another class. Returns None if the place is not a GPU."""
     if hasattr(place, "is_gpu_place") and place.is_gpu_place():
         return paddle.CUDAPlace(place.gpu_device_id())
     return place if isinstance(place, paddle.CUDAPlace) else None
 
 
 def _flagged(copy: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
-    """Returns `copy` with the name and the flag `persistable` of `x`, as Paddle's own copies
-    have them."""
+    """Sets the name and the flag `persistable` of `copy` to those of `x`, as Paddle's own copies
+    do, and returns `copy`."""
     copy.name, copy.persistable = x.name, x.persistable
     return copy
 
 
 def _to_gpu(owner: Any, source: int, target: paddle.Tensor, place: Any) -> bool:
-    """Starts a copy from the address `source` on the host, in the memory of `owner`, to a
-    tensor on a GPU. Returns whether the ring has started the copy."""
+    """Starts a copy through the ring to the tensor `target` on a GPU, from the address `source` on
+    the host, which is in the memory of `owner`. Returns whether the ring has started the copy."""
     return ring.to_gpu(owner, source, target, target.data_ptr(), size(target), _stream(place))
 
 
@@ -155,21 +157,22 @@ def _current(place: Any) -> Any:
 
 
 def _is_read(x: paddle.Tensor) -> bool:
-    """Whether the host reads a tensor through the ring: True for a large tensor on a GPU."""
+    """Returns whether the host reads a tensor through the ring, as it does for a large tensor on a
+    GPU."""
     return x.place.is_gpu_place() and _is_plain(x, TO_HOST) and _is_possible()
 
 
 def _is_plain(x: paddle.Tensor, least: int) -> bool:
-    """Whether a tensor is dense, without gaps, and of at least this many bytes."""
+    """Returns whether a tensor is dense and contiguous, and has at least `least` bytes."""
     return x.is_dense() and size(x) >= least and x.is_contiguous()
 
 
 def _is_possible() -> bool:
-    """Whether the ring can be used now: not while Paddle traces, and only on a machine of the
-    kind on which the ring was measured."""
+    """Returns whether the ring can be used now. It cannot be used while Paddle traces a function,
+    and only on a machine of the kind on which it was measured."""
     return _empty is not None and paddle.in_dynamic_mode() and ring.is_usable()
 
 
 def size(x: paddle.Tensor) -> int:
-    """Returns how many bytes the values of a tensor take."""
+    """Returns the size of a tensor's values in bytes."""
     return int(x.size) * int(x.element_size())

@@ -312,7 +312,7 @@ def test_an_optimizer_of_paddle_with_a_state_of_its_own_is_neither_moved_nor_sav
     ):
         with pytest.raises(
             UnsupportedError,
-            match="the optimizer LBFGS, which keeps tensors in its attribute state",
+            match="the optimizer LBFGS, which stores tensors in its attribute state",
         ):
             verb()
 

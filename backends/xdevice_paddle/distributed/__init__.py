@@ -1,4 +1,4 @@
-"""Paddle's engines for several processes."""
+"""Paddle's engines and training steps for several processes."""
 
 from __future__ import annotations
 

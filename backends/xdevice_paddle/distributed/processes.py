@@ -1,25 +1,25 @@
-"""Moves tensors between processes with Paddle's collectives: by gloo on the CPU, by NCCL on
+"""Moves tensors between processes with Paddle's collectives: with gloo on the CPU, and with NCCL on
 GPUs.
 
-Facts about Paddle that the code depends on (measured on 3.3.1 with gloo, on 2.6.2 with NCCL):
+Facts about Paddle on which the code depends (measured on 3.3.1 with gloo, on 2.6.2 with NCCL):
 
 - A dtype that gloo does not support (int16, complex64) ends the process with status 255. So
   tensors that are only sent are sent as bytes, and tensors that are reduced are converted to a
   dtype that gloo supports.
 - In 2.6.2, `view` to a dtype with larger elements ends the process with SIGFPE. So bytes cannot
-  become a tensor again: all_gather does not work there.
+  be converted back to a tensor, and all_gather does not work in this version.
 - gloo does not have reduce_scatter.
-- Each rank counts the calls of a group by itself: after a send between two of four ranks, the
-  next collective of all four hangs until it times out. So each pair of ranks that sends has its
-  own group.
-- gloo gives up after 30 s, and no setting changes that.
-- A rank that connects to the store (where the ranks find each other) before rank 0 has opened
-  it sleeps for 3 s.
+- Each rank counts the calls of a group separately: after a send between two of four ranks, the
+  next collective of all four hangs until it times out. So each pair of ranks that send to each
+  other has its own group.
+- gloo gives up after 30 s, and no setting changes this.
+- If a rank connects to the store (where the ranks find each other) before rank 0 has opened it,
+  the rank sleeps for 3 s.
 - `init_parallel_env` keeps one store for the whole process, so a process could join other
-  processes only once. So the groups are made here, by the classes that this function uses,
-  which read the rank from the environment.
-- NCCL's calls make their results on the current GPU, and fail if the tensor is on another one.
-  So this module makes the rank's GPU the current one for the whole process, as
+  processes only once. So this module creates the groups itself, with the classes that
+  `init_parallel_env` uses. These classes read the rank from the environment.
+- NCCL's calls create their results on the current GPU, and fail if the tensor is on another GPU.
+  So this module makes the rank's GPU the current GPU of the whole process, as
   `init_parallel_env` does.
 - The store listens on all addresses, and accepts any connection.
 """
@@ -54,13 +54,12 @@ _Store: Any = private["paddle.base.core.TCPStore"]
 _KINDS: Final = {
     "nccl": private.get("paddle.base.core.ProcessGroupNCCL"), "gloo": private.get("paddle.base.core.ProcessGroupGloo")
 }  # fmt: skip
-"""Paddle's class for each engine, the best engine first. A build of Paddle only has the classes
-for its devices."""
+"""Paddle's class for each engine, the best engine first. A build of Paddle has only the classes
+for the devices that it supports."""
 _OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 """Paddle's name for each reduction."""
 _REDUCED_AS: Final = {"int16": "int32", "bool": "uint8"}
-"""The dtype in which tensors of each of these dtypes are reduced, because gloo does not support
-their own."""
+"""Maps dtypes that gloo does not support to the dtypes in which such tensors are reduced."""
 _GLOO_GIVES_UP: Final = 30.0
 """The seconds after which gloo stops waiting for another rank."""
 
@@ -81,13 +80,14 @@ class PaddleProcesses(Processes):
         )
 
     def start_engine(self, name: str, group: Group) -> Engine:
-        """Returns the engine for the ranks of a group, after all of them have met."""
+        """Returns the engine for the ranks of a group. Waits until all ranks of the group have
+        called this method."""
         return PaddleEngine(name, group, self.to_native(group.device))
 
 
 class PaddleEngine(Engine):
-    """Paddle's collectives as an engine. `name` is "nccl" or "gloo", and `native` Paddle's own object for this rank's
-    device, a `Place`."""
+    """An engine that uses Paddle's collectives. `name` is "nccl" or "gloo", and `native` is Paddle's own object for
+    this rank's device, a `Place`."""
 
     def __init__(self, name: str, group: Group, native: Any) -> None:
         super().__init__(f"paddle:{name}", group)
@@ -104,7 +104,7 @@ class PaddleEngine(Engine):
         self._pairs: dict[int, Members] = {}
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
-        """Returns why every collective is refused; None if none is."""
+        """Returns the reason why every collective is refused; None if the collectives work."""
         if self._is_short_of_time:
             return (
                 "Paddle's gloo always gives up after 30 s, so the timeout must be 30 s or less"
@@ -112,25 +112,27 @@ class PaddleEngine(Engine):
         return None
 
     def all_reduce(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
-        """Returns the reduction ("sum", "max" or "min") of the `x` of all ranks: in `x` itself,
-        or as a new tensor."""
+        """Returns the reduction of the tensors `x` of all ranks, either in the memory of this
+        rank's `x` or as a new tensor. `op` is "sum", "max" or "min"."""
         dtype = dtype_name(x.dtype)
         if dtype in PARTS:
-            # the real and imaginary parts as one tensor, because gloo takes no complex dtype
+            # the real and imaginary parts form one tensor, because gloo does not support complex
+            # dtypes
             return paddle.as_complex(self._reduced(_compact(paddle.as_real(x)), op))
         if dtype in _REDUCED_AS:
             return self._reduced(x.astype(_REDUCED_AS[dtype]), op).astype(dtype)
         return self._reduced(_compact(x), op)
 
     def broadcast(self, x: paddle.Tensor, root: int) -> paddle.Tensor:
-        """Returns the `x` of the rank `root`: in this rank's `x` itself, or as a new tensor."""
+        """Returns the tensor `x` of the rank `root`, either in the memory of this rank's `x` or as a
+        new tensor."""
         sent = _bytes(x)
         dist.broadcast(sent, src=root, group=self._members)
         self._wait()
         return _from_bytes(sent, x)
 
     def all_gather(self, x: paddle.Tensor) -> list[paddle.Tensor]:
-        """Returns the `x` of each rank as new tensors, in the order of the ranks."""
+        """Returns new tensors with the `x` of each rank, in the order of the ranks."""
         received: list[paddle.Tensor] = []
         dist.all_gather(received, _bytes(x), group=self._members)
         self._wait()
@@ -144,8 +146,8 @@ class PaddleEngine(Engine):
         self._wait()
 
     def recv(self, like: paddle.Tensor, source: int) -> paddle.Tensor:
-        """Returns the tensor that the rank `source` sends: in `like` itself, or as a new tensor
-        of its shape and dtype."""
+        """Returns the tensor that the rank `source` sends, either in the memory of `like` or as a
+        new tensor with the shape and dtype of `like`."""
         # the bytes of `like` are overwritten
         received = _bytes(like)
         pair = self._pair(source, self.rank)
@@ -157,15 +159,16 @@ class PaddleEngine(Engine):
     # the end
 
     def close(self) -> None:
-        """Leaves the groups: Paddle closes a group or the store when nothing refers to it."""
+        """Leaves the groups. Paddle closes a group, and the store, when nothing refers to it any
+        more."""
         self._pairs.clear()
         del self._members, self._store
 
     # the groups
 
     def _new_group(self, number: int, ranks: Sequence[int]) -> Members:
-        """Returns a new Paddle group of `ranks`, to which this rank belongs. All these ranks
-        must call this with the same `number`, which no other group of the process has."""
+        """Returns a new Paddle group of `ranks`, which include this rank. All these ranks must call
+        this method with the same `number`, which no other group of the process may have."""
         kind = _KINDS["gloo" if self._is_gloo else "nccl"]
         # this rank's own rank in the new group
         rank = ranks.index(self.rank)
@@ -175,8 +178,8 @@ class PaddleEngine(Engine):
 
     def _pair(self, source: int, to: int) -> Members:
         """Returns the group in which the rank `source` sends to the rank `to`. The first call
-        makes it, and waits for the other rank."""
-        # at most self._number + size**2 - 1: up to there `_store` leaves the numbers free
+        creates the group, and waits for the other rank."""
+        # at most self._number + size**2 - 1; `_store` leaves the numbers up to this one free
         number = self._number + 1 + source * self.size + to
         if number not in self._pairs:
             self._pairs[number] = self._new_group(number, (source, to))
@@ -189,20 +192,20 @@ class PaddleEngine(Engine):
         return x
 
     def _wait(self) -> None:
-        """Waits for NCCL, whose calls return before they have run. The wait must be in this
-        thread, because xdevice gives the thread up if another process has died. It polls,
-        because Paddle's own wait would hold Python's lock."""
+        """Waits for NCCL, whose calls return before their work is done. This thread itself must
+        wait, because xdevice abandons the thread if another process has died. It polls, because
+        Paddle's own wait would hold Python's lock."""
         if not self._is_gloo:
             stream = paddle.device.current_stream(self._native)
-            # 0.1 ms is short next to most collectives, and lets other threads run
+            # 0.1 ms is short compared with most collectives, and lets other threads run
             while not stream.query():
                 time.sleep(0.0001)
 
 
 @contextmanager
 def _as_trainer(rank: int) -> Iterator[None]:
-    """While this block is open, the environment variable from which Paddle reads the rank is
-    set. Paddle reads it when a group is made, and in 2.6 also at each send and recv by NCCL."""
+    """While the block is open, the environment variable from which Paddle reads the rank is set.
+    Paddle reads it when a group is created, and in 2.6 also at each send and recv with NCCL."""
     before = os.environ.get("PADDLE_TRAINER_ID")
     os.environ["PADDLE_TRAINER_ID"] = str(rank)
     try:
@@ -215,20 +218,20 @@ def _as_trainer(rank: int) -> Iterator[None]:
 
 
 def _store(group: Group) -> tuple[Any, int]:
-    """Returns Paddle's key-value store, which rank 0 serves, and the number of the group of all
-    ranks, which rank 0 draws."""
+    """Returns Paddle's key-value store, which runs in rank 0, and the number of the group of all
+    ranks, which rank 0 chooses at random."""
     port = free_port(group.host) if group.rank == 0 else 0
-    # Paddle refers to the groups of a process by numbers of 32 bits with a sign. The numbers
-    # after this one, up to the next multiple of size**2, belong to the pairs of ranks (`_pair`).
-    # This one is random, so that a process that joins two worlds in turn uses other numbers in
-    # the second
+    # Paddle identifies the groups of a process by signed 32-bit numbers. The numbers after this
+    # number, up to the next multiple of size**2, belong to the pairs of ranks (`_pair`). The number
+    # is random, so that a process that joins two worlds one after the other uses different numbers
+    # in the second world
     pairs = group.size**2
     number = pairs * (1 + secrets.randbelow(2**31 // pairs - 1))
     host, port_of_first, number_of_first = group.exchange(f"{group.host} {port} {number}")[
         0
     ].split()
     if group.rank:
-        # rank 0 needs a moment to listen; a rank that comes too early loses 3 s
+        # rank 0 needs a moment before it listens; a rank that connects too early loses 3 s
         time.sleep(0.2)
     seconds = max(1, int(group.timeout))
     return _Store(host, int(port_of_first), group.rank == 0, group.size, seconds), int(
@@ -237,16 +240,16 @@ def _store(group: Group) -> tuple[Any, int]:
 
 
 def _compact(x: paddle.Tensor) -> paddle.Tensor:
-    """Returns `x` itself if it is contiguous and begins where its memory begins; otherwise a
-    copy that is both."""
-    # if `x` begins later, as the slice y[1:] does, `view` to a dtype of another size reads
-    # other numbers, because it adds the offset twice (2.6.2 and 3.3.1; no upstream issue known)
+    """Returns `x` itself if it is contiguous and begins at the start of its memory; otherwise
+    returns a copy for which both are true."""
+    # if `x` begins later, like the slice y[1:], `view` to a dtype of another size reads the wrong
+    # numbers, because it adds the offset twice (2.6.2 and 3.3.1; no upstream issue known)
     return x if x.is_contiguous() and not x.offset else x.clone()
 
 
 def _bytes(x: paddle.Tensor) -> paddle.Tensor:
-    """Returns the bytes of `x` as a vector of uint8: in the memory of `x` if that is possible,
-    otherwise in a copy, which is on the host if there are virtual GPUs."""
+    """Returns the bytes of `x` as a vector of uint8. The vector shares the memory of `x` if
+    possible; otherwise it is a copy, which is on the host if there are virtual GPUs."""
     # with virtual GPUs, `view` has no kernel, not even for the host
     if virtual_devices.registered():
         array = x.numpy().reshape(-1).view("uint8")
@@ -255,8 +258,8 @@ def _bytes(x: paddle.Tensor) -> paddle.Tensor:
 
 
 def _from_bytes(received: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
-    """Returns the bytes `received` as a tensor with the shape and dtype of `x`: `x` itself if
-    they are in its memory."""
+    """Returns the bytes `received` as a tensor with the shape and dtype of `x`. The result is `x`
+    itself if the bytes are in the memory of `x`."""
     if virtual_devices.registered():
         array = received.numpy().view(x.numpy().dtype).reshape(x.shape)
         return paddle.to_tensor(array, place=x.place)

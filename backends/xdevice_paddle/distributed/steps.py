@@ -1,5 +1,5 @@
-"""Training steps of Paddle: when a gradient is stored, how often a tensor was written, and the
-hyperparameters of an optimizer."""
+"""Observes training steps of Paddle: reports when a gradient is stored, how often a tensor has been
+written, and the hyperparameters of an optimizer."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class PaddleSteps(Steps):
     """The capability of training steps over several processes, for Paddle."""
 
     _steps = 0
-    """How many steps optimizers have taken in blocks of `averaging`."""
+    """The number of steps that optimizers have taken in blocks of `averaging`."""
 
     def watch_gradients(
         self, variables: list[Any], ready: Callable[[int, Any], None]
     ) -> Callable[[], None]:
-        """Calls `ready` with the number and the gradient of each of these variables as soon as
-        a backward pass has stored it, and counts the steps of optimizers. Returns a function
-        that ends both."""
-        # `times_written` needs the count, because Paddle does not count the steps of its
+        """Calls `ready` with the index and the gradient of each of these variables as soon as a
+        backward pass has stored the gradient. Also counts the steps of optimizers. Returns a
+        function that ends both."""
+        # `times_written` needs the number of steps, because Paddle does not count the steps of its
         # optimizers as writes (3.3.1; no upstream issue known)
         end, original = _watch.watch(variables, ready), getattr(*_apply)
 
         def step(*args: Any, **kwargs: Any) -> Any:
-            """Counts the step, and lets Paddle take it."""
+            """Counts the step, and calls Paddle's own method, which makes the step."""
             self._steps += 1
             return original(*args, **kwargs)
 
@@ -55,8 +55,8 @@ class PaddleSteps(Steps):
         return int(x.inplace_version) + self._steps
 
     def hyperparameters(self, optimizer: Any) -> str:
-        """Returns the learning rate of an optimizer as a text that ranks can compare; "" for
-        any other object."""
+        """Returns the learning rate of an optimizer as a string that ranks can compare; "" for any
+        other object."""
         return (
             f"rate {optimizer.get_lr()}"
             if isinstance(optimizer, paddle.optimizer.Optimizer)

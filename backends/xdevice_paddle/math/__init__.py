@@ -1,4 +1,4 @@
-"""Arrays and gradients on Paddle."""
+"""Arithmetic, gradients and reproducibility on Paddle."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class PaddleArithmetic(Arithmetic):
     """The capability `Arithmetic` on Paddle; its methods are documented in
     `xdevice.math.contract.arithmetic`."""
 
-    # both modules are imported at their first use: a program that only moves tensors does not
-    # need them
+    # the two modules are imported at their first use, because a program that only moves tensors
+    # does not need them
     def namespace(self) -> ModuleType:
         """Returns the module with the kernels for `xdevice.array_namespace`."""
         from . import arithmetic

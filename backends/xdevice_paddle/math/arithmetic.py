@@ -1,15 +1,15 @@
 """Paddle's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` describes their arguments and
 results.
 
-Paddle's own functions have these faults, which the kernels here correct (no upstream issues
-known):
-- On the CPU, `sqrt` of infinity in float32 is NaN if the tensor has eight elements or more.
+Paddle's own functions have the following faults (no upstream issues known). The kernels here
+correct them, unless the list says otherwise:
+- On the CPU, `sqrt` of infinity in float32 is NaN if the tensor has eight or more elements.
 - `equal` treats floats that differ by 1e-8 as equal (in older versions; 3.3.1 does not).
 - `pow` and `full_like` compute integers as float64.
-- `argmax` and `argmin` skip NaN, which the core corrects.
+- `argmax` and `argmin` skip NaN. The core corrects this.
 - `matmul` of two stacks of integer matrices that are broadcast writes outside its memory, which
   crashes the process later (3.3.1).
-- A reduction with `axis=[]` works over all axes. This is not corrected, because the core never
+- A reduction with `axis=[]` reduces over all axes. This is not corrected, because the core never
   passes `axis=[]`.
 """
 
@@ -26,8 +26,8 @@ import paddle
 from xdevice.math.contract.arithmetic import OF_NUMBERS
 from xdevice_paddle.private import private
 
-# operators and Paddle's own functions that are kernels as they are: the operators are C++,
-# without checks in Python
+# operators and Paddle's own functions that serve as kernels without changes. The operators are
+# implemented in C++, without checks in Python
 from operator import add, mul as multiply, sub as subtract, truediv as divide  # isort: skip  # noqa: F401
 from paddle import (  # isort: skip  # noqa: F401
     abs, acos, acosh, all, any, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_invert, bitwise_left_shift,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-# the constants that `xdevice.math.contract.arithmetic` explains
+# constants that `xdevice.math.contract.arithmetic` explains
 TAKE_NUMBERS = frozenset[str]()
 RESHAPE_IS_VIEW = False
 TAKES_MASKS = True
@@ -55,21 +55,21 @@ _full = private.get("paddle._C_ops.full")
 
 
 def dtype(name: str) -> Any:
-    """Returns Paddle's dtype of this name."""
+    """Returns Paddle's dtype with the given name."""
     return getattr(paddle, name)
 
 
 def astype(x: Any, name: str) -> Any:
-    """Returns a new tensor with the values of `x` in the dtype `name`."""
+    """Returns a new tensor with the values of `x` in the dtype named `name`."""
     if paddle.is_floating_point(x) and not name.startswith(("float", "bfloat", "complex")):
-        # integers and bool have no gradient, but Paddle would pass one through them
+        # integers and bools have no gradient, but Paddle would pass a gradient through them
         x = x.detach()
     return paddle.cast(x, name)
 
 
 def _place_of(x: Any) -> Any:
-    """Returns the place of `x`, which is Paddle's word for a device; None for a traced tensor,
-    which has none."""
+    """Returns the place (Paddle's word for a device) of `x`; None for a traced tensor, which has no
+    place."""
     return x.place if isinstance(x, paddle.Tensor) else None
 
 
@@ -82,20 +82,20 @@ copy = paddle.assign
 
 
 def full_like(x: Any, value: complex, name: str) -> Any:
-    """Returns a tensor with the shape and the device of `x` and the dtype `name`, filled with
+    """Returns a tensor with the shape and the device of `x` and the dtype named `name`, filled with
     `value`."""
-    # `full_like` would round a larger int to a float64, so it is added to zeros; `abs` itself
-    # is a kernel here
+    # `full_like` would round a larger int to float64, so the int is added to zeros instead.
+    # `builtins.abs`, because `abs` is a kernel in this module
     if isinstance(value, int) and builtins.abs(value) > 2**53:
         return paddle.add(paddle.full_like(x, 0, name), number(value, name, x))
     return paddle.full_like(x, value, name)
 
 
 def number(value: complex, name: str, like: Any) -> Any:
-    """Returns `value` as a tensor without dimensions, with the dtype `name`, on the device of
+    """Returns `value` as a tensor without dimensions, with the dtype named `name`, on the device of
     `like`."""
     place = _place_of(like)
-    # `_C_ops.full` needs a place and takes no complex number
+    # `_C_ops.full` requires a place, and does not accept complex numbers
     if _full is None or place is None or type(value) is complex:
         return paddle.to_tensor(value, name, place=place)
     return _full([], value, dtype(name), place)  # to_tensor takes ten times as long
@@ -109,16 +109,16 @@ negative = paddle.neg
 
 
 def equal(x1: Any, x2: Any) -> Any:
-    """Returns for each pair of elements whether they are equal."""
-    # Paddle's own treats floats that differ by 1e-8 as equal in older versions. NaN is not
-    # equal to NaN here either, because both comparisons below are False
+    """Returns, for each pair of elements, whether they are equal."""
+    # in older versions, Paddle's own function treats floats that differ by 1e-8 as equal. NaN is
+    # not equal to NaN here either, because both comparisons below return False for NaN
     if not paddle.is_floating_point(x1):
         return paddle.equal(x1, x2)
     return paddle.logical_and(paddle.less_equal(x1, x2), paddle.greater_equal(x1, x2))
 
 
 def not_equal(x1: Any, x2: Any) -> Any:
-    # not Paddle's own, so that it always contradicts the corrected `equal`
+    # not Paddle's own function, so that the result is always the opposite of the corrected `equal`
     return paddle.logical_not(equal(x1, x2))
 
 
@@ -131,12 +131,12 @@ def remainder(x1: Any, x2: Any) -> Any:
 
 
 def _divided_safely(function: Callable[..., Any], x1: Any, x2: Any) -> Any:
-    """Returns the quotient or the remainder of `x1` divided by `x2`, whichever `function`
-    computes. Integers divided by 0 give 0. On the CPU, Paddle would crash the process for a
-    division of integers by 0, and for the least integer divided by -1."""
+    """Returns the quotient or the remainder of `x1` divided by `x2`, depending on `function`. The
+    result of dividing an integer by 0 is 0. On the CPU, Paddle would crash the process if an
+    integer is divided by 0, or if the smallest integer is divided by -1."""
     if paddle.is_floating_point(x1):
         return function(x1, x2)
-    # both divisors are replaced by 1; for -1 the numerator changes its sign instead
+    # the divisors 0 and -1 are replaced by 1; for -1, the numerator is negated
     by_zero, by_minus_one, ones = x2 == 0, x2 == -1, paddle.ones_like(x2)
     x1 = paddle.where(by_minus_one, paddle.neg(x1), x1)
     result = function(x1, paddle.where(paddle.logical_or(by_zero, by_minus_one), ones, x2))
@@ -144,24 +144,24 @@ def _divided_safely(function: Callable[..., Any], x1: Any, x2: Any) -> Any:
 
 
 def pow(x1: Any, x2: Any) -> Any:
-    """Returns `x1` to the power of `x2`, in the dtype of both."""
-    # Paddle's own computes integers as float64, which holds all powers of int32 that fit, but
-    # not those of int64
+    """Returns `x1` to the power of `x2`, in the dtype that both have."""
+    # Paddle's own function computes integers as float64, which can represent all powers that fit
+    # into int32, but not all that fit into int64
     return paddle.pow(x1, x2) if x1.dtype != paddle.int64 else _int64_power(x1, x2)
 
 
 def _int64_power(x: Any, exponent: Any) -> Any:
     """Returns `x` to the power of `exponent`, both int64, computed by repeated squaring. An even exponent above 63 is
-    replaced by 62, and an odd exponent by 63: only the powers of 0, 1 and -1 with exponents above 63 do not overflow,
-    and the replacement does not change these powers."""
-    two = number(2, "int64", x)  # a 0-d tensor and a Python number would give a vector
+    replaced by 62, and an odd exponent above 63 by 63. With exponents above 63, only the powers of 0, 1 and -1 do not
+    overflow, and the replacement does not change these powers."""
+    two = number(2, "int64", x)  # a Python number with a 0-d tensor would result in a vector
     remaining_exponent = paddle.where(
         exponent > 63, paddle.remainder(exponent, two) + 62, exponent
     )
     result = paddle.ones_like(x)
-    # exponents have six bits, because they are at most 63 now. If the lowest bit of
-    # `remaining_exponent` is 1, the result is multiplied by `x`; then `x` is squared and the
-    # bit removed
+    # exponents now have at most six bits, because they are at most 63. In each step, the result is
+    # multiplied by `x` if the lowest bit of `remaining_exponent` is 1; then `x` is squared, and the
+    # bit is removed
     for _ in range(6):
         result = paddle.where(
             paddle.remainder(remaining_exponent, two) == 1, result * x, result
@@ -173,7 +173,7 @@ def _int64_power(x: Any, exponent: Any) -> Any:
 def sqrt(x: Any) -> Any:
     if x.dtype != paddle.float32:
         return paddle.sqrt(x)
-    # in float32, the root of infinity is NaN on the CPU; in float64 it is right
+    # on the CPU, the square root of infinity is NaN in float32, but correct in float64
     return paddle.cast(paddle.sqrt(paddle.cast(x, "float64")), "float32")
 
 
@@ -184,8 +184,8 @@ min = paddle.amin
 
 
 def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    # None, for all axes, is the quick call of a training step; the core makes it only without
-    # `keepdims`
+    # None means all axes. This is the faster call, used in training steps; the core passes None
+    # only if `keepdims` is False
     return paddle.sum(x) if axes is None else paddle.sum(x, axes, keepdim=keepdims)
 
 
@@ -209,9 +209,9 @@ def searchsorted(x1: Any, x2: Any, side: str) -> Any:
     positions = paddle.searchsorted(x1, x2, right=side == "right")
     if not x1.is_floating_point():
         return positions
-    # Paddle puts each infinity at the end, -inf too (no upstream issue known). So the position
-    # of an infinity is found by counting the elements of `x1` before it: side "left" is before
-    # its equals, "right" after them
+    # Paddle returns the end as the position of each infinity, even of -inf (no upstream issue
+    # known). So the position of an infinity is the number of elements of `x1` before it; for side
+    # "right", equal elements are included in this number
     is_before = x1 < math.inf if side == "left" else x1 == -math.inf
     count = paddle.sum(is_before.astype(positions.dtype))
     zero, length = paddle.zeros_like(positions), paddle.full_like(positions, x1.shape[0])
@@ -220,7 +220,7 @@ def searchsorted(x1: Any, x2: Any, side: str) -> Any:
 
 
 def sliced(x: Any, axis: int, start: int, stop: int) -> Any:
-    """Returns the elements from `start` up to, but not including, `stop` along an axis."""
+    """Returns the elements along an axis from `start` up to, but not including, `stop`."""
     return paddle.slice(x, [axis], [start], [stop])
 
 
@@ -233,9 +233,9 @@ take = paddle.index_select
 
 
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
-    """Returns a tensor of the shape of `indices`, with the elements of `x` at these indices
-    along an axis."""
-    # Paddle has no kernel for bool on the CPU, and none for complex numbers
+    """Returns a tensor with the shape of `indices`, which contains the elements of `x` at these
+    indices along an axis."""
+    # Paddle has no kernel for bools on the CPU, and no kernel for complex numbers
     if x.dtype == paddle.bool:
         return paddle.cast(take_along_axis(paddle.cast(x, "int32"), indices, axis), "bool")
     if paddle.is_complex(x):
@@ -254,20 +254,20 @@ expand_dims = paddle.unsqueeze
 
 def matmul(x1: Any, x2: Any) -> Any:
     """Returns the product of two matrices or stacks of matrices."""
-    # `is` comes first, because the call of `is_floating_point` takes as long as a small product
+    # `is` is tested first, because a call of `is_floating_point` takes as long as a small product
     if x1.dtype is paddle.float32 or paddle.is_floating_point(x1):
-        # the gradient of the product of two stacks with different numbers of axes raises an
-        # error (3.3.1)
+        # the numbers of axes are made equal, because otherwise the gradient of the product of two
+        # stacks raises an error (3.3.1)
         if 2 < x1.ndim < x2.ndim:
             x1 = _of_rank(x1, x2.ndim)
         elif 2 < x2.ndim < x1.ndim:
             x2 = _of_rank(x2, x1.ndim)
         return product(x1, x2)
-    # integers: (..., m, k, 1) * (..., 1, k, n), summed over k, because Paddle's own product of
-    # stacks of integers may write outside its memory. Complex numbers are computed in the same
-    # way, although Paddle's own product of them is right. Vectors are refused: the core then
-    # makes matrices of them and calls again. Shapes that do not fit are refused, too, because
-    # `multiply` would broadcast them
+    # integers are multiplied as (..., m, k, 1) * (..., 1, k, n) and summed over k, because Paddle's
+    # own product of stacks of integers may write outside its memory. Complex numbers are computed
+    # in the same way, although Paddle's own product would be correct for them. Vectors are refused;
+    # the core then reshapes them to matrices, and calls again. Shapes that do not match are refused
+    # too, because `multiply` would broadcast them
     if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-2]:
         raise ValueError(
             f"arrays with the shapes {x1.shape} and {x2.shape} have no matrix product"
@@ -278,7 +278,7 @@ def matmul(x1: Any, x2: Any) -> Any:
 
 
 def _of_rank(x: Any, rank: int) -> Any:
-    """Returns `x` with `rank` axes: axes of length 1 are added in front."""
+    """Returns `x` with `rank` axes; new axes of length 1 come first."""
     return reshape(x, [1] * (rank - x.ndim) + x.shape)
 
 
@@ -292,8 +292,8 @@ view = reshape
 
 
 def solve(x1: Any, x2: Any) -> Any:
-    """Returns the solution y of `x1 @ y = x2`, for one matrix `x1` or a stack of matrices."""
-    # Paddle's own gradient ends the process with SIGSEGV unless both operands need a gradient
+    """Returns the solution y of `x1 @ y = x2`. `x1` is a matrix or a stack of matrices."""
+    # Paddle's own gradient ends the process with SIGSEGV unless both operands require a gradient
     # (3.3.1), so `_Solve` replaces it
     if (
         paddle.in_dynamic_mode()
@@ -305,13 +305,13 @@ def solve(x1: Any, x2: Any) -> Any:
 
 
 class _Solve(paddle.autograd.PyLayer):  # type: ignore[misc]
-    """`paddle.linalg.solve` with a gradient of its own. For x1 @ y = x2 and the gradient g of
-    y, the gradient of x2 is h = solve(adjoint of x1, g), and that of x1 is -h @ (adjoint of
-    y)."""
+    """`paddle.linalg.solve` with a custom gradient. If x1 @ y = x2, and g is the gradient of y,
+    then the gradient of x2 is h = solve(adjoint of x1, g), and the gradient of x1 is
+    -h @ (adjoint of y)."""
 
     @staticmethod
     def forward(ctx: Any, x1: Any, x2: Any) -> Any:
-        """Returns y, and keeps what `backward` needs."""
+        """Returns y, and stores the values that `backward` needs."""
         result = paddle.linalg.solve(x1, x2)
         ctx.save_for_backward(x1, result)
         ctx.are_constant = x1.stop_gradient, x2.stop_gradient
@@ -319,8 +319,8 @@ class _Solve(paddle.autograd.PyLayer):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        """Returns the gradients of x1 and x2, and None in place of a gradient that is not
-        needed."""
+        """Returns the gradients of x1 and x2, with None in place of a gradient that is not
+        required."""
         x1, result = ctx.saved_tensor()
         x2_gradient = solve(_adjoint(x1), gradient)
         x1_gradient = None if ctx.are_constant[0] else -product(x2_gradient, _adjoint(result))
@@ -332,7 +332,7 @@ def _adjoint(x: Any) -> Any:
     return conj(paddle.swapaxes(x, -1, -2))
 
 
-# a copy of Paddle's module, whose own functions must not be replaced
+# a copy of Paddle's module, because the functions of the module itself must not be replaced
 linalg = SimpleNamespace(**vars(paddle.linalg))
 linalg.solve = solve
 # Paddle returns the sign and the logarithm as two rows of one tensor

@@ -1,15 +1,16 @@
 """Computes gradients with `paddle.grad`.
 
-Rules for this module, and why:
+Rules for this module, and the reasons for them:
 - `backward()` is not used, because it would write into the `.grad` of every tensor with
-  `stop_gradient=False` that the loss depends on.
-- The function to be differentiated is called on a detached alias of each input. If an input is
-  itself a result of recorded operations, or if gradients are nested, it is called on the result
-  of `clone` instead, through which gradients flow on.
-- One thread calls `paddle.grad` at a time. It uses state of the whole process, and lets other
-  threads run meanwhile: two calls at once crash the process with a segmentation fault (3.3.1).
-- Many operations have no second gradient. Paddle's RuntimeError for these becomes an
-  `UnsupportedError`.
+  `stop_gradient=False` on which the loss depends.
+- The function to be differentiated is called with a detached alias of each input. If an input is
+  itself a result of recorded operations, or if gradients are nested, the function is called with
+  the result of `clone` instead, through which gradients flow on to the input.
+- Only one thread calls `paddle.grad` at a time. `paddle.grad` uses state that is shared by the
+  whole process, and lets other threads run in the meantime; two calls at once crash the process
+  with a segmentation fault (3.3.1).
+- Many operations have no second gradient. Paddle's RuntimeError for such an operation is
+  converted into an `UnsupportedError`.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
     from xdevice.math.contract.gradients import Call, Outcome
 
-# the module and the name of the function: it is looked up at each call, because `parallel.run`
-# replaces it
+# the module and the name of the function. The function is looked up at each call, because
+# `parallel.run` replaces it
 _partial_grad = private.place("paddle.base.core.eager.run_partial_grad")
 _no_change = nullcontext()
 _is_leaf = attrgetter("is_leaf")
@@ -47,14 +48,14 @@ _HAS_PARTIAL_GRAD = (
     private.has("paddle.base.core.eager.run_partial_grad")
     and tuple(signature(paddle.grad).parameters) == _PARAMETERS_OF_GRAD
 )
-"""Whether Paddle has `run_partial_grad`, and `paddle.grad` has the parameters that it passes on
-to `run_partial_grad`. With fewer arguments `run_partial_grad` crashes the process."""
+"""Whether Paddle has `run_partial_grad`, and `paddle.grad` has the expected parameters, which it
+passes on to `run_partial_grad`. With fewer arguments, `run_partial_grad` crashes the process."""
 
 
 def _inputs(leaves: list[Any], flows_on: bool) -> list[Any]:
-    """Returns a new recorded tensor for each leaf. With `flows_on`, gradients flow through it to
-    the leaf."""
-    # new tensors, so that the flags of the program's tensors stay as they are
+    """Returns a new tensor that requires a gradient for each leaf. With `flows_on`, gradients flow
+    through the new tensor to the leaf."""
+    # new tensors, so that the flags of the program's tensors are not changed
     inputs = [x.clone() if flows_on and not x.stop_gradient else x.detach() for x in leaves]
     for x in inputs:
         x.stop_gradient = False
@@ -62,27 +63,28 @@ def _inputs(leaves: list[Any], flows_on: bool) -> list[Any]:
 
 
 def _gradients(loss: Any, inputs: list[Any], flows_on: bool, backend: Gradients) -> list[Any]:
-    """Returns the gradient of the loss for each input; None for an input that the loss does not
-    depend on. If `flows_on` is True, the computation of the gradients is recorded too. Raises
-    `UnsupportedError`, made by `backend`, if one of the operations has no gradient of its
-    gradient."""
+    """Returns the gradient of the loss for each input, or None for an input on which the loss does
+    not depend. If `flows_on` is True, the computation of the gradients is recorded too. Raises
+    `UnsupportedError` if one of the operations has no second gradient; `backend` creates the
+    error."""
     try:
         with _one_at_a_time:
             if not _HAS_PARTIAL_GRAD:
                 return paddle.grad(loss, inputs, create_graph=flows_on, allow_unused=True)
-            # `paddle.grad` calls this function after its checks, which take a twentieth of a
-            # small step
+            # called directly, because the checks of `paddle.grad`, which calls this function, take
+            # a twentieth of the time of a small step
             return getattr(*_partial_grad)(
                 [loss], inputs, [], flows_on, flows_on, True, True, [], None
             )
     except RuntimeError as error:
-        # Paddle has no class of its own for a missing gradient; any other error is the user's
+        # Paddle has no class of errors for a missing gradient; any other error comes from the
+        # user's code
         if "doesn't have any grad op" not in str(error):
             raise
         raise backend.unsupported(
             "the gradient of this gradient: "
             # Paddle's message is "... (Unavailable) The Op ... doesn't have any grad op. ...";
-            # its first sentence is used
+            # the sentence after "(Unavailable)" is quoted
             + str(error).partition("(Unavailable) ")[2].partition(".")[0],
             "write the function with operations that have second gradients (x * x instead of x ** 2)",
         ) from error
@@ -94,9 +96,9 @@ class PaddleGradients(Gradients):
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         """Calls `call` with inputs that have the values of `leaves`. Returns the loss, the gradient of the loss for
-        each leaf, and the list that `call` returns besides the loss. A gradient is None if the loss does not depend on
-        the leaf. `nested` is True if the caller computes a gradient of this gradient. Raises `UnsupportedError` in a
-        traced function."""
+        each leaf, and the list that `call` returns in addition to the loss. A gradient is None if the loss does not
+        depend on the leaf. `nested` is True if the caller computes a gradient of this gradient. Raises
+        `UnsupportedError` in a traced function."""
         if not paddle.in_dynamic_mode():
             raise self.unsupported(
                 "computing gradients inside a function that paddle.jit.to_static traces",
@@ -109,7 +111,7 @@ class PaddleGradients(Gradients):
             inputs = _inputs(leaves, flows_on)
             loss, rest = call(inputs)
             gradients: list[Any] = [None] * len(inputs)
-            # `paddle.grad` raises for a loss that depends on nothing
+            # `paddle.grad` raises an error for a loss that does not depend on any of the inputs
             if not loss.stop_gradient:
                 gradients = _gradients(loss, inputs, flows_on, self)
         if flows_on:
@@ -121,16 +123,17 @@ class PaddleGradients(Gradients):
         )
 
     def stop_gradient(self, x: Any) -> Any:
-        """Returns a tensor that shares the memory of `x` and passes no gradient on to it."""
+        """Returns a tensor that shares the memory of `x`, and through which no gradient flows to
+        `x`."""
         return x.detach()
 
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
-        """Returns a list of `rule(*row)` for each row of tensors. Records operations for
-        gradients only if `nested` is True, inside an outer gradient. If `writes` is True,
-        `rule` writes into its arguments, so it gets copies."""
-        # not recorded, because the new parameters would otherwise keep the graphs of all steps
-        # before them
+        """Returns a list with `rule(*row)` for each row of tensors. Operations are recorded for
+        gradients only if `nested` is True, inside an outer gradient. If `writes` is True, `rule`
+        writes into its arguments, so copies are passed to it."""
+        # otherwise not recorded, because the new parameters would keep the graphs of all earlier
+        # steps alive
         with paddle.set_grad_enabled(nested and paddle.is_grad_enabled()):
             return [rule(*map(_clone, row)) if writes else rule(*row) for row in rows]

@@ -25,13 +25,13 @@ class PaddleReproducibility(Reproducibility):
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
-        """A block in which Paddle chooses deterministic kernels. Yields an empty list, because
-        nothing stays nondeterministic."""
-        # a build for CPUs does not have the flags, which are about kernels of GPUs
+        """While the block is open, Paddle uses deterministic kernels. Yields an empty list,
+        because no operations remain nondeterministic."""
+        # a build for CPUs does not have the flags, which affect only kernels for GPUs
         if not paddle.is_compiled_with_cuda():
             yield []
             return
-        # in both cases the list is empty, because nothing else has to be set
+        # the list is empty here too, because nothing else has to be set
         before = paddle.get_flags(list(_FLAGS))
         paddle.set_flags(dict.fromkeys(_FLAGS, 1))
         try:

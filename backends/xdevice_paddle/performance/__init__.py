@@ -1,4 +1,4 @@
-"""Paddle's part of the product `performance`. It has no graphs: `paddle.jit.to_static` compiles
+"""Paddle's part of the product `performance`. Paddle has no graphs: `paddle.jit.to_static` compiles
 functions instead."""
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from .transfers import PaddleTransfers
 
 
 class PaddleGraphs(Graphs):
-    """No graphs: the error that refuses them names `paddle.jit.to_static` instead."""
+    """The capability of graphs, which Paddle does not have. The error that says so names
+    `paddle.jit.to_static` instead."""
 
     compiler = "paddle.jit.to_static"
 

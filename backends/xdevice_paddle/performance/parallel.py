@@ -1,5 +1,5 @@
-"""Carries the state that Paddle keeps for each thread, such as `no_grad` and AMP, into the threads of tasks, and puts a
-lock around `paddle.grad`, the one function that two threads may not call at once."""
+"""Copies the state that Paddle keeps for each thread, such as `no_grad` and AMP, into the threads of tasks. Also adds a
+lock around `paddle.grad`, the only function that two threads must not call at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # the C++ function that `paddle.grad` calls
 _GRADIENTS = private.place("paddle.base.core.eager.run_partial_grad")
 _dygraph_tracer = private["paddle.base.framework._dygraph_tracer"]
-# the settings of `paddle.amp.auto_cast`, which each thread's tracer has
+# the settings of `paddle.amp.auto_cast`, which the tracer of each thread stores
 _AMP_FIELDS = (
     private.field("paddle.base.dygraph.tracer.Tracer._amp_level"),
     private.field("paddle.base.dygraph.tracer.Tracer._amp_dtype"),
@@ -30,9 +30,9 @@ _AMP_FIELDS = (
 
 @contextmanager
 def _amp_settings(state: tuple[Any, ...] | None) -> Iterator[None]:
-    """A block in which this thread has the AMP (automatic mixed precision) settings of another thread. `state` has
-    their values in the order of `_AMP_FIELDS`, or is None if the other thread has no tracer. The lists of operators to
-    cast are not copied, because all threads share them."""
+    """While the block is open, this thread has the AMP (automatic mixed precision) settings of another thread. `state`
+    contains the values of the settings in the order of `_AMP_FIELDS`, or is None if the other thread has no tracer. The
+    lists of operators to cast are not copied, because all threads share the same lists."""
     tracer = _dygraph_tracer()
     # in static mode there is no tracer
     if state is None or tracer is None:
@@ -49,17 +49,18 @@ def _amp_settings(state: tuple[Any, ...] | None) -> Iterator[None]:
 
 
 class _InTurn:
-    """A context manager for all threads: while it is open in any of them, `paddle.grad` runs in one thread at a time,
-    because two calls at once segfault (3.3.1; no upstream issue known).
+    """A context manager for all threads. While it is open in any thread, `paddle.grad` runs in only one thread at a
+    time, because two calls at once segfault (3.3.1; no upstream issue known).
 
-    The lock is around the C++ function that `paddle.grad` calls, so that `from paddle import grad` is covered too. The
-    lock is reentrant, because a `PyLayer` may compute a gradient in its backward. `backward()` needs no lock.
+    The lock is around the C++ function that `paddle.grad` calls, so that it also applies to programs with
+    `from paddle import grad`. The lock is reentrant, because the `backward` of a `PyLayer` may compute a gradient.
+    `Tensor.backward` needs no lock.
     """
 
     def __init__(self) -> None:
-        # held during a call of `paddle.grad`
+        # locked during a call of `paddle.grad`
         self._turn = threading.RLock()
-        # held while the number of open blocks changes
+        # locked while the number of open blocks changes
         self._counting = threading.Lock()
         self._inside = 0
         # Paddle's own function
@@ -80,10 +81,10 @@ class _InTurn:
                 setattr(*_GRADIENTS, self._plain)
 
     def _locked(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function that calls `plain`, in one thread at a time."""
+        """Returns a function that calls `plain` in only one thread at a time."""
 
         def run_partial_grad(*args: Any, **kwargs: Any) -> Any:
-            """Replaces Paddle's function, and returns its result."""
+            """Replaces Paddle's function: calls it when no other thread does, and returns the result."""
             with self._turn:
                 return plain(*args, **kwargs)
 
@@ -94,15 +95,15 @@ _gradients_in_turn = _InTurn()
 
 
 class PaddleParallel(Parallel):
-    """Tasks in threads, with the state of the thread that starts them."""
+    """The capability of running tasks in threads that have the state of the thread that starts the tasks."""
 
-    # `paddle.set_device` sets the device of all threads
+    # because `paddle.set_device` sets the device of all threads
     scope_reach = "process"
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Reads whether this thread records gradients, and its AMP settings, and returns a
-        function that makes a block in which another thread has the same settings. Inside,
-        `paddle.grad` runs in one thread at a time."""
+        """Reads whether this thread records gradients, and its AMP settings. Returns a function
+        that returns a context manager, in which another thread has the same settings. While it is
+        open, `paddle.grad` runs in only one thread at a time."""
         private.require("parallel")
         grad = paddle.is_grad_enabled()
         tracer = _dygraph_tracer()
@@ -110,8 +111,8 @@ class PaddleParallel(Parallel):
 
         @contextmanager
         def state() -> Iterator[None]:
-            """A block in which a thread has the state that was read."""
-            # in a new thread the current CUDA device is 0, until Paddle's current place is set
+            """While the block is open, this thread has the state that was read."""
+            # in a new thread, the current CUDA device is 0 until Paddle's current place is set
             # again
             paddle.set_device(paddle.get_device())
             with _gradients_in_turn, _amp_settings(amp), paddle.set_grad_enabled(grad):

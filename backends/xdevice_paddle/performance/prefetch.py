@@ -1,11 +1,12 @@
-"""Copies for `xdevice.prefetch`, and iterates over Paddle's `DataLoader` so that the exceptions of its dataset are
-raised in the loop over it.
+"""Makes copies for `xdevice.prefetch`, and iterates over Paddle's `DataLoader` in such a way that exceptions of its
+dataset are raised in the program's loop.
 
-Without workers, Paddle's loop would hang forever after an exception, so the loader's dataset,
-sampler and collation are called here. With workers, a thread of the loader gets the exception
-and prints it, and Paddle's loop raises a SystemError without its text. So the exception is
-kept, and raised instead. The threads and processes of a loader do not end when the program
-leaves the loop, but only when `close` is called.
+Without workers, Paddle's loop would hang forever after an exception, so this module itself calls
+the loader's dataset, sampler and collation. With workers, a thread of the loader receives the
+exception and prints it, and Paddle's loop raises a SystemError without the exception's message.
+Therefore this module stores the exception, and raises it in place of the SystemError. The threads
+and processes of a loader do not end when the program leaves the loop, but only when `close` is
+called.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ _done = private.field(
 
 
 def _in_this_thread(loader: paddle.io.DataLoader) -> Iterator[Any]:
-    """Yields the batches of a loader without workers, as tensors on the CPU. Errors of the
-    dataset, the sampler and the collation are raised unchanged."""
-    # Paddle's own defaults
+    """Yields the batches of a loader without workers, as tensors on the CPU. Errors that the
+    dataset, the sampler or the collation raises are not changed."""
+    # if the loader has no collation, Paddle's own default is used
     collate = loader.collate_fn or (
         default_collate_fn if loader.auto_collate_batch else default_convert_fn
     )
@@ -56,8 +57,8 @@ def _in_this_thread(loader: paddle.io.DataLoader) -> Iterator[Any]:
 
 
 def _samples(loader: paddle.io.DataLoader) -> Iterator[Any]:
-    """Yields the input of the loader's collation at each step: a list of samples, or one sample
-    if the loader does not make batches."""
+    """Yields the input of the loader's collation for each step: a list of samples, or a single
+    sample if the loader does not combine samples into batches."""
     is_iterable = isinstance(loader.dataset, paddle.io.IterableDataset)
     if not loader.auto_collate_batch:
         yield from (
@@ -74,16 +75,17 @@ def _samples(loader: paddle.io.DataLoader) -> Iterator[Any]:
             if samples is None
             else list(islice(samples, len(indices)))
         )
-        # an IterableDataset has ended: its sampler's indices never end, and only their number
-        # counts
+        # true at the end of an IterableDataset, whose sampler never ends; of its indices, only
+        # their number is used
         if not batch or (loader.drop_last and len(batch) < len(indices)):
             return
         yield batch
 
 
 def _as_tensors(batch: Any) -> Any:
-    """Returns a batch with its NumPy arrays as tensors on the CPU, as Paddle's own loop does:
-    mappings become dicts, and other sequences lists. Anything else is returned unchanged."""
+    """Returns a batch with its NumPy arrays converted to tensors on the CPU, as in Paddle's own
+    loop. Mappings become dicts, and other sequences become lists. Any other object is returned
+    unchanged."""
     if isinstance(batch, paddle.Tensor | np.ndarray):
         return (
             batch
@@ -98,8 +100,8 @@ def _as_tensors(batch: Any) -> Any:
 
 
 class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
-    """The loader's own iterator, changed so that it keeps the exception that stopped its
-    thread, and raises it in the loop instead of Paddle's SystemError."""
+    """The loader's own iterator, changed so that it stores the exception that stopped the loader's
+    thread, and raises it in the program's loop in place of Paddle's SystemError."""
 
     _error: Exception | None = None
     # whether Paddle has called `_exit_thread_unexpectedly`, because the loader's thread has
@@ -107,7 +109,7 @@ class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
     _is_broken = False
 
     def __next__(self) -> Any:
-        """Returns the next batch, or raises the kept exception."""
+        """Returns the next batch, or raises the stored exception."""
         try:
             return super().__next__()
         except SystemError as error:
@@ -121,11 +123,11 @@ class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
         _shut_down(self)
 
     def _thread_loop(self, place: Any) -> None:
-        """Replaces Paddle's method, which the loader's thread runs: keeps the exception, and
-        then makes the loop raise it."""
+        """Replaces Paddle's method, which the loader's thread runs: stores the exception, and then
+        causes the program's loop to raise it."""
         try:
             _thread_loop(self, place)
-        # otherwise the thread would print it
+        # caught, because otherwise the thread would print the exception
         except Exception as error:
             self._error = error
         finally:
@@ -133,25 +135,24 @@ class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
                 _exit(self)
 
     def _exit_thread_unexpectedly(self) -> None:
-        """Replaces Paddle's method, which the loader's thread calls before it raises the
-        exception: notes the call and ends the thread's loop, but does not close the queue of
-        batches."""
+        """Replaces Paddle's method, which the loader's thread calls before it raises the exception:
+        records the call and ends the thread's loop, but does not close the queue of batches."""
         # Paddle's own method also closes the queue, and then the program's loop raises a
-        # SystemError at once, before `_error` is set. So `_thread_loop` calls Paddle's method,
-        # once it has the exception
+        # SystemError at once, before `_error` is set. Therefore `_thread_loop` calls Paddle's
+        # method after it has stored the exception
         self._is_broken = True
         _done(self).set()
 
 
 class PaddlePrefetch(Prefetch):
-    """Batches that are copied to a device while it computes."""
+    """The capability of copying batches to a device while the device computes."""
 
     _gpu: str
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def stage(self, x: Any, device: Device) -> paddle.Tensor:
-        """Begins to copy a tensor or a NumPy array to a device, and returns the new tensor. A
-        copy from the host to CUDA goes through the ring of pinned memory, or through Paddle's
+        """Starts to copy a tensor or a NumPy array to a device, and returns the new tensor. A copy
+        from the host to a CUDA GPU is made through the ring of pinned memory, or through Paddle's
         own pinned memory."""
         # only copies from the host to a CUDA GPU go through pinned memory
         goes_to_cuda = self._gpu == "gpu" and device is not devices.CPU
@@ -160,12 +161,12 @@ class PaddlePrefetch(Prefetch):
                 goes_to_cuda
                 and self.device_of(x) is devices.CPU
                 and x.is_dense()
-                # otherwise gradients must flow through the copy
+                # without `stop_gradient`, gradients must flow through the copy
                 and x.stop_gradient
             ):
                 return self.copy(x, device)
-            # None if xdevice's ring of pinned memory does not take the tensor, such as a small
-            # one: then Paddle copies it to pinned memory
+            # None if the tensor cannot be copied through the ring, for example because it is small;
+            # then Paddle copies it to pinned memory
             staged = staging.to_gpu(x, self.to_native(device))
             if staged is not None:
                 return staged
@@ -176,15 +177,15 @@ class PaddlePrefetch(Prefetch):
             staged = staging.put(x, self.to_native(device), self.dtypes)
             if staged is not None:
                 return staged
-            # Paddle takes an array of uint16 for bfloat16
+            # Paddle reads an array of uint16 as bfloat16
             bits = x.view("uint16") if x.dtype.name == "bfloat16" else x
             pinned = paddle.to_tensor(bits, place=paddle.CUDAPinnedPlace())
-        # not blocking: Paddle keeps the pinned memory until the copy is done
+        # not blocking, because Paddle keeps the pinned memory alive until the copy is done
         return copying.copy_to(pinned, self.to_native(device), is_blocking=False)
 
     def iterate(self, source: Any) -> Iterator[Any]:
-        """Returns an iterator over `source`. If that is a `DataLoader`, the iterator raises the
-        errors of the user's code unchanged."""
+        """Returns an iterator over `source`. If `source` is a `DataLoader`, errors in the user's
+        code are raised unchanged in the loop over the iterator."""
         if not isinstance(source, paddle.io.DataLoader):
             return iter(source)
         if source.num_workers == 0:

@@ -1,4 +1,4 @@
-"""Notices Paddle's transfers (tensors read by the host, and copies between devices) by replacing methods of
+"""Detects Paddle's transfers (reads of tensors by the host, and copies between devices) by replacing methods of
 `paddle.Tensor`."""
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from xdevice.performance.contract.transfers import Transfer
 
 
-# `to`, `cpu`, `cuda` and `pin_memory` call it
+# the method that `to`, `cpu`, `cuda` and `pin_memory` call
 _tensor, _move = private.place("paddle.Tensor._copy_to")
 
 
 class PaddleTransfers(Transfers):
-    """Reports reads by the host, and copies between devices."""
+    """The capability of reporting reads by the host, and copies between devices."""
 
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
-        """A block in which `report` is called for each transfer."""
+        """While the block is open, `report` is called for each transfer."""
         private.require("transfers")
         with Hooks(self, report, staging.size) as hooks:
             hooks.verbs()
-            # NumPy reads by `__array__`, which is one of these
+            # these methods include `__array__`, with which NumPy reads a tensor
             hooks.reads(_tensor, *READS, *NEWER_READS)
             hooks.moves(
                 _tensor,

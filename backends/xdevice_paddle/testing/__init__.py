@@ -14,8 +14,8 @@ class PaddleSampling(Sampling):
     """The capability of being tested by the conformance suite."""
 
     def samples(self) -> PaddleSamples:
-        """Returns the samples, for the adapter that is tested."""
-        # imported only here, because programs other than the suite do not need it
+        """Returns Paddle's samples for the conformance suite."""
+        # imported only here, because programs other than the suite do not need the samples
         from .samples import PaddleSamples
 
         return PaddleSamples(self)

@@ -1,5 +1,5 @@
 """Networks, gradients and other samples for the conformance suite (the tests in
-`xdevice.testing` that every adapter must pass), written with Paddle alone."""
+`xdevice.testing` that every adapter must pass), written with Paddle's own functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class PaddleSamples(Samples):
     """The samples of Paddle. `xdevice.testing.contract.samples` describes each method."""
 
-    # a tensor has its memory before it is computed
+    # a tensor has memory before its values are computed
     makes_memory_first = True
 
     def other_device(self) -> Device | None:
@@ -46,34 +46,34 @@ class PaddleSamples(Samples):
         leaf = self.marked(x)
         function(leaf).sum().backward()
         assert leaf.grad is not None
-        # Paddle's gradients have stop_gradient=False, although no graph belongs to them any
-        # more
+        # detached, because Paddle's gradients have stop_gradient=False, although they no longer
+        # belong to a graph
         return leaf.grad.detach()
 
     def requires_grad(self, x: paddle.Tensor) -> bool:
-        """Whether a tensor is marked to get a gradient."""
+        """Returns whether a tensor is marked as requiring a gradient."""
         return not x.stop_gradient
 
     def marked(self, x: paddle.Tensor) -> paddle.Tensor:
-        """Returns a tensor that has the values of `x` and is marked to get a gradient."""
-        # `detach` gives another object with the same memory: the suite's own keeps its flag
+        """Returns a tensor with the values of `x` that is marked as requiring a gradient."""
+        # `detach` returns another object with the same memory, so the flag of `x` is not changed
         leaf = x.detach()
         leaf.stop_gradient = False
         return leaf
 
     def modes(self) -> Modes:
-        """Returns, for each mode that Paddle keeps separately for each thread, a context
-        manager that enters the mode, and a function that tells whether the mode is on in this
-        thread."""
+        """Returns a dict of the modes that Paddle keeps separately for each thread. The value of
+        each mode is a pair: a function that returns a context manager for the mode, and a function
+        that returns whether the mode is enabled in this thread."""
         return {"no_grad": (paddle.no_grad, lambda: not paddle.is_grad_enabled())}
 
     def draw(self) -> list[float]:
-        """Returns a few random numbers of Paddle's default generator."""
+        """Returns a few random numbers from Paddle's default generator."""
         return [float(number) for number in paddle.rand([5])]
 
     def network(self, inputs: int, outputs: int) -> paddle.nn.Layer:
-        """Returns a model of one linear layer, from `inputs` to `outputs` features, on the
-        CPU."""
+        """Returns a model on the CPU with a single linear layer, from `inputs` to `outputs`
+        features."""
         return _on_cpu(lambda: paddle.nn.Sequential(paddle.nn.Linear(inputs, outputs)))
 
     def settings(self) -> paddle.nn.Layer:
@@ -81,8 +81,8 @@ class PaddleSamples(Samples):
         return _on_cpu(_with_settings)
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
-        """Returns a dict from the name of each kind of model to a function that makes a model
-        of that kind."""
+        """Returns a dict that maps the name of each kind of model to a function that creates such a
+        model."""
         nn = paddle.nn
         kinds: dict[str, Callable[[], Any]] = {
             "linear": lambda: nn.Linear(4, 1),
@@ -94,12 +94,12 @@ class PaddleSamples(Samples):
     def variables(self, model: Any) -> Mapping[str, paddle.Tensor]:
         """Returns the variables of a model as tensors, by name."""
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        # parameters that were made under LazyGuard have no memory to read
+        # parameters that were created under LazyGuard have no memory that could be read
         return {name: x for name, x in tensors.items() if models.has_memory(x)}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
-        """Returns a model whose two layers share one weight, and a function that tells whether
-        the layers of a given model share their weight."""
+        """Returns a model whose two layers share one weight, and a function that returns whether the
+        two layers of a given model share their weight."""
         first, second = _on_cpu(lambda: (paddle.nn.Linear(3, 3), paddle.nn.Linear(3, 3)))
         second.weight = first.weight
         return paddle.nn.Sequential(first, second), lambda net: net[0].weight is net[1].weight
@@ -118,9 +118,9 @@ class PaddleSamples(Samples):
             return paddle.nn.Linear(4, 1)
 
     def optimized(self) -> tuple[Any, Any, Step]:
-        """Returns a model, its optimizer, and a function that trains the model by one step on
-        `x, y` and returns the loss."""
-        # the suite expects the same first weights at each call
+        """Returns a model, its optimizer, and a function `step(x, y)` that makes one training step
+        of the model and returns the loss."""
+        # the suite expects the same initial weights at each call
         half = paddle.nn.initializer.Constant(0.5)
         net = _on_cpu(lambda: paddle.nn.Linear(4, 1, weight_attr=half))
         optimizer = paddle.optimizer.Momentum(
@@ -128,7 +128,7 @@ class PaddleSamples(Samples):
         )
 
         def step(x: paddle.Tensor, y: paddle.Tensor) -> float:
-            # as in a user's own loop: after the model has been moved, the optimizer is moved
+            # as in a user's own loop, the optimizer is moved after the model has been moved
             device = self.backend.from_native(net.weight.place)
             if device is not None and not self.backend.is_all_on(optimizer, device):
                 self.backend.move_model(optimizer, device)
@@ -142,12 +142,12 @@ class PaddleSamples(Samples):
 
     def long_work(self, device: Device) -> Work | None:
         """Starts long-running work on a device. Returns the result of the work, and a function
-        that tells whether the work is done. Returns None for devices other than real GPUs."""
+        that returns whether the work is done. Returns None for devices other than real GPUs."""
         if device.kind != "gpu" or virtual_devices.registered():
             return None
-        # copies, because they need no kernel: Paddle may have been built without kernels for
-        # this GPU. 400 copies of 1 GiB take more than the tenth of a second that the suite
-        # expects
+        # the work consists of copies, because copies need no kernel, and Paddle may have been built
+        # without kernels for this GPU. 400 copies of 1 GiB take longer than the tenth of a second
+        # that the suite expects
         place = paddle.CUDAPlace(device.index)
         x = copying.copy_to(
             paddle.to_tensor([0.0] * 1024, place=paddle.CPUPlace()).tile([1 << 18]), place
@@ -159,8 +159,8 @@ class PaddleSamples(Samples):
 
 
 def _with_settings() -> paddle.nn.Layer:
-    """Returns a model with the layers and settings that the suite expects; the dropout and the
-    pool are in a block of their own."""
+    """Returns a model with the layers and settings that the suite expects. The dropout and the pool
+    are in an inner block."""
     nn = paddle.nn
     block = nn.Sequential(nn.Dropout(0.375), nn.MaxPool2D((3, 2), (1, 2)))
     return nn.Sequential(nn.Linear(3, 4), nn.LeakyReLU(0.25), block)
@@ -168,7 +168,7 @@ def _with_settings() -> paddle.nn.Layer:
 
 def _on_cpu(make: Callable[[], Any]) -> Any:
     """Returns `make()`, called with the CPU as Paddle's current device."""
-    # Paddle makes parameters on its current device, which is a GPU by default if there is one
+    # Paddle creates parameters on its current device, which by default is a GPU if there is one
     before = paddle.get_device()
     paddle.set_device("cpu")
     try:

@@ -1,4 +1,4 @@
-"""Paddle's layers and optimizers: their kinds, computations and calls."""
+"""The hooks that read Paddle's layers and optimizers: their kinds, computations and calls."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Records the calls of Paddle's layers while a model runs.
 
-`paddle.jit.to_static` replaces the `forward` of a layer by an object that runs a compiled program, which makes no calls
-that Python could see. So a model with such a layer is refused.
+`paddle.jit.to_static` replaces the `forward` of a layer by an object that runs a compiled program. The calls that such
+a program makes are not visible to Python. So a model with such a layer is refused.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _operators: Any = private["paddle._C_ops"]
 
 
 def _requires_gradient(x: Any) -> bool:
-    """Whether an object is a tensor that requires a gradient."""
-    # Paddle's tensors have this attribute, the opposite of `requires_grad`; other objects lack
-    # it
+    """Returns whether an object is a tensor that requires a gradient."""
+    # Paddle's tensors have this attribute, the opposite of `requires_grad`; other objects do not
+    # have it
     return not getattr(x, "stop_gradient", True)
 
 
@@ -43,14 +43,14 @@ class PaddleCalls(Calls):
 
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
-        """Records the calls of a model's layers, and the gradients of their outputs. Raises `UnsupportedError` for a
-        model with a layer that `paddle.jit.to_static` has compiled."""
+        """Records the calls of a model's layers, and the gradients of their outputs, while the block is open. Raises
+        `UnsupportedError` for a model with a layer that `paddle.jit.to_static` has compiled."""
         private.require("layers' calls")
-        # a layer that contains others is recorded only if `layers` lists it as one layer, such as an attention
+        # a layer that contains other layers is recorded only if `layers` lists it as a single layer, like an attention
         layer_paths = {layer.path for layer in self.layers(model)}
         paths = {}
         for path, layer in model.named_sublayers(include_self=True):
-            # only the object that to_static puts in place of `forward` has this attribute
+            # only the object with which to_static replaces `forward` has this attribute
             if hasattr(type(layer.forward), "concrete_program"):
                 name = f"{path or 'the model'} (of type {type(layer).__name__})"
                 raise self.unsupported(
@@ -68,24 +68,24 @@ class PaddleCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
-        """While the block is open, makes each call of one of Paddle's operators through `run`, and passes the
-        gradients of parameters and inputs to `leaf`. With each call, `run` gets `hooks.follow`, which sets hooks on
-        the result for the gradients that reach it."""
+        """While the block is open, each call of one of Paddle's operators is made by `run`, and the gradients of
+        parameters and inputs are passed to `leaf`. `run` also receives `hooks.follow`, which sets hooks on the result
+        for the gradients that reach it."""
         private.require("operations")
         functions = [(_operators, name) for name, x in vars(_operators).items() if callable(x)]
-        # tensors also have methods that compute without calling these functions
+        # the methods of tensors that compute without calling these functions
         methods = [(paddle.Tensor, name) for name in CHECKED]
         with ExitStack() as stack:
             hooks = common.GradientHooks(self, stack, _requires_gradient)
 
             def replaced(name: str, original: Any) -> Any:
-                """Returns the function that replaces the operator `original`: it makes each call through `run`, and
-                passes the gradient of each parameter or input to `leaf`."""
+                """Returns the function that replaces the operator `original`. The function lets `run` make each call,
+                and passes the gradient of each parameter or input to `leaf`."""
 
                 @wraps(original)
                 def compute(*args: Any, **kwargs: Any) -> Any:
-                    """Returns the result of the operator, which `run` calls."""
-                    # reports the gradients of the arguments that are parameters or inputs
+                    """Lets `run` call the operator, and returns the result."""
+                    # passes the gradients of those arguments that are parameters or inputs to `leaf`
                     hooks.follow_leaves((args, kwargs), leaf)
                     return run(
                         name, (args, kwargs), lambda: original(*args, **kwargs), hooks.follow
@@ -93,7 +93,7 @@ class PaddleCalls(Calls):
 
                 return compute
 
-            # a compiled program calls its operators where Python does not see them
+            # compiling is disabled, because the operators that a compiled program calls are not visible to Python
             paddle.jit.enable_to_static(False)
             stack.callback(paddle.jit.enable_to_static, True)
             patches = stack.enter_context(Patches())
@@ -102,23 +102,23 @@ class PaddleCalls(Calls):
             yield
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        """Passes each call of a layer that no other layer makes to `around`, which returns the result for the
-        program."""
+        """While the block is open, passes each call of a layer to `around`, unless another layer makes the call.
+        `around` returns the result for the program."""
         private.require("layers' calls")
         return common.outermost(Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Returns the result of a layer in evaluation mode, without recording for gradients."""
+        """Returns the result of calling a layer in evaluation mode. The call is not recorded for gradients."""
         with self.evaluating(model), paddle.no_grad():
             return model(*inputs, **named)
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
-        """Sets a model to evaluation mode while the block is open, and restores the modes of all its layers and the
-        averages that evaluation would change."""
+        """While the block is open, a model is in evaluation mode. Afterwards the modes of all its layers are restored,
+        and also the averages that were changed in evaluation mode."""
         layers = model.sublayers(include_self=True)
         training = [layer for layer in layers if layer.training]
-        # a BatchNorm with use_global_stats=False takes the batch's statistics even in evaluation mode
+        # a BatchNorm with use_global_stats=False uses the batch's statistics even in evaluation mode
         # (https://github.com/PaddlePaddle/Paddle/issues/56046), and updates its averages, which are restored below
         averages = [
             (x, x.clone())
@@ -137,12 +137,12 @@ class PaddleCalls(Calls):
                     x.copy_(saved, True)  # True: returns after the copy
 
     def is_training(self, model: Any) -> bool | None:
-        """Whether the layer itself is in training mode; layers inside it may differ."""
+        """Returns whether the layer itself is in training mode; layers inside it may be in another mode."""
         return bool(model.training)
 
     def has_channels_last(self, model: Any) -> bool | None:
-        """Whether the first layer of the model with a data format has its channels last; None if no layer has a data
-        format."""
+        """Returns whether the model's first layer with a data format has its channels last; None if no layer has a
+        data format."""
         private.require("layers")
         formats = (data_format.get(layer) for layer in model.sublayers(include_self=True))
         return next(

@@ -1,19 +1,19 @@
-"""Reads the layers of Paddle's models: those with parameters, how their weights are laid out compared with PyTorch's,
-and the computations of all of them, in PyTorch's terms.
+"""Reads the layers of Paddle's models. Describes how the weights of layers with parameters are laid out, compared with
+PyTorch, and what all layers compute, in PyTorch's terms.
 
-Facts about Paddle that the code depends on:
-- A LayerNorm over several axes has a flat weight and bias.
-- The weight of a Linear is the transpose of PyTorch's; that of `paddle.compat.nn.Linear` is not. The weight of a
-  convolution is laid out as PyTorch's, whatever the data format.
-- An RNN, LSTM or GRU has each of its parameters twice: under a name of its own and in its cells. With `proj_size`, its
-  own names belong to the wrong parameters (3.3.1), so the names in the cells are used.
-- A MultiHeadAttention contains four Linears, which are parts of it here, and not layers.
-- Paddle's `momentum` is the weight of the old value, PyTorch's is that of the new one.
-- A `paddle.nn.BatchNorm` may contain an activation, which gets an entry of its own, as in frameworks where it is a
-  layer.
-- The `mode` of a dropout may be "downscale_in_infer". Then the dropout multiplies by 1 - p in evaluation.
-- The `exclusive` of a pool is the opposite of PyTorch's `count_include_pad`. A stride of None means the size of the
-  window.
+Facts about Paddle on which the code depends:
+- A LayerNorm over several axes has a flat weight and a flat bias.
+- The weight of a Linear is the transpose of PyTorch's weight, but the weight of a `paddle.compat.nn.Linear` is not
+  transposed. The weight of a convolution is laid out as in PyTorch, whatever the data format.
+- An RNN, LSTM or GRU lists each of its parameters twice: under the layer's own name for it, and in the layer's cells.
+  With `proj_size`, the layer's own names refer to the wrong parameters (3.3.1), so the names in the cells are used.
+- A MultiHeadAttention contains four Linears. They are treated here as its parts, and not as layers.
+- Paddle's `momentum` is the weight of the old value, whereas PyTorch's `momentum` is the weight of the new value.
+- A `paddle.nn.BatchNorm` may contain an activation. The activation gets a separate entry, as in frameworks in which it
+  is a layer.
+- The `mode` of a dropout may be "downscale_in_infer". The dropout then multiplies by 1 - p in evaluation.
+- The `exclusive` of a pool is the opposite of PyTorch's `count_include_pad`. A stride of None means that the stride is
+  the size of the window.
 - The `approximate` of a GELU is a bool; in PyTorch it is "tanh" or "none".
 """
 
@@ -66,18 +66,19 @@ _INSTANCE_NORMS: Final = (nn.InstanceNorm1D, nn.InstanceNorm2D, nn.InstanceNorm3
 _NORMS: Final = (*_NEWER_BATCH_NORMS, *_INSTANCE_NORMS, nn.GroupNorm, nn.PReLU)
 _COMPAT: Any = getattr(getattr(paddle, "compat", None), "nn", None)  # from 3.3 on
 _COMPAT_LINEAR: Final = () if _COMPAT is None else (_COMPAT.Linear,)
-"""Paddle's Linear whose weight is laid out as in PyTorch."""
+"""The class of Paddle's Linear whose weight is laid out as in PyTorch; empty before Paddle 3.3."""
 _BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
 def _setting(layer: Any, name: str) -> Any:
-    """Returns a setting that Paddle's own class of a layer states in its `extra_repr`, with all digits of a number: as
-    a Python value, or as a text if it is no literal. Raises `UnsupportedError` if it is not stated."""
-    # not that of a user's subclass, which may have an `extra_repr` of its own that states no settings
+    """Returns the setting `name` of a layer, read from the result of `extra_repr`, which states all digits of a number.
+    The result is a Python value, or a string if the text is not a literal. Raises `UnsupportedError` if `extra_repr`
+    does not state the setting."""
+    # the nearest class of Paddle itself, because a user's subclass may have an `extra_repr` that states no settings
     cls: Any = next(
         cls for cls in type(layer).__mro__ if cls.__module__.partition(".")[0] == "paddle"
     )
-    # a list or a tuple as a whole, anything else up to the next comma
+    # matches a whole list or tuple, or anything else up to the next comma
     stated = re.search(rf"(?:^|, ){name}=(\[.*?\]|\(.*?\)|[^,]*)", cls.extra_repr(layer))
     if stated is None:
         raise UnsupportedError(
@@ -85,15 +86,15 @@ def _setting(layer: Any, name: str) -> Any:
             f"not state it in paddle {paddle.__version__}; install paddle {private.tested}, or a newer xdevice"
         )
     try:
-        # a text is stated without quotes, and then is no literal
+        # a string is stated without quotes, so it is not a literal
         return literal_eval(stated[1])
     except (ValueError, SyntaxError):
         return stated[1]
 
 
 def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
-    """Yields the layers of a model in the order of their definition. Also fills `blocks`: for the path of each
-    Transformer layer, the names of the layers inside it in the order in which they are called."""
+    """Yields the layers of a model in the order in which they are defined. Also fills the dict `blocks`: adds, by the
+    path of each Transformer layer, the names of the layers inside it in the order in which they are called."""
     # the `id`s of layers that are listed as parts of another layer
     owned: set[int] = set()
     settings_by_id = _axes_of_norms(model)
@@ -105,11 +106,11 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
         if id(layer) in owned:
             continue
         kind, settings = described.kind, described.settings
-        # layers inside these, Linears or cells, have the same parameters
+        # the layers inside these (Linears or cells) have the same parameters
         if kind in (layouts.ATTENTION, *layouts.RECURRENT):
             owned |= {id(inner) for inner in layer.sublayers()}
         parts = described.parts or dialects.paddle(kind, settings)
-        # Paddle stores both parameters flat, whatever the number of axes
+        # Paddle stores both parameters as flat arrays, whatever the number of normalized axes
         if kind == "layer_norm":
             parts = tuple(
                 part._replace(rule=layouts.flat(_setting(layer, "normalized_shape")))
@@ -119,8 +120,8 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
             (hook for hook in _pre_hooks(layer).values() if _is_weight_norm(hook)), None
         )
         if weight_norm is not None:
-            # g has one number along each axis that |v| sums over: all but `dim`. `NORM_NAMES[0]` are
-            # the names of g and v
+            # g has the length 1 along each axis over which |v| is summed, which are all axes except
+            # `dim`. `NORM_NAMES[0]` contains the names of g and v
             axes = range(layer.weight_v.ndim)
             shape = [
                 layer.weight_v.shape[axis] if axis == weight_norm.dim else 1 for axis in axes
@@ -131,7 +132,7 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
         )
         if spectral_norm is not None:
             parts = layouts.spectral(parts, layouts.SPECTRAL_NAMES[0])
-            # the weight of a Linear is the transpose of PyTorch's, and so are its axes
+            # the weight of a Linear is the transpose of PyTorch's weight, so its two axes are exchanged
             axis = 1 - spectral_norm.dim if kind == "linear" else spectral_norm.dim
             settings = {**settings, layouts.SPECTRAL_AXIS: axis}
         yield Layer(
@@ -140,11 +141,11 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
 
 
 def _axes_of_norms(model: Any) -> dict[int, Settings]:
-    """Returns the setting `layouts.AXIS` of each norm layer that may work over an axis other than that of the channels,
-    by the `id` of the layer. A norm is left out if its axis is the one on which all convolutions of the model have
-    their channels, or, in a model without convolutions, if it is the second axis."""
+    """Returns the setting `layouts.AXIS` of each norm layer whose axis may differ from the axis of the channels, by the
+    `id` of the layer. A norm is left out if all convolutions of the model have their channels on the axis of the norm.
+    In a model without convolutions, a norm is left out if its axis is the second axis."""
     layers = model.sublayers(include_self=True)
-    # False without convolutions: the channels then count as the second axis
+    # False without convolutions, because the channels are then assumed to be the second axis
     formats_of_convs = {
         _has_channels_last(layer) for layer in layers if isinstance(layer, CONVS)
     } or {False}
@@ -156,31 +157,35 @@ def _axes_of_norms(model: Any) -> dict[int, Settings]:
 
 
 def _has_channels_last(layer: Any) -> bool:
-    """Whether the data format of a layer, such as "NHWC", has the channels last; False for a layer without one."""
+    """Returns whether the data format of a layer, such as "NHWC", has the channels last; False for a layer without a
+    data format."""
     return not (data_format.get(layer) or "NC").startswith("NC")
 
 
 def _is_weight_norm(hook: Any) -> bool:
-    """Whether a hook of a layer is the one with which Paddle applies a weight norm to the parameter `weight`."""
+    """Returns whether a hook of a layer is the hook with which Paddle applies a weight norm to the parameter
+    `weight`."""
     return isinstance(hook, weight_norm_hook.WeightNorm) and hook.name == "weight"
 
 
 def _is_spectral_norm(hook: Any) -> bool:
-    """Whether a hook of a layer is the one with which Paddle applies a spectral norm to the parameter `weight`."""
+    """Returns whether a hook of a layer is the hook with which Paddle applies a spectral norm to the parameter
+    `weight`."""
     return isinstance(hook, spectral_norm_hook.SpectralNorm) and hook.name == "weight"
 
 
 def _batch_norm(path: str, layer: Any) -> Layer:
     """Returns the description of the layer at `path`, a batch norm, which may contain an activation. Its parts are
     left empty; `_layers` adds them."""
-    # PyTorch's momentum is the weight of the new value, Paddle's that of the old one
+    # PyTorch's momentum is the weight of the new value, and Paddle's momentum is that of the old value
     settings = {
         "eps": _epsilon(layer),
         "momentum": 1 - _momentum(layer),
         "activation": _act.get(layer),
     }
     always = use_global_stats(layer)
-    # not stated if the layer's mode decides, as in other frameworks: None, and in the older nn.BatchNorm also False
+    # not stated if the layer's mode decides, as in other frameworks. This is the case for None and, in the older
+    # nn.BatchNorm, also for False
     if always or (always is not None and isinstance(layer, _NEWER_BATCH_NORMS)):
         settings["use_global_stats"] = always
     return Layer(path, "batch_norm", (), settings)
@@ -190,20 +195,21 @@ def _embedding(path: str, layer: Any) -> Layer:
     """Returns the description of the layer at `path`, an embedding. Its parts are left empty; `_layers` adds them."""
     index = _padding_idx(layer)
     settings = {"padding_idx": index, "max_norm": _max_norm(layer) if _HAS_MAX_NORM else None}
-    # Paddle returns zeros at padding_idx, whatever the weight has in that row
+    # Paddle returns zeros for padding_idx, whatever that row of the weight contains
     if index is not None:
         settings[layouts.PADDED] = layouts.ZEROS
     return Layer(path, "embedding", (), settings)
 
 
 def _call_order(layer: Any) -> tuple[str, ...]:
-    """The names of the layers inside a Transformer layer, in the order in which it calls them."""
+    """Returns the names of the layers inside a Transformer layer, in the order in which the Transformer layer calls
+    them."""
     between = ("cross_attn",) if isinstance(layer, nn.TransformerDecoderLayer) else ()
     return layouts.order_of_block(layer.normalize_before, "self_attn", *between)
 
 
 def _block_settings(layer: Any) -> dict[int, Settings]:
-    """Returns the settings of a whole Transformer layer, by the `id` of the layer inside it that states them."""
+    """Returns the settings of a whole Transformer layer, by the `id` of the inner layer that states them."""
     return {
         id(layer.norm1): {
             "norm_first": layer.normalize_before,
@@ -214,8 +220,8 @@ def _block_settings(layer: Any) -> dict[int, Settings]:
 
 
 def _padding_idx(layer: Any) -> int | None:
-    """The padding_idx of an embedding, counted from the front; None if it has none."""
-    # before Paddle 3.3, which added max_norm, -1 meant no padding
+    """Returns the padding_idx of an embedding, counted from the front; None if the embedding has no padding_idx."""
+    # before Paddle 3.3, which added max_norm, -1 meant that there is no padding_idx
     index = _raw_padding_idx(layer)
     is_none = index is None or (index == -1 and not _HAS_MAX_NORM)
     return None if is_none else index % layer.weight.shape[0]
@@ -224,7 +230,7 @@ def _padding_idx(layer: Any) -> int | None:
 def _conv(path: str, layer: Any) -> Layer:
     """Returns the description of the layer at `path`, a convolution or a transposed convolution. Its parts are left
     empty; `_layers` adds them."""
-    # the weight has two axes of channels, and then those of the window
+    # the weight has two axes for channels, followed by the axes of the window
     axes = layer.weight.ndim - 2
     settings: dict[str, object] = {
         "stride": layouts.per_axis(_stride(layer), axes),
@@ -243,10 +249,10 @@ def _conv(path: str, layer: Any) -> Layer:
 
 
 def _padding(layer: Any, axes: int) -> object:
-    """Returns the padding of a convolution over this number of axes in PyTorch's terms, as `layouts.sides` returns it;
-    the text "same" in the cases in which `layouts.same_padding` returns it."""
+    """Returns the padding of a convolution in PyTorch's terms, in the form that `layouts.sides` returns. Returns the
+    string "same" in the same cases as `layouts.same_padding`. `axes` is the number of axes of the window."""
     padding = _raw_padding(layer)
-    # Paddle takes "same" and "valid" in upper and lower case
+    # Paddle accepts "same" and "valid" in upper and lower case
     if isinstance(padding, str):
         padding = padding.lower()
     # "valid" means no padding
@@ -259,20 +265,20 @@ def _padding(layer: Any, axes: int) -> object:
         return layouts.same_padding(layer.weight.shape[2:], stride, dilation)
     if isinstance(padding, list | tuple) and not isinstance(
         padding[0], int
-    ):  # a pair for each axis, also for batch and channels
+    ):  # a pair for each axis, including batch and channels
         padding = padding[1:-1] if data_format(layer).endswith("C") else padding[2:]
     return layouts.sides(padding, axes)
 
 
 def _is_same(layer: Any) -> bool:
-    """Whether a convolution has the padding "SAME", in upper or lower case."""
+    """Returns whether a convolution has the padding "SAME", in upper or lower case."""
     return str(_raw_padding(layer)).lower() == "same"
 
 
 def _readers(*names: str, **renamed: str) -> dict[str, Callable[[Any], Any]]:
-    """Returns, for each setting by PyTorch's name, a function that reads it from the text of `extra_repr`
-    (`_setting`). `names` are those that both frameworks share; `renamed` gives Paddle's name for each of the
-    others."""
+    """Returns, by PyTorch's name of each setting, a function that reads the setting from the result of `extra_repr`
+    (`_setting`). `names` are the settings that have the same name in both frameworks. `renamed` gives Paddle's names
+    of the other settings by PyTorch's names."""
     return {
         name: partial(_setting, name=paddle_name)
         for name, paddle_name in (*zip(names, names, strict=True), *renamed.items())
@@ -288,7 +294,7 @@ _SEQUENCE_SETTINGS: Final[Mapping[str, ops.Attribute]] = {
 }
 _ROWS: Final[Mapping[type | str, ops.Row]] = {
     nn.Linear: ops.row("linear", {"activation": None}),
-    # the parts of PyTorch, because its weight is not transposed
+    # the same parts as in PyTorch, because the weight is not transposed
     **dict.fromkeys(
         _COMPAT_LINEAR, lambda path, _: Layer(path, "linear", layouts.parts("linear", {}), {"activation": None})
     ),
@@ -297,7 +303,7 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
     nn.Embedding: _embedding,
     nn.LayerNorm: ops.row("layer_norm", **_readers(eps="epsilon")),
     nn.GroupNorm: ops.row("group_norm", **_readers("num_groups", eps="epsilon")),
-    # Paddle's instance norms keep no running statistics
+    # Paddle's instance norms have no running statistics
     **dict.fromkeys(_INSTANCE_NORMS, ops.row("instance_norm", {"running_stats": False}, **_readers(eps="epsilon"))),
     nn.PReLU: ops.row("prelu", {"axis": "channels"}),
     nn.MultiHeadAttention: ops.row(
@@ -311,31 +317,31 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
     nn.LSTMCell: ops.cell("lstm"),
     nn.GRUCell: ops.cell("gru"),
 }  # fmt: skip
-"""How the layers with parameters are read."""
+"""The rows that describe how layers with parameters are read, by class."""
 
 
-# what layers compute
+# the computations of layers
 
 
 def _ceil_mode(pool: Any) -> object:
-    """The ceil_mode of a pool, as `ops.max_pool` takes it: False or `ops.OUTSIDE_TOO`."""
-    # unlike PyTorch, Paddle keeps a last window that begins beyond the image
+    """Returns the ceil_mode of a pool in the form that `ops.max_pool` accepts: False or `ops.OUTSIDE_TOO`."""
+    # unlike PyTorch, Paddle computes the last window even if it begins beyond the end of the image
     return ops.OUTSIDE_TOO if getattr(pool, "ceil_mode", False) else False
 
 
 def _kernel(pool: Any) -> Any:
-    """The size of the window of a pool."""
-    # some of Paddle's pools call it ksize, the others kernel_size
+    """Returns the size of the window of a pool."""
+    # the attribute is called ksize in some of Paddle's pools, and kernel_size in the others
     return getattr(pool, "ksize", getattr(pool, "kernel_size", None))
 
 
 def _max_pool(axes: int, path: str, pool: Any) -> Layer:
-    """Returns the description of the layer at `path`, a MaxPool over this number of axes."""
+    """Returns the description of the layer at `path`, a MaxPool whose window has the given number of axes."""
     return ops.max_pool(path, axes, _kernel(pool), pool.stride, pool.padding, _ceil_mode(pool))
 
 
 def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
-    """Returns the description of the layer at `path`, an AvgPool over this number of axes."""
+    """Returns the description of the layer at `path`, an AvgPool whose window has the given number of axes."""
     window = (_kernel(pool), pool.stride, pool.padding)
     return ops.avg_pool(
         path,
@@ -353,7 +359,7 @@ _output_size = partial(_setting, name="output_size")
 
 def _upsample(path: str, layer: Any) -> Layer:
     """Returns the description of the layer at `path`, an Upsample."""
-    # align_mode=1 is a third way to place the pixels, which PyTorch does not have
+    # align_mode=1 is a third way of aligning the pixels, which PyTorch does not have
     corners = (
         "as align_mode=1"
         if layer.align_mode and not layer.align_corners
@@ -363,9 +369,9 @@ def _upsample(path: str, layer: Any) -> Layer:
 
 
 def _upsample_image(mode: str, path: str, layer: Any) -> Layer:
-    """Returns the description of the layer at `path`, an UpsamplingNearest2D or UpsamplingBilinear2D, as `mode`
-    says."""
-    # Paddle's UpsamplingBilinear2D always aligns the corners, as PyTorch's does
+    """Returns the description of the layer at `path`, an UpsamplingNearest2D or UpsamplingBilinear2D. `mode` is
+    "nearest" or "bilinear"."""
+    # Paddle's UpsamplingBilinear2D always aligns the corners, like PyTorch's
     return ops.upsample(
         path, 2, layer.size, layer.scale_factor, mode, align_corners=mode != "nearest"
     )
@@ -407,7 +413,7 @@ def _layer_norm(path: str, layer: Any) -> Layer:
 
 
 def _inner_activation(layer: Layer) -> Iterator[Layer]:
-    """Yields the activation that a layer contains, as an entry of its own; nothing if it contains none."""
+    """Yields a separate entry for the activation that a layer contains; nothing if it contains no activation."""
     function = layer.settings.get("activation")
     if function is not None:
         yield ops.activation(f"{layer.path}.activation", str(function))
@@ -451,7 +457,8 @@ _TABLE: Final = ops.Table(
         nn.Flatten: lambda path, x: ops.flatten(path, x.start_axis, x.stop_axis),
         nn.Unflatten: lambda path, x: ops.plain(path, "unflatten", axis=x.axis, size=tuple(x.shape)),
     },
-    # the method with which a layer computes, and a text with the settings of a layer without a row
+    # the method with which a layer computes, and a function that returns a string with the settings of a layer
+    # without a row
     ("forward",),
     lambda layer: layer.extra_repr(),
     lines=(nn.Sequential,),
@@ -462,7 +469,7 @@ _TABLE: Final = ops.Table(
 
 
 def _module(path: str, layer: Any) -> ops.Module:
-    """Returns the description of a layer from which `ops.read` decides whether it is known what the layer computes."""
+    """Returns the description of a layer that `ops.read` needs to decide whether the layer's computation is known."""
     children = [child for child in _sub_layers(layer).values() if child is not None]
     hooks = *_pre_hooks(layer).values(), *_post_hooks(layer).values()
     owned = *layer.named_buffers(include_sublayers=False), *vars(layer).items()
@@ -486,14 +493,15 @@ class PaddleLayers(Operations):
         return layouts.present_layers(layers, dict(self.variables(model)), blocks)
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
-        """Returns the parameters, under Paddle's names, that a layer of this kind may have."""
+        """Returns the parts (parameter arrays) that a layer of this kind may have, under Paddle's names."""
         return dialects.paddle(kind, settings)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
-        """Returns all layers, with the settings of those without parameters."""
+        """Returns all layers: those with parameters, and those without parameters with their settings."""
         private.require("layers")
         modules = [
             _module(path, layer) for path, layer in model.named_sublayers(include_self=True)
         ]
-        # the variables, because every other tensor of a layer gets an entry: it is in no state
+        # the variables are passed too, because every other tensor of a layer gets an entry that says that it is not
+        # in the layer's state
         return ops.read(modules, layers, _TABLE, [x for _, x in self.variables(model)])

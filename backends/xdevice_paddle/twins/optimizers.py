@@ -1,15 +1,15 @@
-"""Reads the formulas of Paddle's optimizers, and names their state so that it can be saved to files: "0.moment1_0" is
+"""Reads the formulas of Paddle's optimizers, and names their state so that it can be saved in files: "0.moment1_0" is
 the state `moment1_0` of the first parameter.
 
-Facts about Paddle that the code depends on:
-- Paddle's own names, such as `linear_0.w_0_moment1_0`, are numbered through the whole process, so they differ in
-  another process or for a second optimizer. So a parameter is named by its place in the optimizer.
-- `_create_accumulators` (2.6 and 3.3) makes the state that the first step would make and that does not exist yet. It is
-  called on a copy of the optimizer: if loading failed after a call on the optimizer itself, that would keep outdated
-  copies of its 16-bit parameters.
-- The learning rate of a group is a factor of the optimizer's learning rate. Like the group's weight decay, it is stored
-  in the parameters. Other settings of a group are written into the optimizer's attributes during a step, so the
-  attributes have the values of the last group.
+Facts about Paddle on which the code depends:
+- The numbers in Paddle's own names, such as `linear_0.w_0_moment1_0`, are counted over the whole process, so the names
+  differ in another process or for a second optimizer. So a parameter is named by its position in the optimizer.
+- `_create_accumulators` (2.6 and 3.3) creates the state that the first step would create and that does not exist yet.
+  It is called on a copy of the optimizer. If it were called on the optimizer itself and loading then failed, the
+  optimizer would keep outdated copies of its 16-bit parameters.
+- The learning rate of a group is a factor by which the optimizer's learning rate is multiplied. Like the group's weight
+  decay, it is stored in the parameters. The other settings of a group are written into the optimizer's attributes
+  during a step, so the attributes have the values of the last group.
 - The powers of the betas are multiplied after use: after t steps they are beta^(t + 1).
 """
 
@@ -51,16 +51,16 @@ _NAMES: Final = {
     "amsgrad": "amsgrad", "alpha": "rho", "centered": "centered",
     "initial_accumulator_value": "initial_accumulator_value",
 }  # fmt: skip
-"""The argument of an optimizer's class for each setting."""
+"""For each setting, the argument with which an optimizer's class accepts it."""
 _COMMON_NAMES: Final = {"lr": "learning_rate", "weight_decay": "weight_decay"}
-# these are sentences, because no single argument makes the setting
+# the values are sentences, because these settings do not depend on a single argument
 _CLIP: Final = {
     "clip": "grad_clip takes a paddle.nn.ClipGradByGlobalNorm, ClipGradByNorm or ClipGradByValue"
 }
 _DECAY: Final = {
     "decay": "paddle.optimizer.Adam couples it, and paddle.optimizer.AdamW does not"
 }
-# for each kind, Paddle's name of each state, by PyTorch's name
+# for each kind, Paddle's names of the state by PyTorch's names
 _SLOTS: Final = {
     "sgd": {"momentum_buffer": "velocity"},
     "adam": {
@@ -75,15 +75,16 @@ _SLOTS: Final = {
 def _settings(
     optimizer: Any, kind: str, p: Any, group: dict[str, Any], backend: Optimizers
 ) -> dict[str, object]:
-    """Returns the settings with which an optimizer updates the parameter `p`, which is in `group`; for an optimizer
-    without groups, `group` is {}. Raises `UnsupportedError` for settings that no other framework has."""
+    """Returns the settings with which an optimizer updates the parameter `p`. `group` contains the settings of the
+    group of `p`; it is {} if the optimizer has no groups. Raises `UnsupportedError` for settings that no other
+    framework has."""
     stated = _default_settings(optimizer) | group
     if stated.get("rescale_grad", 1.0) != 1:
         raise backend.unsupported(
             "rescale_grad, which does nothing on the CPU", "multiply the loss instead"
         )
     names = terms.default_settings(kind)
-    # only settings that this kind and this version of Paddle have
+    # only settings that optimizers of this kind have in this version of Paddle
     settings = {
         name: stated[argument]
         for name, argument in _NAMES.items()
@@ -97,20 +98,20 @@ def _settings(
     if isinstance(scheduler, paddle.optimizer.lr.LRScheduler):
         settings["schedule"] = f"paddle.optimizer.lr.{type(scheduler).__name__}"
     clip = group.get("grad_clip", _grad_clip(optimizer))
-    # Paddle's clips leave out parameters whose ParamAttr has need_clip=False
+    # Paddle's clips do not apply to parameters whose ParamAttr has need_clip=False
     if clip is not None and getattr(p, "need_clip", True):
         settings["clip"] = _clip(clip, backend)
     decay_settings = (
         _decoupled_decay if type(optimizer) is paddle.optimizer.AdamW else _coupled_decay
     )
-    # before `settings` is passed on, because `_decoupled_decay` may multiply its learning rate
+    # called before `settings` is used below, because `_decoupled_decay` may change the learning rate in it
     decay = decay_settings(optimizer, p, group, settings, backend)
     return terms.settings(kind, **settings, **decay)
 
 
 def _default_settings(optimizer: Any) -> dict[str, Any]:
-    """Returns the settings of an optimizer that apply to groups of parameters without settings of their own, by the
-    names of Paddle's arguments."""
+    """Returns the settings that an optimizer uses for groups of parameters without their own settings, by the names of
+    Paddle's arguments."""
     stated = dict(states.default_dict(optimizer))
     if "amsgrad" in signature(type(optimizer)).parameters:  # from 3.0 on
         stated["amsgrad"] = _amsgrad(optimizer)
@@ -120,12 +121,12 @@ def _default_settings(optimizer: Any) -> dict[str, Any]:
 def _coupled_decay(
     optimizer: Any, p: Any, group: Any, settings: Any, backend: Optimizers
 ) -> dict[str, object]:
-    """Returns the settings of the weight decay of an optimizer that adds it to the gradient, as all except AdamW do.
-    Raises `UnsupportedError` for a regularizer other than L1Decay and L2Decay. `settings` is not used: the parameter
-    exists because this function and `_decoupled_decay` are called in the same way."""
-    # Paddle ignores the optimizer's decay for a parameter that has a regularizer of its own
+    """Returns the settings of the weight decay for an optimizer that adds the decay to the gradient, as all optimizers
+    except AdamW do. Raises `UnsupportedError` for a regularizer other than L1Decay and L2Decay. The argument `settings`
+    is not used; it exists because this function and `_decoupled_decay` are called in the same way."""
+    # Paddle ignores the optimizer's decay for a parameter that has its own regularizer
     regularizer = p.regularizer if p.regularizer is not None else optimizer.regularization
-    # Momentum keeps only the coefficient of an L2Decay, among its settings
+    # Momentum does not store an L2Decay itself, but its coefficient among the settings
     if regularizer is None:
         own_settings = states.default_dict(optimizer) | group
         return {"weight_decay": own_settings.get("regularization_coeff", 0.0)}
@@ -143,17 +144,17 @@ def _coupled_decay(
 def _decoupled_decay(
     optimizer: Any, p: Any, group: Any, settings: dict[str, Any], backend: Optimizers
 ) -> dict[str, object]:
-    """Returns the settings of the weight decay that an AdamW applies to the parameter `p`: 0 if the optimizer's
-    `apply_decay_param_fun` leaves `p` out. `group` has the settings of the group of `p`. Multiplies the rate in
-    `settings` by the optimizer's `lr_ratio` for `p`, if it has one. Raises `UnsupportedError` if `p` has a
-    regularizer."""
+    """Returns the settings of the weight decay that an AdamW optimizer applies to the parameter `p`. The decay is 0 if
+    the optimizer's `apply_decay_param_fun` excludes `p`. `group` contains the settings of the group of `p`. If the
+    optimizer has an `lr_ratio`, also multiplies the learning rate in `settings` by the ratio for `p`. Raises
+    `UnsupportedError` if `p` has a regularizer."""
     if p.regularizer is not None:
         raise backend.unsupported(
             f"reading an AdamW optimizer whose parameter {p.name} also has a regularizer",
             "set the regularizer to None",
         )
-    # both are functions that the user may pass, or None: the first takes a parameter, the
-    # second the name of one
+    # both are functions that the user may pass, or None. The first is called with a parameter, the
+    # second with the name of a parameter
     lr_ratio, is_decayed = _lr_ratio(optimizer), _apply_decay_param_fun(optimizer)
     if lr_ratio is not None:
         settings["lr"] *= lr_ratio(p)
@@ -163,9 +164,9 @@ def _decoupled_decay(
 
 
 def _clip(clip: Any, backend: Optimizers) -> str:
-    """Returns a text that says how gradients are clipped. Raises `UnsupportedError` for any class but
+    """Returns a phrase that says how gradients are clipped. Raises `UnsupportedError` for any class other than
     ClipGradByGlobalNorm, ClipGradByNorm and ClipGradByValue."""
-    # by the exact class, because a subclass may clip in another way
+    # the exact class is compared, because a subclass may clip in another way
     if type(clip) is paddle.nn.ClipGradByGlobalNorm:
         return f"all gradients to a norm of {clip.clip_norm:.6g}"
     if type(clip) is paddle.nn.ClipGradByNorm:
@@ -181,10 +182,10 @@ def _clip(clip: Any, backend: Optimizers) -> str:
 def _state_names(
     kind: str, p: Any, number: int, settings: Mapping[str, object]
 ) -> dict[str, str]:
-    """Returns the names of a parameter's state by PyTorch's names: "0.moment1" for `exp_avg` of the first parameter.
-    Empty for a 16-bit parameter."""
+    """Returns xdevice's names of a parameter's state by PyTorch's names: "0.moment1" for `exp_avg` of the first
+    parameter. `number` is the position of the parameter. Returns {} for a 16-bit parameter."""
     if p.dtype in (paddle.float16, paddle.bfloat16):
-        return {}  # the state may be that of its copy in 32 bits, and have another dtype
+        return {}  # the state may belong to the parameter's 32-bit copy, and have another dtype
     return {
         slot: f"{number}.{paddle_name}"
         for slot, paddle_name in _SLOTS[kind].items()
@@ -198,16 +199,16 @@ class PaddleOptimizers(Optimizers):
     def state_to_come(
         self, optimizer: Any, names: Sequence[str]
     ) -> Mapping[str, paddle.Tensor]:
-        """Returns new state for the parameters that `names` mentions and that have none yet. A copy of the optimizer,
-        without any state, makes it. Returns {} for a network."""
+        """Returns new state for those of the parameters mentioned in `names` that have no state yet. The state is
+        created by a copy of the optimizer without any state. Returns {} for a network."""
         if not isinstance(optimizer, paddle.optimizer.Optimizer):
             return {}
         numbers = {name.partition(".")[0] for name in names}
         existing = {name.partition(".")[0] for name, _ in states.variables(optimizer)}
-        # a copy, because a failure would leave outdated 16-bit copies in the optimizer (see the
-        # top of this file)
+        # a copy, because after a failure the optimizer itself would keep outdated copies of its
+        # 16-bit parameters (see the top of this file)
         stateless = copy.copy(optimizer)
-        # a shallow copy shares these stores with the optimizer, which would get the new state too
+        # a shallow copy shares these containers with the optimizer, which would otherwise receive the new state too
         states.accumulators.set(stateless, defaultdict(dict))
         states.master_weights.set(stateless, {})
         states.accumulators_holder.set(stateless, {})
@@ -224,8 +225,8 @@ class PaddleOptimizers(Optimizers):
         return dict(states.variables(stateless))
 
     def take_state(self, optimizer: Any, state: Mapping[str, paddle.Tensor]) -> None:
-        """Puts the tensors of `state` where Paddle looks for them, under the names that it uses in this process. Does
-        nothing for a network."""
+        """Stores the tensors of `state` in the optimizer's own dicts, under the names that Paddle uses in this process.
+        Does nothing for a network."""
         if not isinstance(optimizer, paddle.optimizer.Optimizer):
             return
         parameters, master_weights = (
@@ -236,7 +237,7 @@ class PaddleOptimizers(Optimizers):
         for name, value in state.items():
             number, _, key = name.partition(".")
             parameter = parameters[int(number)]
-            # the 32-bit copy of a 16-bit parameter, which Paddle keeps in another dict than the
+            # the 32-bit copy of a 16-bit parameter, which Paddle stores in another dict than the
             # moments
             if key == states.MASTER:
                 master_weights[parameter.name] = value
@@ -246,9 +247,9 @@ class PaddleOptimizers(Optimizers):
                 accumulators[key][owner.name] = value
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """Reads the formula and the settings of an optimizer. Each tensor of its state is named by the index of its
-        parameter, see the top of this file. Raises `UnsupportedError` for a class that is not in `_KINDS`, for settings
-        that no other framework has, and for an optimizer without parameters."""
+        """Returns the formula and the settings of an optimizer. The name of each tensor of its state begins with the
+        index of the parameter (see the top of this file). Raises `UnsupportedError` for a class that is not in
+        `_KINDS`, for settings that no other framework has, and for an optimizer without parameters."""
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         groups = [
             group for group in states.parameter_list(optimizer) if isinstance(group, dict)
@@ -268,13 +269,13 @@ class PaddleOptimizers(Optimizers):
             name: argument for name, argument in _NAMES.items() if argument in defaults
         }
         arguments |= _COMMON_NAMES | _CLIP | (_DECAY if kind == "adam" else {})
-        # Paddle keeps a part of the settings in the parameters
+        # without parameters, the settings are not known, because Paddle stores some of them in the parameters
         if not parameters:
             raise self.unsupported(
                 f"reading the {type(optimizer).__name__} optimizer, which has no parameters",
-                "make it with parameters=model.parameters()",
+                "create the optimizer with parameters=model.parameters()",
             )
-        # the settings of the first parameter stand for those of the optimizer
+        # the settings of the first parameter are used as those of the optimizer
         first = parameters[0].settings
         return terms.Optimizer(
             kind, type(optimizer).__name__, first, tuple(parameters), arguments

@@ -1,11 +1,12 @@
-"""Gives Paddle virtual GPUs: devices of a plugin, which use the host's memory and have no kernels.
+"""Registers virtual GPUs with Paddle: devices of a plugin, which use the host's memory and have no
+kernels.
 
-If a plugin has no kernel for an operation, Paddle computes it on the CPU, and copies operands
-and results. A plugin is a table of C functions, which the module `machine_code` makes. The
-position of each function in the table differs between versions, and is read from the header in
-Paddle's wheel. Paddle must get the table before `import paddle` ends, because that lists the
-devices. So importing this module must not import Paddle. It is imported only if the program
-requests virtual GPUs.
+If a plugin has no kernel for an operation, Paddle computes the operation on the CPU, and copies
+operands and results. A plugin is a table of C functions; the module `machine_code` creates these
+functions. The position of each function in the table differs between versions, and is read from
+the header in Paddle's wheel. The table must be passed to Paddle before `import paddle` ends,
+because Paddle lists its devices during the import. So importing this module must not import
+Paddle. The module is imported only if the program requests virtual GPUs.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ _LOAD: Final = (
 """The mangled name, in Paddle's library, of the function phi::LoadCustomRuntimeLib of CustomRuntimeParams,
 std::unique_ptr<C_DeviceInterface>, std::string and void*."""
 _VERSION: Final = (0, 1, 1)
-"""The version of Paddle's plugin interface in which functions take the arguments that `_functions` assumes."""
+"""The version of Paddle's plugin interface in which the functions have the parameters that `_functions` assumes."""
 
 _MOST: Final = 16
-"""The greatest number of virtual GPUs: Paddle counts the memory of 16 devices, and allocates no memory on further ones
-(3.3.1)."""
+"""The largest number of virtual GPUs: Paddle counts the memory of 16 devices, and does not allocate memory on further
+devices (3.3.1)."""
 _ALIGNMENT: Final = 256
-"""The alignment of a virtual GPU's memory in bytes. Paddle gets this number as the
-size of the smallest block, too."""
+"""The alignment of a virtual GPU's memory in bytes. This number is also passed to Paddle as the
+size of the smallest block."""
 
 
 def register(n: int, kind: str) -> str | None:
-    """Gives Paddle `n` virtual GPUs, with the names "{kind}:0" and so on. Returns why Paddle
-    cannot have them; None if it has them."""
+    """Registers `n` virtual GPUs with Paddle, named "{kind}:0" and so on. Returns None if this
+    succeeds, and otherwise the reason why Paddle cannot have virtual GPUs."""
     if n > _MOST:
         return f"Paddle supports at most {_MOST} devices of a plugin, not {n}"
     reason = machine_code.why_not()
@@ -55,8 +56,8 @@ def register(n: int, kind: str) -> str | None:
         return reason
     try:
         _register(n, kind)
-    # a version without the header, without a member of the struct, or without the function in
-    # its library
+    # raised for a version of Paddle that lacks the header, a member of the struct, or the function
+    # in its library
     except (OSError, LookupError, AttributeError) as error:
         return f"this version of Paddle does not support them ({type(error).__name__}: {error}), but 2.6.2 and 3.3.1 do"
     return None
@@ -64,16 +65,17 @@ def register(n: int, kind: str) -> str | None:
 
 @contextmanager
 def environment() -> Iterator[None]:
-    """A block in which `import paddle` lists the devices of plugins, because it sets
-    environment variables that Paddle reads then. Variables that the user has set stay. An empty
-    variable counts as not set, because Paddle passes empty ones on to child processes."""
+    """While the block is open, `import paddle` lists the devices of plugins, because environment
+    variables that Paddle reads during its import are set. Variables that the user has set are not
+    changed. An empty variable is treated as not set, because Paddle passes empty variables on to
+    child processes."""
     wanted = _variables()
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update({name: value for name, value in wanted.items() if not before[name]})
     try:
         yield
     finally:
-        # exactly as before, so that child processes do not inherit them
+        # restored exactly, so that child processes do not inherit the variables
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -82,14 +84,14 @@ def environment() -> Iterator[None]:
 
 
 def _variables() -> dict[str, str]:
-    """Returns the environment variables, with their values, that Paddle must have while it is
-    imported."""
-    # Paddle lists the devices of plugins only if it has a folder to search for plugins. This
-    # folder contains none
+    """Returns the environment variables that must be set while Paddle is imported, with their
+    values."""
+    # Paddle lists the devices of plugins only if it has a folder in which to search for plugins.
+    # This folder contains no plugins
     wanted = {"CUSTOM_DEVICE_ROOT": str(Path(__file__).parent)}
     is_verbose = os.environ.get("GLOG_v")  # noqa: SIM112  # glog's own spelling
-    # at glog's default level Paddle would print five lines about the plugin; a user who sets
-    # GLOG_v gets them
+    # at glog's default level, Paddle would print five lines about the plugin. A user who sets
+    # GLOG_v sees these lines
     return wanted if is_verbose else {**wanted, "GLOG_minloglevel": "1"}
 
 
@@ -104,8 +106,8 @@ def _register(n: int, kind: str) -> None:
     version = _version(header)
     if version != _VERSION:
         raise LookupError(f"expected version {_VERSION} of its device interface, got {version}")
-    # with the flags that `import paddle` will use: after TensorFlow, those that prefer Paddle's
-    # own symbols
+    # loaded with the flags that `import paddle` will use. If TensorFlow has been imported, these
+    # flags make Paddle's own symbols take precedence
     load = getattr(ctypes.CDLL(str(root / _LIBRARY), mode=sys.getdlopenflags()), _LOAD)
     load.argtypes, load.restype = [ctypes.c_void_p] * 4, None
     interface = _interface(_Slots(header), n)
@@ -113,8 +115,9 @@ def _register(n: int, kind: str) -> None:
         ctypes.sizeof(_Parameters), interface, _VERSION, kind.encode(), b"virtual"
     )
     owner, origin = ctypes.c_void_p(interface), b"xdevice"
-    # the `unique_ptr` is passed by its address, as C++ does; the string is the path of the
-    # plugin's library, and the last argument its handle, which a table made in memory lacks
+    # the `unique_ptr` is passed by its address, as in C++. The string is the path of the plugin's
+    # library, and the last argument is the library's handle, which does not exist for a table
+    # created in memory
     load(
         ctypes.byref(parameters),
         ctypes.byref(owner),
@@ -137,7 +140,7 @@ class _Parameters(ctypes.Structure):
 
 
 class _String(ctypes.Structure):
-    """A `std::string` as libstdc++ lays it out in memory. C++ may only read it."""
+    """A `std::string` with the memory layout of libstdc++. C++ code may only read it."""
 
     _fields_ = (
         ("text", ctypes.c_char_p),
@@ -156,13 +159,14 @@ def _version(header: str) -> tuple[int, ...]:
 
 
 class _Slots:
-    """The layout of the C struct `C_DeviceInterface`, as the text of Paddle's header declares
-    it, in words: each member is a pointer or a `size_t`, or an array of these. `words` is the
-    size of the struct, and `places` has the offset of each member by its name."""
+    """The layout of the C struct `C_DeviceInterface`, as declared in the text of Paddle's header.
+    Sizes and offsets are in words, because each member is a pointer, a `size_t`, or an array of
+    these. `words` is the size of the struct, and `places` contains the offset of each member by its
+    name."""
 
     def __init__(self, header: str) -> None:
         body = header.partition("struct C_DeviceInterface {")[2].partition("\n};")[0]
-        # without comments, some of which look like members
+        # comments are removed, because some of them look like members
         body = re.sub(r"/\*.*?\*/|//[^\n]*", "", body, flags=re.DOTALL)
         self.words = 0
         self.places: dict[str, int] = {}
@@ -176,14 +180,14 @@ class _Slots:
 
 
 def _interface(slots: _Slots, n: int) -> int:
-    """Makes a `C_DeviceInterface` (the table of C functions) for `n` virtual GPUs, and returns its address. Paddle
-    will own and free it. `slots` says where each member is."""
+    """Creates a `C_DeviceInterface` (the table of C functions) for `n` virtual GPUs, and returns its address. Paddle
+    will own and free the table. `slots` describes the layout of the table."""
     page = machine_code.Page()
     functions = _functions(page, n)
     page.finish()
     interface: int = _allocate(slots.words * _WORD)
     words = (ctypes.c_size_t * slots.words).from_address(interface)
-    # Paddle compares this member with its own size of the struct
+    # Paddle compares this member with the size that the struct has in its own code
     words[slots.places["size"]] = slots.words * _WORD
     for name, address in functions.items():
         words[slots.places[name]] = address
@@ -191,16 +195,17 @@ def _interface(slots: _Slots, n: int) -> int:
 
 
 def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
-    """Makes the C functions of `n` devices without kernels, in the memory of `page`, and returns their addresses, by
-    the names in the interface.
+    """Creates the C functions of `n` devices without kernels, in the memory of `page`. Returns the addresses of these
+    functions by their names in the interface.
 
-    All except `set_device` and `get_device` ignore the device, because all memory is the host's. The current device is
-    each thread's own, as CUDA's is: Paddle sets it in a thread, and expects it there. The functions for streams are
-    left out, so that copies are synchronous. The others are left out because Paddle does not need them.
+    All functions except `set_device` and `get_device` ignore the device, because all memory is the host's. Each thread
+    has its own current device, as with CUDA: Paddle sets the current device in a thread, and expects it to be set in
+    the same thread. The functions for streams are left out, so that copies are synchronous. The remaining functions of
+    the interface are left out because Paddle does not need them.
     """
     done = page.success()
     set_device, get_device = page.per_thread()
-    # values that the functions below copy to the address that Paddle passes
+    # the values that the functions below copy to an address that Paddle passes
     count = page.keep(_words(n))
     indices = page.keep(_words(*range(n)))
     alignment = page.keep(_words(_ALIGNMENT))
@@ -211,8 +216,8 @@ def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
         "set_device": set_device,
         "get_device": get_device,
         "synchronize_device": done,
-        # each event is the number 1: as all work is synchronous, there is nothing to record or
-        # to wait for
+        # each event is the number 1, because all work is synchronous, so there is nothing to record
+        # or to wait for
         "create_event": page.call("memcpy", Argument(1), event, _WORD),
         "record_event": done,
         "destroy_event": done,
@@ -225,7 +230,7 @@ def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
         "memory_copy_h2d": copy,
         "memory_copy_d2h": copy,
         "memory_copy_d2d": copy,
-        # Paddle passes two devices here, so the other arguments are one place further
+        # Paddle passes two devices here, so the positions of the other arguments are higher by one
         "memory_copy_p2p": page.call("memmove", Argument(2), Argument(3), Argument(4)),
         "get_device_count": page.call("memcpy", Argument(0), count, _WORD),
         "get_device_list": page.call("memcpy", Argument(0), indices, n * _WORD),
@@ -239,8 +244,8 @@ def _words(*values: int) -> bytes:
 
 
 def _allocate(size: int) -> int:
-    """Allocates memory that is filled with zeros, and returns its address. Paddle will free it
-    by `delete`, which calls the `free` of the C library."""
+    """Allocates memory that is filled with zeros, and returns its address. Paddle will free the
+    memory with `delete`, which calls the function `free` of the C library."""
     calloc = ctypes.CDLL(None).calloc
     calloc.argtypes, calloc.restype = [ctypes.c_size_t] * 2, ctypes.c_void_p
     address: int = calloc(1, size)

@@ -1,5 +1,5 @@
-"""Virtual GPUs for Paddle. The module `custom_device` makes them, with machine code from
-`machine_code`. Programs without virtual GPUs load neither module."""
+"""The hooks for Paddle's virtual GPUs. The module `custom_device` creates the virtual GPUs, with
+machine code from `machine_code`. Programs without virtual GPUs load neither of these modules."""
 
 from __future__ import annotations
 
@@ -27,37 +27,40 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
     _natives: dict[Device, Any]
 
     def why_no_virtual_gpus(self) -> str | None:
-        """Returns why Paddle has no virtual GPUs in this process; None if it has them."""
+        """Returns the reason why Paddle has no virtual GPUs in this process; None if it has
+        them."""
         listed = paddle.device.get_all_custom_device_type() or ()
-        # Paddle got the plugin, but has not accepted it
+        # the plugin was passed to Paddle, but Paddle has not accepted it
         if virtual_devices.registered() and virtual_devices.KIND not in listed:
             return "Paddle does not list them; set GLOG_v=3 to make Paddle print the reason"
         return virtual_devices.why_not()
 
     def make_virtual_gpus(self, n: int) -> None:
-        """Prepares Paddle for its virtual GPUs, which exist since its import, and makes its
-        operations refuse tensors on two different virtual GPUs."""
+        """Prepares Paddle for `n` virtual GPUs, which already exist since Paddle's import. From then
+        on, Paddle's operations refuse tensors on two different virtual GPUs."""
         from . import virtual_operations
 
         private.require("virtual GPUs")
-        # with strides, Paddle calls the plugin's kernel `contiguous` for views, and raises a
-        # RuntimeError because there is none: for this kernel it does not use the CPU's (3.3.1)
+        # with kernels for strided memory, Paddle calls the plugin's kernel `contiguous` for views,
+        # and raises a RuntimeError because the plugin has none; for this kernel, Paddle does not
+        # fall back to the CPU (3.3.1)
         paddle.set_flags({"FLAGS_use_stride_kernel": False})
         # Paddle makes the first device of a plugin its default
         paddle.set_device("cpu")
-        # forgets Paddle's objects for real GPUs, which are hidden from now on
+        # removes Paddle's objects for real GPUs, which are hidden from now on
         self._natives = {devices.CPU: self._natives[devices.CPU]}
         self._gpu, self._gpus = virtual_devices.KIND, n
         # xdevice accepts the names that `paddle.get_device()` returns
         for index in range(n):
             devices.spell(f"{virtual_devices.KIND}:{index}", devices.of("gpu", index))
-        # xdevice makes 8-bit floats by Tensor.view, which has no kernel while strides are off
+        # xdevice creates tensors of 8-bit floats with Tensor.view, which has no kernel while the
+        # kernels for strided memory are switched off
         self.short_floats = frozenset()
         virtual_operations.refuse_mixed_devices()
 
     def limit(self) -> None:
-        """Checks each new tensor against the limits of its virtual GPU. Paddle itself counts
-        their memory."""
+        """From now on, checks each new tensor against the limits of its virtual GPU. Paddle itself
+        counts the memory in use."""
         from . import virtual_operations
 
         if any(self.characters):
@@ -76,7 +79,8 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
         tensor, or the memory for it."""
         self.refuse_lacking(index, [dtype_name(x.dtype)])
         usage = self.memory(devices.of("gpu", index))
-        # negative if too many bytes are allocated: Paddle has counted the new tensor already
+        # negative if too many bytes are allocated, because Paddle has already counted the new
+        # tensor
         if usage.free is not None and usage.free < 0:
             more = x.size * x.element_size()
             raise self.memory_error(
@@ -84,8 +88,8 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
             )
 
     def _moved_if_elsewhere(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """Returns a tensor that was made for `device`, after checking it against the limits of
-        that virtual GPU. Raises Paddle's error as `_check` does."""
+        """Returns a tensor that was created for `device`, moved to `device` if necessary, after
+        checking it against the limits of a virtual GPU. Raises the same errors as `_check`."""
         moved: paddle.Tensor = super()._moved_if_elsewhere(x, device)  # type: ignore[misc]
         if device.kind == "gpu" and any(self.characters):
             self._check(moved, device.index)
