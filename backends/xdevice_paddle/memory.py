@@ -35,8 +35,8 @@ class PaddleMemory(Primitives):
 
     def memory(self, device: Device) -> Memory:
         """Returns the numbers of bytes that Paddle and the CUDA driver report for a device's memory:
-        `allocated` and `peak` for the CPU and for virtual GPUs, `total` too on ROCm, and all four
-        on CUDA. Returns no numbers for other accelerators."""
+        all four for GPUs of CUDA; `total`, `allocated` and `peak` for GPUs of ROCm; `allocated` and
+        `peak` for the CPU and for virtual GPUs; nothing for other accelerators."""
         if device.kind != "gpu":
             return Memory(
                 None, None, _allocated(_KIND, 0), _peak(_KIND, 0)
@@ -67,7 +67,7 @@ class PaddleMemory(Primitives):
         )
 
     def empty_cache(self, device: Device) -> None:
-        """Returns the unused memory that Paddle holds on all GPUs to the driver. Raises
+        """Releases to the driver the memory on all GPUs that Paddle holds but does not use. Raises
         `UnsupportedError` for other accelerators and for virtual GPUs."""
         if self._gpu != "gpu":
             super().empty_cache(device)  # raises `UnsupportedError`

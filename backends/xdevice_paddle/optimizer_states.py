@@ -47,8 +47,8 @@ def rates(optimizer: Any) -> Iterable[Any]:
 
 
 def kept(optimizer: Any) -> Iterable[Any]:
-    """Returns the containers in which Paddle's own optimizers store tensors: those with the state,
-    the parameters and the settings."""
+    """Returns the containers in which Paddle's own optimizers store tensors: the containers of the
+    state, of the parameters and of the settings."""
     holders = (accumulators_holder, learning_rate_map, default_dict, parameter_list)
     return [*state(optimizer).values(), *(holder(optimizer) for holder in holders)]
 

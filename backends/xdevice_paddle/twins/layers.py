@@ -497,11 +497,11 @@ class PaddleLayers(Operations):
         return dialects.paddle(kind, settings)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
-        """Returns all layers: those with parameters, and those without parameters with their settings."""
+        """Returns all layers: `layers`, and the layers without parameters, with their settings."""
         private.require("layers")
         modules = [
             _module(path, layer) for path, layer in model.named_sublayers(include_self=True)
         ]
-        # the variables are passed too, because every other tensor of a layer gets an entry that says that it is not
-        # in the layer's state
+        # the variables are passed too, because `read` yields an entry for every other tensor of a layer, which says
+        # that the tensor is in no state
         return ops.read(modules, layers, _TABLE, [x for _, x in self.variables(model)])

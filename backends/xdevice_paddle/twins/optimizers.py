@@ -51,7 +51,7 @@ _NAMES: Final = {
     "amsgrad": "amsgrad", "alpha": "rho", "centered": "centered",
     "initial_accumulator_value": "initial_accumulator_value",
 }  # fmt: skip
-"""For each setting, the argument with which an optimizer's class accepts it."""
+"""For each setting, the name of the argument of an optimizer's class that sets it."""
 _COMMON_NAMES: Final = {"lr": "learning_rate", "weight_decay": "weight_decay"}
 # the values are sentences, because these settings do not depend on a single argument
 _CLIP: Final = {
@@ -93,7 +93,7 @@ def _settings(
     if kind == "rmsprop":
         settings |= {"eps_enters": terms.INSIDE, "momentum_holds": terms.STEPS}
     settings["lr"] = optimizer.get_lr() * p.optimize_attr["learning_rate"]
-    # a number, or the scheduler that sets the rate
+    # the learning rate as a number, or the scheduler that sets it
     scheduler = _learning_rate(optimizer)
     if isinstance(scheduler, paddle.optimizer.lr.LRScheduler):
         settings["schedule"] = f"paddle.optimizer.lr.{type(scheduler).__name__}"
@@ -126,7 +126,7 @@ def _coupled_decay(
     is not used; it exists because this function and `_decoupled_decay` are called in the same way."""
     # Paddle ignores the optimizer's decay for a parameter that has its own regularizer
     regularizer = p.regularizer if p.regularizer is not None else optimizer.regularization
-    # Momentum does not store an L2Decay itself, but its coefficient among the settings
+    # Momentum stores only the coefficient of an L2Decay, as one of its settings
     if regularizer is None:
         own_settings = states.default_dict(optimizer) | group
         return {"weight_decay": own_settings.get("regularization_coeff", 0.0)}
@@ -199,7 +199,7 @@ class PaddleOptimizers(Optimizers):
     def state_to_come(
         self, optimizer: Any, names: Sequence[str]
     ) -> Mapping[str, paddle.Tensor]:
-        """Returns new state for those of the parameters mentioned in `names` that have no state yet. The state is
+        """Returns new state for the parameters that are mentioned in `names` and have no state yet. The state is
         created by a copy of the optimizer without any state. Returns {} for a network."""
         if not isinstance(optimizer, paddle.optimizer.Optimizer):
             return {}

@@ -149,8 +149,8 @@ def _check_all(tensors: Iterable[Any]) -> None:
 
 
 def _move_empty(tensors: Iterable[Any], place: Any) -> None:
-    """Moves those of the tensors that are dense, have no elements and are on the CPU to `place`,
-    Paddle's object for a GPU. The tensors stay the same objects. Other tensors are not changed."""
+    """Moves each tensor that is dense, has no elements and is on the CPU to `place`, Paddle's object
+    for a GPU. The tensors stay the same objects. Other tensors are not changed."""
     for x in _tensors(tensors):
         # `relocate` can move only the memory of dense tensors
         if x.is_dense() and not x.size and x.place.is_cpu_place():

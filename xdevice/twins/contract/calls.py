@@ -162,7 +162,7 @@ class Watch:
         self._backend = backend
         self._activations = frozenset(map(id, activations))
         self._follow = follow
-        # the attribute `frame` is the call in progress in each thread
+        # its attribute `frame`, which each thread has separately, is the call in progress
         self._here: Any = threading.local()
 
     def run(

@@ -307,7 +307,8 @@ LINEN_CELLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyTy
     }
 )
 """The names of the arrays in a linen cell, which has a separate array for each gate. The outer keys are the kinds of
-cells. The inner keys are the names of the arrays that result when those listed are joined along their last axis."""
+cells. The inner keys are the names of the arrays that result when the listed arrays are joined along their last
+axis."""
 
 
 def linen_cells(names: Collection[str]) -> Iterator[tuple[str, str]]:

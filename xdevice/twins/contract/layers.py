@@ -92,8 +92,8 @@ class Calls(Layers, Conversion):
 
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
         """Returns a context manager that yields a list. While the block is open, each call of a layer of the model is
-        appended to the list when the call ends. Calls in this thread or task are recorded, and calls in those that
-        `xdevice.parallel.run` starts from it. A layer that `layers` lists is always recorded; any other layer is
+        appended to the list when the call ends. Calls are recorded in this thread or task, and in the threads and tasks
+        that `xdevice.parallel.run` starts from it. A layer that `layers` lists is always recorded; any other layer is
         recorded only if it contains no layers itself. After the block, the model is unchanged. Raises
         `UnsupportedError` for a model whose layers a compiler has hidden, and `NotBuiltError` for a model that has not
         been built yet."""

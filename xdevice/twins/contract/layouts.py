@@ -125,8 +125,8 @@ other model flattens the image and passes it to a linear layer."""
 ADDED: Final = "bias_added"
 """The setting that marks a layer whose bias is a tensor outside all layers. The model's own code adds this tensor."""
 AXIS: Final = "axis_in_doubt"
-"""The setting that says which axis a norm normalizes, if the corresponding norm of the other model may normalize a
-different axis."""
+"""The setting that names the axis of a norm, along which its weight extends. A norm states this setting only if the
+corresponding norm of the other model may have another axis."""
 STATED_BY_BOTH: Final = (
     "norm_first",
     "block_dropout",
@@ -275,8 +275,8 @@ the single bias becomes bias_ih, and bias_hh is 0."""
 
 def _gru_biases_to_torch(x: Array) -> tuple[Array, Array]:
     """Converts the biases of a GRU from one array to PyTorch's bias_ih and bias_hh. The array contains, in this order,
-    the biases of r and z, the bias of n for the inputs, and the bias of n for the state. PyTorch adds the two biases
-    that it has for r, and the two for z; those in bias_hh become 0."""
+    the biases of r and z, the bias of n for the inputs, and the bias of n for the state. PyTorch adds its two biases of
+    r, and its two biases of z, so the biases of r and z in bias_hh become 0."""
     # each of these four biases has a quarter of the numbers
     r_and_z, new, of_state = np.split(x, (len(x) // 4 * 2, len(x) // 4 * 3))
     return np.concatenate([r_and_z, new]), np.concatenate([np.zeros_like(r_and_z), of_state])
@@ -338,8 +338,8 @@ PACKED: Final = Rule(_thirds, _joined)
 
 
 def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
-    """Returns the rule for a weight of the shape (*inputs, *outputs) in the framework, which is a matrix (O, I) in
-    PyTorch: O is the product of `outputs`, and I is the product of `inputs`. One size in `inputs` and one in `outputs`
+    """Returns the rule for a weight that has the shape (*inputs, *outputs) in the framework, and is a matrix (O, I) in
+    PyTorch. O is the product of `outputs`, and I is the product of `inputs`. One size in `inputs` and one in `outputs`
     may be -1, which means any size."""
 
     def canonical(x: Array) -> Array:
@@ -489,17 +489,17 @@ def refused(rule: Rule, why: str) -> Rule:
 def normed(
     parts: Iterable[Part], names: Sequence[str], shape: Sequence[int], own: Sequence[int]
 ) -> tuple[Part, ...]:
-    """Returns `parts`, those of a layer with a weight norm, with two parts, g and v, in place of the part for `weight`.
-    `names` are the framework's names of g and v. In PyTorch, g has the shape `shape`, with as many axes as v. The
-    framework stores g in the shape `own`, which may omit axes of length 1."""
+    """Returns the parts of a layer with a weight norm: `parts`, but with two parts, g and v, in place of the part for
+    `weight`. `names` are the framework's names of g and v. In PyTorch, g has the shape `shape`, with as many axes as v.
+    The framework stores g in the shape `own`, which may omit axes of length 1."""
     return _with_weight_as(
         parts, names, NORMED, lambda rule: (_reshaped(rule, shape, own), rule)
     )
 
 
 def spectral(parts: Iterable[Part], names: Sequence[str]) -> tuple[Part, ...]:
-    """Returns `parts`, those of a layer whose weight is divided by its spectral norm, with three parts in place of the
-    part for `weight`. `names` are the framework's names of the three."""
+    """Returns the parts of a layer whose weight is divided by its spectral norm: `parts`, but with three parts in place
+    of the part for `weight`. `names` are the framework's names of these three parts."""
     return _with_weight_as(parts, names, SPECTRAL, lambda rule: (rule, SAME, SAME))
 
 
@@ -694,9 +694,9 @@ def present_layers(
     names: Container[str],
     blocks: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Layer]:
-    """Returns those of the layers that a model has, each with only the parts that the model has. `names` contains the
-    names of the model's variables. A layer without parts first gets the parts of PyTorch's own layer of its kind. The
-    layers stay in their order, except inside a block, which is a module that calls its layers in another order.
+    """Returns the layers that a model has, each with only the parts that the model has. `names` contains the names of
+    the model's variables. A layer that is passed without parts first gets the parts of PyTorch's own layer of its kind.
+    The layers stay in their order, except inside a block, which is a module that calls its layers in another order.
     `blocks` gives, by the path of each block, the names of the layers in the order in which the block calls them."""
     with_parts = ((layer, layer.parts or parts(layer.kind, layer.settings)) for layer in layers)
     present = (

@@ -218,8 +218,8 @@ class Optimizers(Models):
     def optimizer(self, optimizer: Any) -> Optimizer:
         """Returns a description of what an optimizer computes, in PyTorch's terms. The module
         `xdevice.twins.contract.optimizers` lists the kinds and settings. `optimizer` may be any object of the
-        framework. Raises `UnsupportedError`, with the name of the object's class, if no kind has the formula of the
-        class, or if the class is a subclass of a known optimizer, because a subclass may compute anything."""
+        framework. Raises `UnsupportedError`, with the name of the object's class, if the formula of the class is not
+        that of any kind. Also raises it for a subclass of a known optimizer, which may compute anything."""
         raise self.unsupported(
             f"reading {type(optimizer).__qualname__} objects", "compare its settings by hand"
         )

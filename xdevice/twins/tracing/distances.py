@@ -42,10 +42,10 @@ def apart(actual: Array, expected: Array) -> float:
 
 
 def apart_by_rows(actual: Array, expected: Array) -> float:
-    """Returns the distance as in `apart`, enlarged if the rows of a batch are nearly equal: the largest difference is
-    then divided by how far the rows are from their mean, and not by the largest expected value. Otherwise a large bias,
-    which all rows share, would hide differences. The distance is not enlarged if it is 0 or infinite, or if there are
-    fewer than two rows."""
+    """Returns the distance as in `apart`, but enlarged if the rows of a batch are nearly equal. In this case, the
+    largest difference is not divided by the largest expected value, but by how far the rows are from their mean.
+    Otherwise a large bias, which all rows share, would hide differences. The distance is not enlarged if it is 0 or
+    infinite, or if there are fewer than two rows."""
     distance = apart(actual, expected)
     if not distance or not math.isfinite(distance) or expected.ndim < 2 or len(expected) < 2:
         return distance

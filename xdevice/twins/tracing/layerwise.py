@@ -92,8 +92,8 @@ class TwoRuns:
     ) -> None:
         self._actual, self._expected, self._pairs = actual, expected, pairs
         self.limit = distances.limit([x for call in expected.calls for x in call.outputs[:1]])
-        """The largest error of a layer that is still attributed to rounding, as a share of the largest value of the
-        layer's output."""
+        """The largest error of a layer's output that is still attributed to rounding, as a share of the output's
+        largest value."""
 
     def first_difference(self, *, strict: bool = False) -> FirstDifference | None:
         """Returns the first place where the runs differ, or None if they agree. `strict` is for runs whose outputs are

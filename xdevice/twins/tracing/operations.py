@@ -109,9 +109,9 @@ class Log:
         self.is_full = len(self.operations) >= _MOST or self._bytes >= _MOST_BYTES
 
     def results(self) -> list[str]:
-        """Returns the keys of the program's results. These are `roots` or, if there are none, the losses from which the
-        program ran the backward pass or, if there are none either, the outputs of its last operation. Empty if the log
-        contains no operation."""
+        """Returns the keys of the program's results. These are `roots`. If `roots` is empty, they are the losses from
+        which the program ran the backward pass; if there are no losses either, they are the outputs of its last
+        operation. The list is empty if the log contains no operation."""
         if self.roots or not self.operations:
             return self.roots
         # the operation directly before a backward pass has computed the loss
@@ -500,8 +500,8 @@ class Judge:
         return None
 
     def is_close(self, operation: Operation) -> bool:
-        """Returns whether the other program has a tensor that is close to an output of the operation, and so may be the
-        same output with an error."""
+        """Returns whether the other program has a tensor that is close to an output of the operation. Such a tensor may
+        be the same output with an error."""
         return any(
             numpy.isfinite(self._distance(key)) for key in self._distinctive_outputs(operation)
         )
@@ -540,9 +540,9 @@ class Judge:
         return maker is not None and self._right_operations(limit)[maker]
 
     def _right_operations(self, limit: float) -> list[bool]:
-        """Returns a list that says of each operation whether it is right. An operation is right if the distance of one
-        of its outputs from a tensor of the other program is within the limit, if an operation that uses an output is
-        right, or if it has no distinctive output (`_is_distinctive`)."""
+        """Returns a list that says of each operation whether it is right. An operation is right in three cases: one of
+        its outputs is within the limit of a tensor of the other program, an operation that uses one of its outputs is
+        right, or it has no distinctive output (`_is_distinctive`)."""
         if limit in self._right:
             return self._right[limit]
         users: dict[str, list[int]] = {}

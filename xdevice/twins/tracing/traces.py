@@ -99,8 +99,8 @@ class Trace:
 
     def _read_call(self, call: Call, number: int) -> LayerCall:
         """Copies one call to the host and returns it. `number` is the number of earlier calls of the same layer."""
-        # an entry for a recorded value has `RECORD` in place of a layer. The name of a function is its own; the name
-        # of a layer is that of its class
+        # an entry for a recorded value has `RECORD` in place of a layer. For a function, its own name is used; for a
+        # layer, the name of its class
         name = (
             call.layer
             if call.layer is RECORD
@@ -155,9 +155,9 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
 
     Experimental: it may change in a minor version.
 
-    Yields a `Trace`. Its `calls` list, for each call of a layer, the path, the inputs, the outputs and, if the block
-    also runs the backward pass, the gradients of the outputs. docs/reference/tracing.md says which calls are recorded.
-    Traces may be nested. The model is not changed.
+    Yields a `Trace`. Its attribute `calls` contains the path, the inputs and the outputs of each call of a layer. If
+    the block also runs the backward pass, it contains the gradients of the outputs too. docs/reference/tracing.md says
+    which calls are recorded. Traces may be nested. The model is not changed.
 
     Args:
         model: a built model of PyTorch, Paddle, Gluon, Keras or Flax; or a function that calls one model.

@@ -195,9 +195,9 @@ def _variables(x: Any, verb: str) -> _Variables:
 
 
 def _leaves(x: Any, verb: str) -> list[tuple[str, _Keys, Any]]:
-    """Returns a list with three items for each tensor or model in `x`: the prefix of its names in the file, the
-    container keys that lead to it, and the tensor or model itself. Raises `ContainerError` if `x` is nested too
-    deeply."""
+    """Returns a list with a tuple for each tensor or model in `x`. The tuple contains the prefix of its names in the
+    file, the container keys that lead to it, and the tensor or model itself. Raises `ContainerError` if `x` is nested
+    too deeply."""
     try:
         return list(_walk(x, verb))
     except RecursionError:

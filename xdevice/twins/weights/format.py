@@ -109,7 +109,7 @@ class Header(NamedTuple):
     origin: str = ""
     """The names of the backends that wrote the tensors, joined by commas; "" if they are not known."""
     remarks: Mapping[str, str] = MappingProxyType({})
-    """Entries of the metadata that may describe tied weights. Each maps a name that is not that of a tensor in the file
+    """Entries of the metadata that may describe tied weights. Each maps a name under which the file contains no tensor
     to the name of a tensor in the file."""
 
     def by_name(self) -> dict[str, FileTensor]:
