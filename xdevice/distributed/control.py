@@ -356,7 +356,7 @@ class Line:
                     if kind == MISMATCH:
                         raise _mismatch(
                             json.loads(text),
-                            "nothing was written, and the world is still usable",
+                            "nothing was written, and the world can still be used",
                         )
 
     def fail(self, why: str, text: str) -> None:
@@ -547,7 +547,7 @@ def _error(message: dict[str, Any]) -> PeerError | CollectiveMismatchError:
     if "calls" in message:
         return _mismatch(
             message["calls"],
-            "they were not compared beforehand (check=False), so the world is closed",
+            "the calls were not compared beforehand (check=False), so the world is closed",
         )
     return PeerError(message["text"], message["rank"], message["why"])
 
@@ -560,7 +560,8 @@ def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
     for rank, call in calls.items():
         by_call.setdefault(call, []).append(int(rank))
     texts = [
-        f"{_name_ranks(ranks)} {_short(call, list(by_call))}" for call, ranks in by_call.items()
+        f'{_name_ranks(ranks)} called "{_short(call, list(by_call))}"'
+        for call, ranks in by_call.items()
     ]
     return CollectiveMismatchError(
         f"the calls differ: {'; '.join(texts)}; {then}", tuple(calls.values())
