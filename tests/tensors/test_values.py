@@ -494,7 +494,8 @@ def test_an_item_is_a_number_of_pythons_own():
         np.zeros((), [("a", "f4")]),
     ):
         with pytest.raises(
-            xdevice.errors.DTypeError, match=r"item returns a number, but .* holds "
+            xdevice.errors.DTypeError,
+            match=r"item returns a number, but the element of .* is of dtype ",
         ):
             xdevice.item(np.array(x))
 
