@@ -1,5 +1,4 @@
-"""Streams, events, graphs and caches: the features that only devices other than the CPU have, as in
-`torch.accelerator`."""
+"""Streams, events, graphs and caches: the features of devices other than the CPU, as in `torch.accelerator`."""
 
 from __future__ import annotations
 
