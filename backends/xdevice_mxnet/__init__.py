@@ -1,7 +1,7 @@
 """The adapter for Apache MXNet 1.9: xdevice's hooks (the methods that its core calls), written
 with MXNet's functions. MXNet's development has ended; 1.9.1 is the last release.
 
-The adapter must follow these rules, for the reasons given here:
+These are the facts about MXNet on which the code depends, and the rules that follow from them:
 - All work is asynchronous, even on the CPU. MXNet can wait only for one array, or for all work.
 - Arrays without dimensions (0-d) or without elements exist only with NumPy's shape semantics. This
   is a separate setting of each thread, and it is disabled in threads that only move arrays

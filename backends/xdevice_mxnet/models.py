@@ -405,8 +405,8 @@ class MxnetModels(Models):
         return [*blocks, *parameters, *arrays]
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns a `Way` without fields for a batch of MXNet's iterators, which means that its attributes are
-        walked. Returns None for any other object."""
+        """Returns a `Way` without fields if `x` is a batch of one of MXNet's iterators; such a `Way` means that the
+        attributes of the batch are walked. Returns None for any other object."""
         return Way() if isinstance(x, mx.io.DataBatch) else None
 
     def tensor_of(self, model: Any) -> Any | None:

@@ -50,8 +50,8 @@ def put(values: np.ndarray[Any, Any], native: Any, backend: Replicas) -> Any | N
 
 
 def moved(x: Any, native: Any, backend: Replicas) -> Any | None:
-    """Returns a copy on a GPU of an array on the host, or a copy on the host of an array on a GPU. The copy is made
-    through the ring. Returns None if MXNet must copy the array."""
+    """Returns a copy of `x` on the context `native`, made through the ring. One of `x` and the copy is on the host,
+    and the other is on a GPU. Returns None if MXNet must copy the array."""
     from_kind, to_kind = ("cpu", "gpu") if native.device_type == "gpu" else ("gpu", "cpu")
     # the first condition excludes contexts of pinned and of shared memory
     if (

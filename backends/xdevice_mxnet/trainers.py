@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 UPDATES: Final = "updates"
-"""The last part of the name under which the number of a parameter's steps appears."""
+"""The last part of the name of a parameter's count of steps."""
 # each of these reads an attribute of a Trainer, of its store or of its optimizer
 contexts: Final = private.field("mxnet.gluon.Trainer._contexts")
 store: Final = private.field("mxnet.gluon.Trainer._kvstore")

@@ -88,7 +88,7 @@ def _without_scopes(function: F) -> F:
         # time
         layers = _layers_by_type.get(type(args[0])) if args else None
         scopes = None if layers is None else layers.scopes
-        # without an open scope there is nothing to set aside
+        # without an open scope, there is nothing to remove
         if scopes is None or not scopes.are_open():
             return function(*args, **kwargs)
         removed = scopes.set_aside()
@@ -108,7 +108,7 @@ def relu(x: Any) -> Any:
     """Returns max(x, 0) for each element x; the gradient at 0 is 0.
 
     Raises:
-        DTypeError: `x` does not hold floats. NotATensorError: `x` is not a tensor.
+        DTypeError: `x` does not contain floats. NotATensorError: `x` is not a tensor.
         UnsupportedError: a third-party adapter has no neural-network functions.
 
     Costs as much as the framework's own function, plus 1 us.
@@ -151,11 +151,11 @@ def sigmoid(x: Any) -> Any:
 
 @_without_scopes
 def gelu(x: Any, *, approximate: bool = False) -> Any:
-    """Returns x * P(Z < x) for each element x, where Z is a standard normal random number.
+    """Returns x * P(Z < x) for each element x, where Z is a standard normal random variable.
 
     Args:
-        approximate: whether to use tanh instead of erf, the error function. The result with tanh is faster to
-            compute, and its error is up to 5e-4. By default, JAX uses tanh, and PyTorch uses erf.
+        approximate: whether to use tanh instead of erf, the error function. With tanh, the result is computed faster,
+            but has an error of up to 5e-4. By default, JAX uses tanh, and PyTorch uses erf.
 
     Raises the errors of `relu`, and UnsupportedError if `approximate` is False and the adapter has no error function.
 
@@ -277,7 +277,7 @@ def _along_axis(function: str, x: Any, axis: int) -> Any:
     has no elements. Raises `AxisError` if there is no such axis."""
     layers, x = _layers_and_tensor(x, function)
     axis_index = layers.checks.axis(axis, len(x.shape), function)
-    # the contract promises that kernels are never called with empty tensors
+    # the contract promises that this kernel is never called with an empty tensor
     return (
         getattr(layers.kernels, function)(x, axis_index)
         if 0 not in x.shape
@@ -405,7 +405,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
     k, v = (layers.checks.tensor_of_kinds(part, REAL_FLOATING, "attention") for part in (k, v))
     shapes = q_shape, k_shape, v_shape = shape_of(q), shape_of(k), shape_of(v)
     # the leading axes, the numbers of keys and the numbers of features must match. No size may
-    # be 0, because the contract promises that kernels are never called with empty tensors
+    # be 0, because the contract promises that this kernel is never called with empty tensors
     if min(map(len, shapes)) < 2 or not (
         _may_be_equal(q_shape[:-2], k_shape[:-2])
         and _may_be_equal(k_shape[:-1], v_shape[:-1])
@@ -689,7 +689,7 @@ def max_pool2d(
     """Returns the greatest element of each window of each channel. Images of the shape (N, C, H, W) become (N, C,
     rows, columns).
 
-    If several elements of a window are equally great, only the first gets a gradient.
+    If several elements of a window are equally great, the gradient flows only to the first of these elements.
 
     Args:
         x: images of the shape (N, C, H, W); N may be 0.
@@ -762,13 +762,13 @@ class _Layers(Functions):
         """The adapter's kernel that reads the least and the greatest index; None if the adapter has no such
         kernel."""
         self.guards = self.kernels.guards
-        """The adapter's function that returns whether the kernels themselves detect indices that are out of range,
-        for the tensor of indices that it is called with. None if the kernels never detect them."""
+        """The adapter's function `guards(indices, kind)`, which returns whether the kernels themselves detect that
+        some of these indices are out of range. None if the kernels never detect this."""
 
     def run(self, name: str, *arguments: Any, **settings: Any) -> Any:
         """Returns the result of the adapter's kernel `name`, called with these arguments. If the kernel returns
-        NotImplemented because it does not support them, the result comes from the function of the same name in
-        `by_hand`."""
+        NotImplemented because it cannot compute these arguments, the function of the same name in `by_hand` computes
+        the result."""
         result = getattr(self.kernels, name)(*arguments, **settings)
         return (
             getattr(by_hand, name)(self.kernels, *arguments, **settings)
@@ -985,7 +985,9 @@ def _shape_with_channels(x: Any, function: str) -> tuple[int | None, ...]:
     """Returns the shape of `x`. Raises `ShapeError` if `x` has no axis 1, which is the axis of the channels."""
     shape = shape_of(x)
     if len(shape) < 2:
-        raise ShapeError(f"{function} expects x of shape (batch, channels, ...), not {shape}")
+        raise ShapeError(
+            f"{function}: x must have the shape (batch, channels, ...), not {shape}"
+        )
     return shape
 
 
@@ -1000,7 +1002,7 @@ def _normalized(
     elements. `arguments` maps the name of each argument to its tensor, or to None if the argument was left out. All
     tensors except `x` are vectors, and must have the shape `vector`. Raises `ShapeError`, `ArgumentError`,
     `DTypeError` or `DeviceMismatchError` for wrong arguments."""
-    # a larger value is usually another argument that was passed in the place of eps
+    # a larger value is usually another argument that was passed by mistake as eps
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
         raise ArgumentError(
             f"{function}: eps must be at least 0 and less than 1, not {shown(eps)}"
@@ -1020,7 +1022,7 @@ def _normalized(
                 raise ShapeError(f"{function}: {name} has the shape {shape}, expected {vector}")
         tensors[name] = argument
     layers.require_together(**tensors)
-    # the contract promises that kernels are never called with empty tensors
+    # the contract promises that this kernel is never called with empty tensors
     if 0 in arguments["x"].shape:
         return layers.checks.kernels.copy(arguments["x"])
     return layers.run(function, *arguments.values(), eps=float(eps))
@@ -1070,7 +1072,7 @@ def _may_be_equal(shape: tuple[int | None, ...], other: tuple[int | None, ...]) 
 def _shape_with_axes(
     what: str, x: Any, names: tuple[str, ...], function: str
 ) -> tuple[int | None, ...]:
-    """Returns the shape of `x`, which holds images or a kernel; `names` are the names of its axes. Raises
+    """Returns the shape of `x`, which contains images or a kernel. `names` are the names of the axes of `x`. Raises
     `ShapeError` if `x` has a different number of axes, or if an axis other than the batch has the length 0. In the
     error, `what` is the name of the argument `x`, and `function` is the name of the function."""
     shape = shape_of(x)
@@ -1078,7 +1080,7 @@ def _shape_with_axes(
     # as an index is 1, so the test leaves out the size of the batch
     if len(shape) != len(names) or 0 in shape[names[0] == "batch" :]:
         raise ShapeError(
-            f"{function} expects {what} of shape ({', '.join(names)}), not {shape}"
+            f"{function}: {what} must have the shape ({', '.join(names)}), not {shape}"
         )
     return shape
 
@@ -1111,5 +1113,5 @@ def _ints(function: str, what: str, value: Any, least: int, count: int = 2) -> t
         raise ArgumentError(f"{function}: {what} must be an int{pair}, not {shown(value)}")
     ints = tuple(length.__index__() for length in lengths)
     if min(ints) < least:
-        raise ArgumentError(f"{function}: {what} must be {least} or more, not {shown(value)}")
+        raise ArgumentError(f"{function}: {what} must be at least {least}, not {shown(value)}")
     return ints

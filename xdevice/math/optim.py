@@ -76,8 +76,8 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
     }
     first = rows.leaves[0]
     xp = array_namespace(first)
-    # the step is 0, computed from a parameter, so that it is on the parameter's device, and is
-    # a symbol while a function is traced
+    # the step is a 0 that is computed from a parameter; it is therefore on the parameter's
+    # device, and is a symbol while a function is traced
     return {"step": xp.astype(xp.sum(xp.zeros_like(first)), xp.int32), **state}
 
 
@@ -317,8 +317,8 @@ def _step_eagerly(
     state: Any,
     step_rows: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
-    """Returns the result of `_step`, which has the same arguments. `_step` calls this function in such a way that
-    compilers do not trace it, because a compiler such as torch.compile could not compile the walk over containers."""
+    """Returns the result of `_step`, which has the same arguments. `_step` calls this function outside compilers,
+    because a compiler such as torch.compile could not compile the walk over containers."""
     parts, walk = _PARTS[optimizer], flatten(params)
     with ScopesRemoved(backend_of(walk)):
         rows = Rows("params", walk, grads=grads, **{part: state[part] for part in parts})
@@ -477,8 +477,8 @@ def cosine(step: Any, steps: int) -> Any:
         [1.0, 0.5, 0.0, 0.0]
     """
     if isinstance(step, int | float):
-        # the cosine is rounded so that the factor is exactly 0.5 after half of the steps:
-        # cos(pi / 2) is 6e-17
+        # the cosine is rounded so that the factor is exactly 0.5 after half of the steps;
+        # without rounding, cos(pi / 2) is 6e-17
         return 0.5 + 0.5 * round(math.cos(math.pi * min(step / steps, 1.0)), 15)
     xp = array_namespace(step)
     progress = xp.clip(xp.astype(step, xp.float32) / float(steps), None, 1.0)

@@ -189,8 +189,8 @@ def normal(
     def draw(generator: Any) -> Any:
         x = generator.standard_normal(sizes, _drawn_dtype(name))
         if (mean, deviation) != (0, 1):
-            # computed in place and in the dtype of the numbers, because it depends on NumPy's
-            # version when other operations would widen the dtype
+            # computed in place and in the dtype of the numbers, because NumPy's versions differ
+            # in which other operations would widen the dtype
             x *= x.dtype.type(deviation)
             x += x.dtype.type(mean)
         return x.astype(host_dtype(name), copy=False)
@@ -476,7 +476,7 @@ class seed:
 
     Raises:
         ArgumentError: `n` is not a non-negative int. No generator is seeded then.
-        ScopeError: the block is exited in a different thread or asyncio task than the one that entered it.
+        ScopeError: the block is exited in another thread or asyncio task than the thread or task that entered it.
         SettingError: XDEVICE_SEED is not a non-negative int.
 
 
@@ -583,7 +583,7 @@ def set_state(state: dict[str, Any]) -> None:
     same numbers as the draws that followed that call of `get_state`.
 
     Raises:
-        ArgumentError: `state` is not the result of `get_state`. The generator keeps its state then.
+        ArgumentError: `state` is not the result of `get_state`. The generator's state is not changed then.
 
     Example:
         >>> xdevice.random.set_state({})

@@ -127,7 +127,7 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
-        # a list and not `any`, which is a kernel in this module
+        # a list is used instead of `any`, because `any` is a kernel in this module
         if [part for part in rest if isinstance(part, mx.nd.NDArray) and part.ctx != x.ctx]:
             raise ValueError("the tensors are on different devices")
         values = (

@@ -106,8 +106,8 @@ class MxnetGradients(Gradients):
         if not mx.util.is_np_shape():
             with mx.util.np_shape(True):
                 return self.value_and_grad(leaves, call, nested)
-        # copies are used, because MXNet refuses to write into a recorded array only after it
-        # has already written into it
+        # copies are used, because when the program writes into a recorded array, MXNet raises
+        # an error only after the write
         inputs = list(map(arithmetic.copy, leaves))
         mx.autograd.mark_variables(inputs, [_empty_array(self.device_of(x), x) for x in inputs])
         with mx.autograd.record():

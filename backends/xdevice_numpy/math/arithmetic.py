@@ -214,7 +214,7 @@ def take(x: Array, indices: Array, axis: int) -> Array:
 
 
 def put(x: Array, indices: Array, values: Array) -> Array:
-    """Returns a copy of `x` in which `values[i]` replaces the row `x[indices[i]]`."""
+    """Returns a copy of `x`, in which `values[i]` replaces the element `x[indices[i]]` for each i."""
     # kernels return new arrays, and never write into the caller's arrays
     result = x.copy()
     result[indices] = values

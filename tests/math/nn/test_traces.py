@@ -88,7 +88,7 @@ def test_what_shapes_and_dtypes_tell_is_refused_while_tracing(name):
     with xdevice.use_backend(name):
         x = xdevice.ones(2, 3)
         with pytest.raises(
-            Exception, match=r"expects x of shape \(batch, channels, height, width\)"
+            Exception, match=r"x must have the shape \(batch, channels, height, width\)"
         ):
             compiled(name, pooled)(x)
         with pytest.raises(Exception, match="relu takes real floats, not int"):

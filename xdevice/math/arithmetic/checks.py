@@ -277,7 +277,7 @@ class Checks:
         errors of `tensor`."""
         # tensors are checked, and Python numbers remain unchanged
         tensors = [x if type(x) in NUMBERS else self.tensor(x, function) for x in values]
-        # numbers are moved to the device of the first tensor
+        # numbers become tensors on the device of the first tensor
         first = next((x for x in tensors if type(x) not in NUMBERS), None)
         if first is None:
             raise NotATensorError(
@@ -455,7 +455,7 @@ class Checks:
     def element_count(self, x: Any, axes: Sequence[int], name: str) -> Any:
         """Returns the number of elements of `x` along `axes`, as a tensor of dtype `name`. The backend computes the
         number, because a length may be unknown while a function is traced."""
-        # sums of ones along these axes
+        # the counts are sums of ones along these axes
         ones = self.kernels.full_like(x, 1, name)
         counts = self.cast(self.kernels.sum(ones, tuple(axes), False), name)
         remaining_axes = len(x.shape) - len(axes)
@@ -529,8 +529,8 @@ def shape_of(x: Any) -> tuple[Any, ...]:
 
 
 def with_lengths(shape: tuple[Any, ...], axis: int, *lengths: int | None) -> tuple[Any, ...]:
-    """Returns the shape with the axis replaced by axes of the given lengths. Without lengths, the axis is removed;
-    with two lengths, it is split."""
+    """Returns the shape, in which the axis is replaced by axes with the given lengths. Without lengths, the axis is
+    removed; with two lengths, it is split."""
     return (*shape[:axis], *lengths, *shape[axis + 1 :])
 
 

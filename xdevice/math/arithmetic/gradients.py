@@ -126,8 +126,8 @@ def stop_gradient(x: Any) -> Any:
     NumPy, which has no gradients, the result is `x` itself.
 
     Raises:
-        NotATensorError: `x` contains no tensor, or contains a model. ContainerError: an object that holds tensors is of
-            an unknown type.
+        NotATensorError: `x` contains no tensor, or contains a model. ContainerError: an object that contains tensors
+            has an unknown type.
 
     Costs as much as the framework's own function for each tensor, plus 2 us.
 
@@ -367,8 +367,8 @@ def _require_loss(loss: Any, backend: Backend) -> None:
     owned = registry.kind_of(type(loss))
     if owned is None or owned.kind == "model":
         raise NotATensorError(
-            f"the function returned {shown(loss)} of type {type(loss).__qualname__}; expected its loss, a tensor that "
-            "holds one float computed from the parameters"
+            f"the function returned {shown(loss)} of type {type(loss).__qualname__}; expected the loss, a tensor that "
+            "contains one float computed from the parameters"
         )
     if owned.backend is not backend:
         raise ArgumentError(

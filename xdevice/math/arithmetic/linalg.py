@@ -244,8 +244,8 @@ def _pseudo_inverse(checks: Checks, x: Any, rtol: Any) -> Any:
     xp = checks.xp
     u, values, vh = svd(checks, x, full_matrices=False)
     is_nonzero = _nonzero_mask(checks, values, x, rtol)
-    # the inner `where` replaces values near 0, because their reciprocals would make the
-    # gradient NaN, although they are not used
+    # the inner `where` replaces values near 0, because their reciprocals, although unused,
+    # would make the gradient NaN
     inverse = xp.where(is_nonzero, xp.reciprocal(xp.where(is_nonzero, values, 1.0)), 0.0)
     scaled = xp.multiply(xp.expand_dims(inverse, axis=-1), _adjoint(checks, u))
     return xp.matmul(_adjoint(checks, vh), scaled)

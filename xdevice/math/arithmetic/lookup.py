@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class Functions:
-    """The functions of one backend. This is the base class of two classes: for the functions of an array namespace,
-    and for the functions of `xdevice.nn`."""
+    """The functions of one backend. It is the base class of two classes: one for the functions of an array namespace,
+    and one for the functions of `xdevice.nn`."""
 
     def __init__(self, checks: Checks) -> None:
         self.checks = checks

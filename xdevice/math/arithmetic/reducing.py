@@ -290,16 +290,16 @@ any = reduction("any", _all_or_any)
 
 
 def _count(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
-    """Returns the number of elements of `x` along the axes that are not 0. `function` is "count_nonzero", the
-    function's name in errors."""
+    """Returns the number of nonzero elements of `x` along the axes. `function` is "count_nonzero", the function's
+    name in errors."""
     x = checks.tensor(x, function)
     axes = checks.axes(axis, len(x.shape), function)
     return checks.fused(_count_of_true, (x,), axes, bool(keepdims))
 
 
 def _count_of_true(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    """Returns the number of nonzero elements of `x` along the axes. When cast to bool, nonzero elements become True,
-    which contributes 1 to the sum."""
+    """Returns the number of nonzero elements of `x` along the axes. The elements are cast to bool and then added;
+    each nonzero element becomes True, which adds 1 to the sum."""
     return sum(checks, checks.cast(x, "bool"), axis=axes, keepdims=keepdims)
 
 

@@ -389,8 +389,8 @@ _define_operators()
 
 
 class Wrapped:
-    """A namespace whose functions accept and return `Array`s. `inner` is the namespace of tensors with the same
-    names, or one of its extensions, such as `linalg`."""
+    """A namespace whose functions accept and return `Array`s. `inner` is a namespace of tensors, or one of its
+    extensions such as `linalg`. Both have the same names."""
 
     def __init__(self, checks: Checks, inner: Any, name: str) -> None:
         self.__name__ = name
@@ -401,7 +401,7 @@ class Wrapped:
         # Python calls this method only at the first use of a name, because the value is then
         # stored as an attribute
         value = getattr(self._inner, name)
-        # an extension or a function is wrapped; dtypes and constants remain unchanged
+        # extensions and functions are wrapped; dtypes and constants remain unchanged
         if isinstance(value, SimpleNamespace):
             value = Wrapped(self._checks, value, f"{self.__name__}.{name}")
         elif isinstance(value, FunctionType | partial) and not name.startswith("_"):

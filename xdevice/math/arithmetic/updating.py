@@ -72,8 +72,8 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
 
 def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
-    """Returns the result of `update`, which calls this function in such a way that compilers do not trace it. A
-    compiler such as torch.compile could not compile the walk over containers."""
+    """Returns the result of `update`. `update` calls this function outside compilers, because a compiler such as
+    torch.compile could not compile the walk over containers."""
     walk = flatten(params)
     with ScopesRemoved(backend_of(walk)) as removed:
         rows = Rows("params", walk, grads=grads)
@@ -171,7 +171,7 @@ class Rows:
 
     def applied(self, rule: Callable[..., Any], writes: bool = False) -> list[Any]:
         """Returns a list with the result of `rule(*row)` for each row. `writes` is True if the rule may write into
-        its arguments; the rule is then called with copies."""
+        its arguments; the rule is then called with copies if the framework's tensors can be written into."""
         results: list[Any] = self._backend.update(
             self._rows, rule, is_differentiating.get(), writes
         )

@@ -372,7 +372,7 @@ def _imports(code: CodeType, names: Iterable[str]) -> set[str]:
         if isinstance(node, ast.Import):
             imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            # a relative import keeps its dots
+            # the name of a relative import begins with its dots
             imported.add("." * node.level + (node.module or ""))
     return imported
 

@@ -213,7 +213,7 @@ class _Arguments:
 class _Pattern:
     """The arguments of a call without their tensors: the containers, and the values that are not tensors. The method
     `tensors_of` recognizes arguments of the same pattern, and returns their tensors. It takes only a fifth of the
-    time of `trees.flatten`, which matters because each step of a training loop calls it."""
+    time of `trees.flatten`. This matters because it is called in each step of a training loop."""
 
     def __init__(self, arguments: _Arguments) -> None:
         assert arguments.backend is not None

@@ -74,7 +74,7 @@ REDUCING: Final = ("all", "any", "max", "mean", "min", "prod", "sum")
 ALONG: Final = (
     "argmax",  # argmax(x, axis)
     "argmin",  # argmin(x, axis)
-    "argsort",  # argsort(x, axis, descending): stable
+    "argsort",  # argsort(x, axis, descending): the sort is stable
     "cumulative_prod",  # cumulative_prod(x, axis)
     "cumulative_sum",  # cumulative_sum(x, axis)
     # searchsorted(x1, x2, side): indices into the sorted vector `x1`; neither `x1` nor `x2` is
@@ -174,8 +174,8 @@ OPTIONAL: Final = {
     # an object with the standard's functions for matrices and stacks of matrices, of floats of
     # 32 and 64 bits and complex numbers: `cholesky(x)`, `det(x)`, `eig(x)` (called only with
     # complex matrices), `eigh(x)`, `eigvalsh(x)`, `inv(x)`, `qr(x, mode)`, `slogdet(x)`,
-    # `solve(x1, x2)`, `svd(x, full_matrices)` and `svdvals(x)`. If one of these is missing, a
-    # call of it raises an error that names it
+    # `solve(x1, x2)`, `svd(x, full_matrices)` and `svdvals(x)`. If a function is missing, a
+    # call of that function raises an error that names it
     "linalg": None,
     # put(x, indices, values): a copy of the vector `x`, with `values` at the given indices,
     # none of which occurs twice; differentiable in `x` and `values`
@@ -204,8 +204,8 @@ class Scopes(NamedTuple):
     each open scope at every operation, and whenever an attribute of a tensor is read."""
 
     are_open: Callable[[], object]
-    """Returns a true value if this thread is inside any scope. Because each call of a namespace's function runs it,
-    it is the framework's own function."""
+    """Returns a true value if this thread is inside any scope. It is the framework's own function and not a wrapper,
+    because every call of a namespace's function runs it."""
     set_aside: Callable[[], Sequence[Any]]
     """Removes the scopes from this thread and returns them. If other code in the program also observes each
     operation, removes no scopes and returns an empty sequence."""

@@ -4,8 +4,8 @@ is built.
 A kernel is the framework's own function, corrected if that function does not follow the rules
 below. Each kernel may rely on the following promises of the core:
 
-- tensors are dense, of this backend and on one device; `x`, `logits`, `kernel` and `bias` are
-  floats of one dtype;
+- tensors are dense, belong to this backend, and are on the same device; `x`, `logits`, `kernel`
+  and `bias` contain floats of the same dtype;
 - images have the shape (N, C, H, W), kernels (O, C, kh, kw), biases (O,) and logits (N, C), and
   these sizes match. No tensor is empty, with two exceptions: a batch of images, and the argument
   of `relu` and `sigmoid`, may be empty;
@@ -13,7 +13,7 @@ below. Each kernel may rely on the following promises of the core:
   pairs of ints for height and width;
 - `labels` and `indices` are int32 or int64. They are in range, with two exceptions: while a
   function is traced, and if the adapter's `guards` returned True for them;
-- in pools `padding` is at most half of the window, and every window fits into the padded image.
+- in pools, `padding` is at most half of the window, and the window fits into the padded image.
 
 The result has the dtype of `x` and is on the device of `x`. If the framework has gradients, they flow to all
 arguments that are tensors of floats. The gradient of `relu` at 0 is 0. The gradient of `max_pool2d` flows only to the
@@ -78,11 +78,11 @@ OPTIONAL: Final = {
     # guards(indices, kind): returns whether the kernels `cross_entropy`, `cross_entropies`,
     # `embedding` and `one_hot` (for floats) themselves detect that some of these indices are
     # out of range, which means that an index is below 0, or is at least the number of classes
-    # or rows. `kind` is the kind of the device that holds the indices. If it returns True,
-    # then for wrong indices the kernels either raise, at once or when the program next waits,
-    # or return NaN, but never a finite number. The core then reads the indices only if the
-    # kernel raises, to find the wrong index for the error. In blocking mode, `guards` returns
-    # True only if the kernels raise at once
+    # or rows. `kind` is the kind of the indices' device. If `guards` returns True, then for
+    # wrong indices the kernels either raise, at once or when the program next waits, or return
+    # NaN, but never a finite number. The core then reads the indices only if the kernel raises,
+    # to find the wrong index for the error. In blocking mode, `guards` returns True only if the
+    # kernels raise at once
     "guards": None,
 }
 """Functions that an adapter may have, each with the value that is used if the adapter lacks it."""
