@@ -80,7 +80,7 @@ def _cpus() -> int:
 
 @functools.cache
 def _is_installed(module: str) -> bool:
-    """Whether a module could be imported, without importing it."""
+    """Whether a module could be imported. Does not import the module."""
     return importlib.util.find_spec(module) is not None
 
 

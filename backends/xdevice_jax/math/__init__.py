@@ -1,4 +1,4 @@
-"""Arrays, gradients and compiled functions on JAX."""
+"""Adds arrays, gradients and compiled functions on JAX to the adapter."""
 
 from __future__ import annotations
 

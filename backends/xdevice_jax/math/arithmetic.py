@@ -87,7 +87,7 @@ multiply = jax.jit(jnp.multiply)
 subtract = jax.jit(jnp.subtract)
 
 
-# `partial`, because type checkers take a plain `@jax.jit` for an untyped decorator
+# `partial`, because type checkers treat a plain `@jax.jit` as an untyped decorator
 @partial(jax.jit)
 def floor_divide(x1: Array, x2: Array) -> Array:
     """Returns the quotient rounded down. For floats, division by 0 returns an infinity, and 0 / 0 returns NaN."""
@@ -153,7 +153,7 @@ def take(x: Array, indices: Array, axis: int) -> Array:
     return jnp.take(x, indices, axis, mode=_mode(indices, "clip"))
 
 
-# `partial`, because type checkers take a plain `@jax.jit` for an untyped decorator
+# `partial`, because type checkers treat a plain `@jax.jit` as an untyped decorator
 @partial(jax.jit)
 def put(x: Array, indices: Array, values: Array) -> Array:
     """Returns a copy of `x` in which `values[i]` replaces the row `x[indices[i]]`."""

@@ -41,7 +41,7 @@ def guards(indices: Array, kind: str) -> bool:
     return kind != "cpu" and not is_blocking()
 
 
-# `partial`, because type checkers take a plain `@jax.jit` for an untyped decorator
+# `partial`, because type checkers treat a plain `@jax.jit` as an untyped decorator
 @partial(jax.jit)
 def cross_entropies(logits: Array, labels: Array) -> Array:
     """Returns the cross-entropy of each row of logits and the row's label, which is the index of a class."""
@@ -50,14 +50,14 @@ def cross_entropies(logits: Array, labels: Array) -> Array:
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), columns, 1, mode="fill")[:, 0]
 
 
-# `partial`, because type checkers take a plain `@jax.jit` for an untyped decorator
+# `partial`, because type checkers treat a plain `@jax.jit` as an untyped decorator
 @partial(jax.jit)
 def cross_entropy(logits: Array, labels: Array) -> Array:
     """Returns the mean of the cross-entropies of all rows."""
     return jnp.mean(cross_entropies(logits, labels))
 
 
-# `partial`, because type checkers take a plain `@jax.jit` for an untyped decorator
+# `partial`, because type checkers treat a plain `@jax.jit` as an untyped decorator
 @partial(jax.jit)
 def embedding(indices: Array, table: Array) -> Array:
     """Returns the row of `table` for each index; NaN for an index out of range."""
@@ -126,7 +126,7 @@ def _pooled(
     return lax.reduce_window(x, start, reduce, (1, 1, *size), (1, 1, *stride), padding_of_axes)
 
 
-# `partial`, because type checkers take a plain `@jax.jit` for an untyped decorator
+# `partial`, because type checkers treat a plain `@jax.jit` as an untyped decorator
 @partial(jax.jit)
 def dropout(x: Array, mask: Array, keep: float) -> Array:
     """Returns `x / keep` where the mask is True, and 0 elsewhere; `keep` is the probability of

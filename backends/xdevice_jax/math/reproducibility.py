@@ -1,4 +1,4 @@
-"""Seeds and deterministic kernels on JAX."""
+"""Implements seeds and deterministic kernels on JAX."""
 
 from __future__ import annotations
 

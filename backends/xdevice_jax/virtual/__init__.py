@@ -121,8 +121,8 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return checked
 
     def _placing(self, put: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns `put`, a function of JAX that puts arrays on devices, wrapped so that it raises an error if an array
-        has a dtype that its virtual GPU lacks, and counts the memory."""
+        """Returns `put`, a function of JAX that puts arrays on devices, wrapped so that it also counts the memory, and
+        raises an error if an array has a dtype that its virtual GPU lacks."""
 
         def checked(*args: Any, **kwargs: Any) -> Any:
             """Replaces JAX's function: puts the arrays on their devices, and then checks the results."""

@@ -1147,7 +1147,9 @@ def test_a_wrong_pair_is_an_error():
             source, "paddle", like=named(other, a=other.LayerNorm(4), b=other.Linear(4, 3))
         )
     good = named(other, a=other.Linear(4, 3), b=other.LayerNorm(4))
-    with pytest.raises(xdevice.errors.StateError, match="has no layer there; it has a, b"):
+    with pytest.raises(
+        xdevice.errors.StateError, match="has no layer at this path; its layers are a, b"
+    ):
         xdevice.models.convert_state(source, "paddle", like=good, names={"z": "a"})
     with pytest.raises(
         xdevice.errors.StateError,
@@ -1279,7 +1281,7 @@ def test_wrong_sources_are_refused():
         xdevice.models.convert_state({"a": np.ones(2)}, "torch", kinds={"fc": "linear"})
     with pytest.raises(
         xdevice.errors.StateError,
-        match=r"has no layer of like=, which has weight, bias; it has none",
+        match=r"has no layer of like=, which has weight, bias; the state has none",
     ):
         xdevice.models.convert_state({}, "torch", like=linear("torch"))
     with pytest.raises(

@@ -522,7 +522,7 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch)
         (["--backends", "torch,jax", "--timeout", "0"], "--timeout"),
         (
             ["--backends", "torch,jax", "--rtol", "nan"],
-            "rtol must be a number of 0 or more, got nan",
+            "rtol must be a non-negative number, got nan",
         ),
     ]:
         status, err = invoke("parity", script, *arguments)
@@ -744,7 +744,7 @@ def test_a_variance_that_differs_between_frameworks_is_explained(compared):
         "record('net', {'1.running_var': numpy.float32([1.0 + 0.01 * here('jax')])})"
     )
     assert status == 1
-    assert "PyTorch's batch norms keep the unbiased variance" in out
+    assert "PyTorch's batch norms store the unbiased variance" in out
 
 
 @pytest.mark.slow

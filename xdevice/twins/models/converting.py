@@ -86,7 +86,7 @@ def convert_state(
         names or {},
         device,
         inputs,
-        dtype,  # pyright: ignore[reportArgumentType]  # a text by now
+        dtype,  # pyright: ignore[reportArgumentType]  # a string by now
         reading.check_skip(skip),
         layout,
     )

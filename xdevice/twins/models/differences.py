@@ -344,7 +344,7 @@ class Lister:
         ]
         if paths:
             yield (
-                f"not compared: where the bias of {some_of(paths)} is added, which in one model is a tensor that "
+                f"not compared: where the bias of {some_of(paths)} is added; in one model, the bias is a tensor that "
                 "belongs to no layer"
             )
 
@@ -394,8 +394,9 @@ class Lister:
             other = self._target if twin is self._source else self._source
             more = f" and {len(doubts) - 1} more" if len(doubts) > 1 else ""
             yield (
-                f"not compared: the axis of {layer.path or layer.kind}{more}, {layer.settings[layouts.AXIS]} in "
-                f"{twin.name}, the second in {other.name}; they are the same only if the code moves axes{_RUN_BOTH}"
+                f"not compared: the axis of {layer.path or layer.kind}{more}, which is {layer.settings[layouts.AXIS]} "
+                f"in {twin.name}, and the second axis in {other.name}; these are the same only if the code moves axes"
+                f"{_RUN_BOTH}"
             )
 
     def _knows_activations(self) -> bool:

@@ -46,7 +46,7 @@ _WRAPPERS: Final = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_mo
 """The names that PyTorch's wrappers (`torch.compile`, FSDP, activation checkpointing) add to the paths of layers."""
 # the weights and biases of a plain dict: w or b, then a number ("W1"), an underscore and a name ("b_out"), or nothing
 _NUMBERED: Final = re.compile(r"(?P<what>[wWbB])(?:_(?=\w))?(?P<rest>(?<=_)\w+|\d*)")
-_TAKEN: Final = "took the state under {!r}, and nothing else"
+_TAKEN: Final = "read only the state under {!r}"
 
 
 @contextmanager
@@ -322,7 +322,8 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
     _require_certain(reading, layers)
     if target is not None and target.layers and not layers:
         raise StateError(
-            f"the state has no layer of like=, which has {some_of(target.variables)}; it has {some_of(variables)}. "
+            f"the state has no layer of like=, which has {some_of(target.variables)}; the state has "
+            f"{some_of(variables)}. "
             f"{advice(unknown) or 'say which layer is which with names= or kinds=, or pass the model itself'}"
         )
     if by_names := [layer.path for layer in layers if layer.path not in kinds]:
@@ -332,7 +333,7 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
         )
     # a user expects the layout of PyTorch or of the tensors' own framework; any other layout is reported
     if reading.dialect not in ("torch", backend.name):
-        state.done.append(f"read as {reading.dialect} lays out parameters")
+        state.done.append(f"read the parameters in the layout of {reading.dialect}")
     return Twin(
         backend, layers, variables, [layer_of_single(name, x) for name, x in unknown.items()]
     )
@@ -358,19 +359,19 @@ def _require_certain(reading: recognition.Reading, layers: Sequence[Layer]) -> N
     if not doubtful:
         return
     path = doubtful[0].path
-    more = f", nor for {len(doubtful) - 1} more layers" if len(doubtful) > 1 else ""
+    more = f", nor those of {len(doubtful) - 1} more layers" if len(doubtful) > 1 else ""
     names = [part.name for layer in doubtful for part in layer.parts]
     raise StateError(
-        f"{shown(path)} may be {' or '.join(reading.doubts[path])}: names and shapes do not decide it{more}. Pass "
-        f"the model instead of its state, or name the kind; a guess is {recognition.question(names, reading)}"
+        f"{shown(path)} may be {' or '.join(reading.doubts[path])}: names and shapes do not determine its kind{more}. "
+        f"Pass the model instead of its state, or name the kind; a guess is {recognition.question(names, reading)}"
     )
 
 
 def _advice_on_kinds(line: str) -> str:
     """Returns the advice for a state with layers of unknown kinds. `line` is a guess at the value for `kinds=`."""
     return (
-        f"pass the model instead of its state, or a model of the target as like=. Or pass their kinds: names and "
-        f"shapes suggest {line}. Or leave them out with skip="
+        f"pass the model instead of its state, or a model of the target as like=. Or pass the kinds of these "
+        f"parameters: names and shapes suggest {line}. Or leave the parameters out with skip="
     )
 
 
@@ -396,7 +397,7 @@ def _with_ties(
     }
     if missing:
         done.append(
-            f"took {some_of(missing)} from {some_of(dict.fromkeys(missing.values()))}: they are tied"
+            f"copied {some_of(dict.fromkeys(missing.values()))} to {some_of(missing)}, because they are tied"
         )
     return {**source, **{name: source[first] for name, first in missing.items()}}
 

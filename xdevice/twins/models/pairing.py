@@ -89,7 +89,8 @@ def _layer_at(layers: Mapping[str, Layer], path: str, twin: Twin) -> Layer:
     path. Raises `StateError` if there is no layer at this path."""
     if path not in layers:
         raise StateError(
-            f"names= has {shown(path)}, but {twin.name} has no layer there; it has {some_of(layers)}"
+            f"names= has {shown(path)}, but the model of {twin.name} has no layer at this path; its layers are "
+            f"{some_of(layers)}"
         )
     return layers[path]
 

@@ -178,7 +178,7 @@ def shapes_of(variables: Mapping[str, Any], layer: Layer) -> dict[str, Shape]:
         if part.rule is layouts.SAME:
             shapes[part.of[0]] = shape
             continue
-        # the rule is tried on an array of this shape that takes one byte of memory
+        # the rule is applied to an array of this shape that occupies one byte of memory
         stand_in = np.broadcast_to(np.zeros((), "bool"), shape)
         for name, array in zip(part.of, part.rule.canonical(stand_in), strict=True):
             shapes[name] = array.shape

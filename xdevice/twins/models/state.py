@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .reading import Array, Request, Twin
 
 LIKE: Final = "like"
-"""The value of `dtype=` that means the dtypes of the target's variables."""
+"""The value of `dtype=` that stands for the dtypes of the target's variables."""
 _MOST: Final = 12
 """The maximum number of reasons that an error lists."""
 
@@ -141,7 +141,7 @@ class State(dict[str, Any]):
         return "\n".join(lines)
 
 
-_name_of = cache(dtypes.dtype_name)  # called for each tensor, of few dtypes
+_name_of = cache(dtypes.dtype_name)  # there are many tensors, but few dtypes
 
 
 # writing the parameters of one model

@@ -36,14 +36,14 @@ _LONGEST: Final = 1100
 """The maximum number of characters in such a list."""
 # added to the message if the layers of two models could not be paired
 _PAIRING_ADVICE: Final = (
-    "\n  note      names= and kinds= of convert_state pair them: "
+    "\n  note      pass names= or kinds= to convert_state to pair them: "
     "assert_parity(convert_state(actual, backend, like=expected, names=..., kinds=...), expected); "
-    "skip= leaves layers out, and compares the others"
+    "or pass skip= to compare all other layers"
 )
 # added to the message if only the settings of two models differ
 _ADVICE: Final = (
-    "\n  note      inputs=x runs both models and compares what they return; "
-    "assert_parity(convert_state(actual, backend, like=expected), expected) compares the parameters alone"
+    "\n  note      inputs=x runs both models and compares their outputs; "
+    "assert_parity(convert_state(actual, backend, like=expected), expected) compares only the parameters"
 )
 
 
@@ -120,7 +120,7 @@ def compare(
 
     Raises:
         ArgumentError, NotATensorError, ContainerError, DTypeError, UnsupportedError, NotBuiltError: as in
-            `assert_parity`. A difference raises nothing.
+            `assert_parity`. A difference does not raise an error.
 
     Example:
         >>> found = xdevice.parity.compare(xdevice.tensor([1, 2]), xdevice.tensor([1, 3]))

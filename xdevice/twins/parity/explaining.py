@@ -24,8 +24,8 @@ for the gradient of a convolution's bias before a batch norm, the fraction was m
 _ROUNDING: Final = 2.0**-23
 """The corresponding fraction for one element of a leaf: the distance from 1 to the next float32 number."""
 _UNBIASED: Final = (
-    "\n  note      PyTorch's batch norms keep the unbiased variance of each batch, n / (n - 1) times what other "
-    "frameworks keep"
+    "\n  note      PyTorch's batch norms store the unbiased variance of each batch, n / (n - 1) times the variance "
+    "that other frameworks store"
 )
 
 
@@ -48,7 +48,7 @@ def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dic
         arrays = {
             _without_brackets(leaf.path): leaf.value for leaf in call.read() if _is_float(leaf)
         }
-        # the largest number anywhere in this record
+        # the largest absolute value in this record
         largest = max(map(_largest, arrays.values()), default=0.0)
         for path, index in wanted:
             array = arrays.get(path)
@@ -68,8 +68,9 @@ def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dic
                     notes[path, index] = (
                         f"\n  note      {call.name}, step {call.step}, has at most {size:.2g} there, and "
                         f"{largest:.2g} elsewhere: if these are gradients, this one is zero except for rounding, "
-                        f"like those of a bias before a norm and of the key's bias in attention. Adam turns it into "
-                        f"full steps. Leave it out, build the layer without a bias, or run with --calibrate"
+                        f"like the gradients of a bias before a norm and of the key's bias in attention. Adam turns "
+                        f"such a gradient into full steps. Leave it out, build the layer without a bias, or run with "
+                        f"--calibrate"
                     )
     return notes
 

@@ -447,7 +447,7 @@ class ModelOutputs(NamedTuple):
             source, target = (read_model(run.backend, run.trace.model) for run in self.runs)
             pairs = pair_layers(source, target, self.names)
         except StateError as error:
-            return f"the layers could not be paired, so none is named: {error}"
+            return f"the layers could not be paired, so no layer is named: {error}"
         ours, theirs = (
             TracedRun(run.trace.backend, run.trace.calls, [leaf.value for leaf in outputs])
             for run, outputs in zip(self.runs, (self.actual, self.expected), strict=True)

@@ -121,7 +121,10 @@ def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:
         log.roots = [log.key(x) for x in run.outputs]
     parting = programs.part()
     if parting is None:
-        yield "each operation has an equal one on the other side; rounding, or an order of axes, may be the cause"
+        yield (
+            "each operation has an equal counterpart on the other side; rounding or another order of axes may be the "
+            "cause"
+        )
         return
     yield parting_text(parting, actual.backend.name, expected.backend.name)
     for run, judge in zip((actual, expected), programs.judges, strict=True):

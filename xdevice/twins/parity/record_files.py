@@ -89,7 +89,7 @@ class Recorder:
         """The open files `INDEX` and `ARRAYS`; None before the first value and after `close`."""
 
     def add(self, name: str, value: object) -> None:
-        """Writes a value as the next step of its name.
+        """Writes a value as the next step of the name `name`.
 
         Raises:
             RecordingError: if the name is empty or not a string, if this process was forked from the process that
@@ -99,14 +99,14 @@ class Recorder:
         """
         if not isinstance(name, str) or not name:
             raise RecordingError(
-                f"parity.log expects a name, which is a string and not empty, and a value, as in "
+                f"parity.log expects a name, which must be a non-empty string, and a value, as in "
                 f"parity.log('loss', loss); got the name {shown(name)}"
             )
         # a forked child shares the open files, and the lines of both processes would mix
         if os.getpid() != self._process:
             raise RecordingError(
-                f"this process was forked from one that records into {self.folder}, so both would write there; "
-                f"record only in the parent process"
+                f"this process was forked from a process that records into {self.folder}, so both would write into "
+                f"that folder; record only in the parent process"
             )
         # it is not the program that reads the value here, so `transfers` must not count this transfer
         with patching.unseen():
@@ -300,7 +300,7 @@ class Recording:
             )
         with reading(path):
             header, *lines = read_lines(path)
-            # `reading` turns this error, and one about a missing entry, into a `RecordingError`
+            # `reading` turns this error, and an error about a missing entry, into a `RecordingError`
             if header["format"] != FORMAT:
                 raise ValueError(
                     f"its format is {header['format']!r}, but this version of xdevice reads {FORMAT}"

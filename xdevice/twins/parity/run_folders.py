@@ -213,8 +213,8 @@ def _no_recording(folder: Path) -> str:
     if not inside:
         return f"{text}; xdevice parity --save {folder} writes one"
     return (
-        f"{text}; recordings of one backend each are in folders inside it ({len(inside)} in all); name one of these, "
-        f"such as {inside[0]}. To compare "
+        f"{text}; folders inside it contain recordings of one backend each ({len(inside)} in all); pass one of these "
+        f"folders, such as {inside[0]}. To compare "
         f"recordings of pytest --xd-record, run the tests again: pytest --xd-compare={folder}"
     )
 

@@ -78,7 +78,7 @@ class Strictness(NamedTuple):
             # not `value < 0`, which is false for NaN. A bool is excluded because Python treats it as a number
             if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
                 raise ArgumentError(
-                    f"{name} must be a number of 0 or more, got {value!r:.100}; the default depends on the dtype"
+                    f"{name} must be a non-negative number, got {value!r:.100}; the default depends on the dtype"
                 )
         return self
 

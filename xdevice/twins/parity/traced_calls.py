@@ -58,7 +58,7 @@ class TracedCall(NamedTuple):
         return [
             leaf.value
             for leaf in self.entries[key].read()
-            # such as "['inputs'][0]"
+            # a path is, for example, "['inputs'][0]"
             if leaf.path.startswith(f"['{name}']")
         ]
 
@@ -121,7 +121,7 @@ def read(folder: Path, backend: str) -> Traces | None:
             for line in lines
             if "refusal" in line
         ]
-        # every other line is a traced call
+        # all remaining lines are traced calls
         lines = [line for line in lines if "run" in line]
         if not lines:
             return Traces(backend, None, [], refusals)
@@ -204,7 +204,7 @@ def _compare_calls(
         pairs = pair_layers(mine.as_twin(owner), its.as_twin(expected_owner), {})
     except StateError as error:
         return difference(
-            "structure", f"the layers could not be paired, so none is compared: {error}"
+            "structure", f"the layers could not be paired, so no layer is compared: {error}"
         )
     runs = TwoRuns(ours, theirs, pairs)
     allowed, total = runs.limit, len(pairs)

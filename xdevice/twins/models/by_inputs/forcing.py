@@ -63,7 +63,7 @@ def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
     best = search.force({})
     while best.open and search.may_go_on:  # each run leaves fewer candidates
         again = search.force(best.sure)
-        # the same sure layers would give the same run again
+        # with the same certain layers, the next run would be the same again
         if len(again.sure) <= len(best.sure):
             break
         best = again
@@ -189,9 +189,9 @@ class ForcedRun:
             self.run = runs.run(self._give)
         except ArgumentError as error:
             raise StateError(
-                f"inputs= cannot pair the layers: when its layers were given the outputs of those of "
-                f"{runs.source.name}, {runs.target.name} failed "
-                f"{f'after {self._previous}' if self._previous else 'before its first layer'}: "
+                f"inputs= cannot pair the layers: the model of {runs.target.name} failed "
+                f"{f'after {self._previous}' if self._previous else 'before its first layer'} when it ran with the "
+                f"outputs of the layers of {runs.source.name}: "
                 f"{model_runs.message(error.__cause__ or error)}"
             ) from error
         if runs.outputs_apart(self.run) > runs.limit:
@@ -277,10 +277,10 @@ class ForcedRun:
         return remaining.pop(index) if remaining else None
 
     def _as_tensor(self, x: Array, replaced: Any) -> Any:
-        """Returns the array `x` as a tensor of the target's framework, on the device of the
-        tensor `replaced`, whose place it takes. The result also has the class of `replaced`,
-        because some frameworks have several classes of tensors, but only if both have the same
-        shape and `replaced` can be written to. `x` itself if `replaced` is a NumPy array."""
+        """Returns the array `x` as a tensor of the target's framework that can take the place of the tensor `replaced`.
+        The result is on the device of `replaced`. It also has the class of `replaced` (some frameworks have several
+        classes of tensors) if both have the same shape and `replaced` is writable. Returns `x` itself if `replaced` is
+        a NumPy array."""
         if isinstance(replaced, np.ndarray):
             return x
         backend = self._runs.target.backend
@@ -311,8 +311,9 @@ class ForcedRun:
         return source_path
 
     def _pick(self, path: str, own_input: LayerInput | None, size: int) -> str:
-        """Chooses among the layers of the source with the kind and shape of the target's layer at `path`: by the input,
-        then by the guess, then by the similarity of the inputs. Returns the path; "" if none is clearly the best."""
+        """Returns the path of the source's layer that best matches the target's layer at `path`; "" if no layer is
+        clearly the best. Only layers with the same kind and shape are considered. The criteria are, in this order, the
+        input, the guess and the similarity of the inputs."""
         fitting = [
             source
             for source, signature in self._source_signatures.items()

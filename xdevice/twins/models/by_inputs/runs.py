@@ -105,7 +105,7 @@ class Runs:
     def not_compared(self, computed: ModelRun) -> Iterator[str]:
         """Yields a line that says how many outputs were compared if one model returns more outputs than the other."""
         ours, theirs = len(self.expected.outputs), len(computed.outputs)
-        # for example a state that only one framework returns
+        # one model may return a state in addition, for example
         if ours != theirs:
             few = min(ours, theirs)
             yield f"not compared: outputs after the first {few}; the models return {ours} and {theirs}"
@@ -172,9 +172,9 @@ class Runs:
         )
         if apart <= self.limit:
             yield (
-                f"not compared: the functions after {some_of(sorted(paths))}; on inputs=, gelu in place of its tanh "
-                f"form would change the outputs by {apart:.1g}, but {self.limit:.1g} counts as rounding. Pass "
-                f"trained weights, or compare the functions in the code"
+                f"not compared: the functions after {some_of(sorted(paths))}; on inputs=, exchanging gelu and its tanh "
+                f"form would change the outputs by only {apart:.1g}, and a change of up to {self.limit:.1g} may be "
+                f"rounding. Pass trained weights, or compare the functions in the code"
             )
 
     def _widening(self) -> Iterator[str]:

@@ -190,7 +190,7 @@ def _stacks(twin: Twin, layers: list[Layer], depths: list[int]) -> list[list[Lay
 
 def _depth(layer: Layer) -> int:
     """Returns the number of levels of a recurrent layer."""
-    # `str` is for type checkers only, which know a setting as an `object`
+    # `str` is for type checkers only, which treat a setting as an `object`
     return int(str(layer.settings.get("layers", 1)))
 
 

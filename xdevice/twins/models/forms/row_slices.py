@@ -58,8 +58,8 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
     lacking = [path for path in slices if path not in with_rows]
     if lacking:
         raise StateError(
-            f"names= asks for rows of {shown(lacking[0])}, but {twin.name} has no embedding, linear layer or "
-            f"tensor outside all layers there"
+            f"names= selects rows of {shown(lacking[0])}, but the model of {twin.name} has no embedding, linear layer "
+            f"or tensor outside all layers at this path"
         )
 
     def cut_all(layers: list[Layer]) -> list[Layer]:
@@ -79,7 +79,7 @@ def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool
     first, last, _ = rows.indices(total)
     if first >= last:
         raise StateError(
-            f"names= asks for rows {first} to {last} of {layer.path}, which has only {total} rows"
+            f"names= selects rows {first} to {last} of {layer.path}, which has only {total} rows"
         )
     rest = "the others are zeros" if is_target else "the others are left out"
     done.append(

@@ -77,7 +77,7 @@ def _fitting(twin: Twin, candidates: list[Layer], lacking: Counter[object]) -> l
     the twin lacks it. `candidates` are modules of the twin that could be read as layers, but are not among its layers
     yet. `lacking` says, for each form, how many more layers the other model has than the twin."""
     counts = Counter(_form(twin, layer) for layer in candidates)
-    # one more or one less would be a guess
+    # with one layer more or one fewer, the choice would be a guess
     return [
         layer
         for layer in candidates
