@@ -355,7 +355,7 @@ def test_inputs_tell_whether_a_batch_norm_is_over_another_axis(moves):
     source, target = Theirs(), Mine()
     target(given)
     state = xdevice.models.convert_state(source, "tensorflow", like=target)
-    assert "the axis of bn, axis 2 of (2, 8, 8) in tensorflow" in told(state)
+    assert "the axis of bn, which is axis 2 of (2, 8, 8) in tensorflow" in told(state)
     xdevice.load(state, into=target)
     with pytest.raises(xdevice.errors.ParityError, match="not compared: the axis of bn"):
         xdevice.assert_parity(source, target)
@@ -374,7 +374,7 @@ def test_a_batch_norm_of_paddle_over_the_last_axis_is_listed():
         (
             source,
             [nn.Linear(8, 8), nn.BatchNorm1D(8, data_format="NLC")],
-            "the axis of 1, the last in paddle",
+            "the axis of 1, which is the last in paddle",
         ),
         (
             images,
@@ -384,7 +384,7 @@ def test_a_batch_norm_of_paddle_over_the_last_axis_is_listed():
         (
             images,
             [nn.Conv2D(3, 8, 1, data_format="NHWC"), nn.BatchNorm2D(8)],
-            "the axis of 1, the second in paddle",
+            "the axis of 1, which is the second in paddle",
         ),
     ):
         found = told(xdevice.models.convert_state(theirs, "paddle", like=nn.Sequential(*mine)))

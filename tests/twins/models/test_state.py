@@ -1228,8 +1228,18 @@ def test_a_flat_deep_lstm_is_found_by_its_names():
         ),
         ("torch", "linear", {"x.weight": (2, 3, 3, 3)}, "must have 2 axes"),
         ("tensorflow", "conv", {"x/kernel": (2, 3)}, "must have 3 or 4 or 5 axes"),
-        ("torch", "conv", {"x.weight": (2, 3, 3, 3), "x.bias": (2, 1)}, r"bias is \(2, 1\)"),
-        ("torch", "batch_norm", {"x.running_mean": (2, 2)}, r"running_mean is \(2, 2\)"),
+        (
+            "torch",
+            "conv",
+            {"x.weight": (2, 3, 3, 3), "x.bias": (2, 1)},
+            r"bias has the shape \(2, 1\)",
+        ),
+        (
+            "torch",
+            "batch_norm",
+            {"x.running_mean": (2, 2)},
+            r"running_mean has the shape \(2, 2\)",
+        ),
         (
             "torch",
             "gru",
