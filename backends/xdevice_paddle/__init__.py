@@ -372,7 +372,7 @@ class PaddleBackend(
             )
         if self._gpu != "gpu":
             raise self.unsupported(
-                f"its GPUs, because gpu:0 means the device that Paddle calls {self._gpu}:0",
+                f"GPUs of CUDA or ROCm here, because gpu:0 means the device that Paddle calls {self._gpu}:0",
                 "use xdevice.gpu(i).native",
             )
         return devices.of("gpu", index)

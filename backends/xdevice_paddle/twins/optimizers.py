@@ -81,7 +81,7 @@ def _settings(
     stated = _default_settings(optimizer) | group
     if stated.get("rescale_grad", 1.0) != 1:
         raise backend.unsupported(
-            "rescale_grad, which does nothing on the CPU", "multiply the loss instead"
+            "rescale_grad, which has no effect on the CPU", "multiply the loss by it instead"
         )
     names = terms.default_settings(kind)
     # only settings that optimizers of this kind have in this version of Paddle

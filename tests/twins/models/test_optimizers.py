@@ -460,7 +460,7 @@ def test_paddles_own_traps_are_refused_by_name():
         parameters=paddle.nn.Linear(2, 2).parameters(), rescale_grad=0.5
     )
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match="rescale_grad, which does nothing on the CPU"
+        xdevice.errors.UnsupportedError, match="rescale_grad, which has no effect on the CPU"
     ):
         xdevice.models.compare_optimizers(halved, halved)
     empty = paddle.optimizer.Adam(parameters=[])

@@ -214,7 +214,7 @@ def test_jax_without_64_bit_never_narrows(path, dtype):
 def test_a_dtype_that_numpy_has_no_name_for_is_named(path):
     header = b'{"w":{"dtype":"F4","shape":[4],"data_offsets":[0,2]}}'
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"ab")
-    with pytest.raises(xdevice.errors.DTypeError, match="w is F4"):
+    with pytest.raises(xdevice.errors.DTypeError, match="w has the dtype F4"):
         xdevice.load(path, backend="numpy")
 
 

@@ -17,5 +17,6 @@ class Files(Primitives):
         cpu:0. No code from the file may run: raises `FileFormatError` if the file cannot be read without running code
         from it."""
         raise self.unsupported(
-            "reading its own file format without running code from it", "load the file yourself"
+            "reading its own file format without running code from the file",
+            "load the file yourself",
         )

@@ -35,7 +35,8 @@ class Layers(Models):
         defined. The parts (parameter arrays) of a layer have the same names as in `variables`. Layers without
         parameters and layers of other kinds are left out."""
         raise self.unsupported(
-            "layers of models", "pass the parameters as a dict, and their kinds as kinds="
+            "listing the layers of models",
+            "pass the parameters as a dict, and the kinds of the layers as kinds=",
         )
 
     def has_layers(self, x: object) -> bool:
@@ -79,7 +80,7 @@ class Operations(Layers):
         calls, its layer is listed with the kind "other" or, if the layer has parameters, followed by an entry of that
         kind."""
         raise self.unsupported(
-            "settings of layers without parameters", "compare the settings yourself"
+            "reading the settings of layers without parameters", "compare the settings yourself"
         )
 
 

@@ -217,8 +217,8 @@ def _entries(
 
 
 def _is_inside(path: str, layers: Container[str]) -> bool:
-    """Returns whether the module at `path` is inside one of the modules whose paths are in `layers`. The path "" is
-    that of the model, which contains every module."""
+    """Returns whether the module at `path` is inside one of the modules whose paths are in `layers`. The path of the
+    model, which contains every module, is ""."""
     names = path.split(".")
     return "" in layers or any(
         ".".join(names[:count]) in layers for count in range(1, len(names))

@@ -221,5 +221,6 @@ class Optimizers(Models):
         framework. Raises `UnsupportedError`, with the name of the object's class, if the formula of the class is not
         that of any kind. Also raises it for a subclass of a known optimizer, which may compute anything."""
         raise self.unsupported(
-            f"reading {type(optimizer).__qualname__} objects", "compare its settings by hand"
+            f"reading {type(optimizer).__qualname__} objects",
+            "compare the optimizers' settings yourself",
         )

@@ -66,7 +66,9 @@ def require_plain_file(path: str) -> None:
             ) from error
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-        raise FilePathError(f"{path!r:.1000} is {what}; name the file with the weights")
+        raise FilePathError(
+            f"{path!r:.1000} is {what}; pass the path of the file with the weights"
+        )
 
 
 def target_of(path: str | os.PathLike[str]) -> str:
@@ -87,7 +89,7 @@ def target_of(path: str | os.PathLike[str]) -> str:
     if is_folder or (mode is not None and not stat.S_ISREG(mode)):
         what = "names a folder" if is_folder else "is not a regular file"
         raise FilePathError(
-            f"{name!r:.1000} {what}, which cannot be replaced by a file; name a file"
+            f"{name!r:.1000} {what}, which cannot be replaced by a file; pass the path of a file"
         )
     return target
 

@@ -188,7 +188,7 @@ def _variables(x: Any, verb: str) -> _Variables:
                 both = f"and {variables[name].origin} both have" if name in variables else "has"
                 raise ContainerError(
                     f"{variable.origin} {both} the name {shown(name)} in a file, where keys are joined by dots; "
-                    "rename a key"
+                    "rename one of the keys"
                 )
             variables[name] = variable
     return variables

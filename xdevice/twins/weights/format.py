@@ -205,7 +205,7 @@ def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, E
         code, shape = about["dtype"], tuple(about["shape"])
         if code not in DTYPES:
             raise DTypeError(
-                f"{name} is {code}, for which NumPy has no dtype; expected one of {', '.join(DTYPES)}"
+                f"{name} has the dtype {code}, which NumPy does not have; expected one of {', '.join(DTYPES)}"
             )
         # any other shape is possible, because its values have at most as many bytes as the file
         if len(shape) > _SAFE_AXES or 0 in shape:
@@ -227,7 +227,7 @@ def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
         np.broadcast_to(np.zeros((), dtype), shape)
     except ValueError as error:
         raise ValueError(
-            f"{name} has {len(shape)} axes and a shape that no array can have: {error}"
+            f"{name} has a shape with {len(shape)} axes that NumPy's arrays cannot have: {error}"
         ) from error
 
 
@@ -267,7 +267,7 @@ def _fill(buffer: np.ndarray[Any, Any], file: FileIO, start: int) -> np.ndarray[
             got = file.readinto(rest)  # Linux reads at most 2 GB in one call
         if not got:
             raise FileFormatError(
-                f"{file.name!r:.1000} was cut off while it was read; load it again"
+                f"{file.name!r:.1000} became shorter while it was being read; load it again"
             )
         rest = rest[got:]
     return buffer
