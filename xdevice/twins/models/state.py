@@ -393,7 +393,7 @@ class Writer:
         source has none of its parameters."""
         if part.of == (layouts.COUNTER,):
             self._list_difference(
-                f"{part.name}: {self._source.name} does not count batches, so it is unchanged"
+                f"{part.name}: {self._source.name} does not count batches, so this count is unchanged"
             )
         # without `like`, the target's layer may be built without this part, such as a bias
         elif self._like is not None or len(missing) < len(part.of):
@@ -414,7 +414,7 @@ class Writer:
         # contain three such biases, and the branch below does not list it if another of the three was converted. So a
         # bias that is not all zeros is always listed here; on meta it is not known whether a bias is all zeros
         elif name.endswith(".bias") and (value.array.any() or value.place.kind == "meta"):
-            state.unmapped[origin] = f"{lacks}, but only zeros can be left out"
+            state.unmapped[origin] = f"{lacks}, and a bias can be left out only if it is zero"
         # any other parameter, including a bias of zeros, is listed unless another parameter of the same variable was
         # converted
         elif not any(origin in names for names in state.origins.values()):
@@ -633,7 +633,7 @@ def _misfits(
         first = first_names.setdefault(id(variable), name)
         # checkpoints contain a tied weight under each of its names, with equal values
         if first != name and expected == actual and not _equal(backend, value, state[first]):
-            yield f"{name} and {first} are one variable in the model, but two different values were given"
+            yield f"{name} and {first} are one variable in the model, but the state has two different values for it"
     for (came, wanted), names in casts.items():
         yield f"{_tensors_are(names)} {came}, expected {wanted}; pass dtype='like' to convert_state to cast"
 

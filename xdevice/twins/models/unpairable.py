@@ -76,8 +76,8 @@ def crossing_message(
     contains the layers of the source, and `theirs` those of the target. `places` contains the indices of the doubtful
     layers, which are the same in both lists. `likely` is a guess for `names=`."""
     head = (
-        f"these parameters of {ours.name} fit more than one of {theirs.name}, and the names contradict their order: "
-        f"{_some_parameters(ours, places)} may be {_some_parameters(theirs, places)}"
+        f"these parameters of {ours.name} fit several parameters of {theirs.name}, and the names contradict their "
+        f"order: {_some_parameters(ours, places)} may correspond to {_some_parameters(theirs, places)}"
     )
     return _cut(head, _advice_on_names(likely))
 
@@ -90,8 +90,9 @@ def unclear_message(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signa
     source_name, target_name = ours.name, theirs.name
     common, breaks = _breaks(ours, theirs)
     head = (
-        f"these parameters of {source_name} fit more than one of {target_name}: "
-        f"{_some_parameters(ours.only(signatures))} may be {_some_parameters(theirs.only(signatures))}. {common} of "
+        f"these parameters of {source_name} fit several parameters of {target_name}: "
+        f"{_some_parameters(ours.only(signatures))} may correspond to "
+        f"{_some_parameters(theirs.only(signatures))}. {common} of "
         f"{len(ours.signed)} layers of {source_name} and {len(theirs.signed)} of {target_name} come in the same order, "
         f"with {len(breaks)} {'break' if len(breaks) == 1 else 'breaks'}"
     )
