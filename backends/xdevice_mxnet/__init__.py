@@ -309,7 +309,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return Memory(total=int(total), free=int(free))
 
     def empty_cache(self, device: Device) -> None:
-        """Returns the unused memory that MXNet has reserved on a device to the driver."""
+        """Frees the unused memory that MXNet has reserved on a device."""
         self.to_native(device).empty_cache()
 
     # floats of a parity run

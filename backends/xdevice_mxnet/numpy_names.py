@@ -1,8 +1,8 @@
 """Lets MXNet 1.9 work with NumPy 1.24 to 1.26, which lack names that MXNet uses, such as `numpy.bool`.
 
-MXNet reads these names when it is imported, and also later (`x[mask] = 0`). During the import, MXNet's modules, and no
-others, get an `__import__` that returns a copy of the module `numpy`, to which these names were added. MXNet's modules
-continue to use the copy. The real module, which all other code uses, is never changed.
+MXNet reads these names when it is imported, and also later (`x[mask] = 0`). During the import, MXNet's modules (and
+only these modules) use an `__import__` that returns a copy of the module `numpy` with these names added. Afterwards,
+MXNet's modules continue to use the copy. The real module, which all other code uses, is never changed.
 """
 
 from __future__ import annotations

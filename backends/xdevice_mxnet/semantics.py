@@ -101,8 +101,9 @@ class _SetNp:
 
 
 def _announce_shapes() -> None:
-    """Makes MXNet log its message that NumPy's shapes are enabled now, while every record is rejected. MXNet logs
-    this message only once. If it were logged later, it would appear, and would configure the root logger."""
+    """Makes MXNet log, immediately and while every record is rejected, its message that NumPy's shapes are enabled.
+    MXNet logs this message only once. If it were logged later, it would appear, and would configure the root
+    logger."""
     root, silent = logging.getLogger(), logging.NullHandler()
     # MXNet calls `logging.info`, which configures the root logger if that has no handlers
     root.addHandler(silent)
@@ -268,9 +269,9 @@ def _look_for_legacy_things() -> str | None:
             cls, type(mx.sym.var("x").as_np_ndarray())
         ):
             return "mx.sym symbols"
-    # MXNet calls MXNDArrayFree when an array is released, and ctypes stores each function of a
-    # library that was called as an attribute of the library. The attribute therefore exists if
-    # arrays have been released
+    # MXNet calls MXNDArrayFree when an array is released, and once a function of a library has
+    # been called, ctypes stores the function as an attribute of the library. The attribute
+    # therefore exists if arrays have been released
     return "arrays" if not arrays and "MXNDArrayFree" in vars(library) else None
 
 

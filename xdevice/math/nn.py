@@ -1076,8 +1076,8 @@ def _shape_with_axes(
     `ShapeError` if `x` has a different number of axes, or if an axis other than the batch has the length 0. In the
     error, `what` is the name of the argument `x`, and `function` is the name of the function."""
     shape = shape_of(x)
-    # only a batch may be empty: if the first axis is the batch, the comparison is True, which
-    # as an index is 1, so the test leaves out the size of the batch
+    # only a batch may be empty. If the first axis is the batch, the comparison is True, which
+    # means 1 as an index, so the slice leaves out the size of the batch
     if len(shape) != len(names) or 0 in shape[names[0] == "batch" :]:
         raise ShapeError(
             f"{function}: {what} must have the shape ({', '.join(names)}), not {shape}"

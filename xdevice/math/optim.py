@@ -301,9 +301,9 @@ def _step(
     step_rows: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
     """Returns the new parameters and state after a step of `optimizer`. `params`, `grads` and `state` are the
-    arguments of `optimizer`. `step_rows` accepts the rows, each of which consists of a parameter, its gradient and
-    its parts of the state, and returns a list with the new parameter and the new parts for each row. Raises
-    `ArgumentError` for the state of another optimizer, and the errors of `update`."""
+    arguments of `optimizer`. `step_rows` is a function that accepts the rows, and returns a list with the new
+    parameter and the new parts of the state for each row. A row consists of a parameter, its gradient and its parts
+    of the state. Raises `ArgumentError` for the state of another optimizer, and the errors of `update`."""
     _require_state(optimizer, state)
     # runs outside compilers such as torch.compile, which could not compile the walk over
     # containers

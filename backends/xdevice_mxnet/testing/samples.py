@@ -79,8 +79,8 @@ class MxnetSamples(Samples):
         return leaf
 
     def modes(self) -> Modes:
-        """Returns a dict with the modes that MXNet stores separately for each thread. For each mode, it contains a
-        function whose result is a context manager that enables the mode, and a function that returns whether the mode
+        """Returns a dict with the modes that MXNet stores separately for each thread. For each mode, it contains two
+        functions: the first returns a context manager that enables the mode, and the second returns whether the mode
         is enabled in this thread."""
         return {"record": (mx.autograd.record, mx.autograd.is_recording)}
 

@@ -55,8 +55,8 @@ def iinfo(checks: Checks, type: Any, /) -> dtypes.IInfo:
 
 
 def isdtype(checks: Checks, dtype: Any, kind: Any) -> bool:
-    """Whether `dtype` is of the kind `kind`. `kind` is a word of the standard, such as "integral", or a dtype, which
-    matches only itself, or a tuple, which matches if one of its items matches."""
+    """Whether `dtype` is of the kind `kind`. `kind` is a word of the standard such as "integral", a dtype, or a tuple
+    of words and dtypes. A dtype matches only itself, and a tuple matches if one of its items matches."""
     name = dtype_name(dtype)
     if isinstance(kind, tuple):
         return any(isdtype(checks, dtype, item) for item in kind)

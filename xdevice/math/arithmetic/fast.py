@@ -82,7 +82,7 @@ def _product(checks: Checks, x1: Any, x2: Any) -> Any:
     broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
     result = kernels.matmul(x1, x2)
     ndim = len(result.shape)
-    # the axes that were added to vectors above; a bool in `vectors` acts as the factor 0 or 1
+    # the axes that were added to vectors above; as a factor, a bool in `vectors` is 0 or 1
     added_axes = (ndim - 2,) * vectors[0] + (ndim - 1,) * vectors[1]
     return kernels.squeeze(result, added_axes) if added_axes else result
 

@@ -1,5 +1,5 @@
-"""`array_namespace`: the functions of the Python Array API standard for a backend, which are built once from the
-kernels of the backend's adapter."""
+"""`array_namespace`: the functions of the Python Array API standard for a backend. The functions are built once, from
+the kernels of the backend's adapter."""
 
 from __future__ import annotations
 

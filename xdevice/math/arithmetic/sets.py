@@ -74,10 +74,10 @@ def _unique(
     has_inverse: bool = False,
     has_counts: bool = False,
 ) -> list[Any]:
-    """Returns a list of tensors. The first contains the distinct elements of `x`. It is followed by the index of the
-    first occurrence of each distinct element (if `has_indices`), by the index among the distinct elements of each
-    element of `x` (if `has_inverse`), and by the number of occurrences of each distinct element (if `has_counts`).
-    Raises `UnsupportedError` for a symbol; `function` is the function's name in the error."""
+    """Returns a list of tensors. The first contains the distinct elements of `x`. The flags select the tensors that
+    follow: for each distinct element, the index of its first occurrence (`has_indices`); for each element of `x`, its
+    index among the distinct elements (`has_inverse`); and for each distinct element, the number of its occurrences
+    (`has_counts`). Raises `UnsupportedError` for a symbol; `function` is the function's name in the error."""
     import numpy as np
 
     kernels, x = checks.kernels, checks.tensor(x, function)

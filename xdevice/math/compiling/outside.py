@@ -58,8 +58,8 @@ CODE: Final = (FunctionType, MethodType, partial, type, Enum)
 _MISSING: Final = object()
 """A marker that replaces the value of a variable that does not exist or has no value yet."""
 _OF_NAMESPACES: Final = Namespace.__module__.rpartition(".")[0]
-"""The name of the package that defines the class `Namespace`, and the classes of the objects to which the functions
-of namespaces are bound."""
+"""The name of the package that defines both the class `Namespace` and the classes of the objects to which the
+functions of namespaces are bound."""
 # types whose objects never change; the last one, which has no public name, is the type of the
 # fields of a named tuple
 _CONSTANT: Final = frozenset((

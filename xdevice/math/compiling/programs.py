@@ -252,7 +252,7 @@ class _Pattern:
 
     def tensors_of(self, call: Call) -> list[Any] | None:
         """Returns the tensors of the call `call` if its arguments have this pattern. Returns None if they have
-        another pattern, or if only a walk over the arguments can find out."""
+        another pattern, or if only a walk over the arguments can decide this."""
         if not self._leaf_readers:
             return None
         leaves: list[Any] = []
