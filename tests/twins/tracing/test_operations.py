@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import sysconfig
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ from xdevice.twins.tracing.operations import (
     Operation,
     TwoPrograms,
     errors,
+    program_line,
 )
 
 NAMES = [name for name in ("torch", "jax", "tensorflow", "paddle") if name in BACKENDS]
@@ -207,6 +211,23 @@ def test_what_tells_nothing_is_no_difference():
     other.roots = list(other.operations[-1].outputs)
     place = TwoPrograms(one, other).part()
     assert (place.actual, place.expected.line) == (None, "a.py:1")
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_a_package_in_the_folder_of_the_standard_library_is_no_part_of_that_library(folder):
+    # where pip installs without a virtual environment
+    inner = os.path.join(sysconfig.get_path("stdlib"), folder, "other", "layers.py")
+    names = {"__name__": "other.layers", "program_line": program_line}
+    exec(compile("def call(lines):\n    lines.append(program_line())", inner, "exec"), names)
+    # a thread of its own has no line of the user
+    lines = []
+    thread = threading.Thread(target=names["call"], args=(lines,))
+    thread.start()
+    thread.join()
+    assert lines == [f"{inner}:2"]
+    # a line of the user comes first
+    names["call"](lines)
+    assert lines[1].startswith(f"{__file__}:")
 
 
 SCRIPT = """

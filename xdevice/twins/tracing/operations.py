@@ -289,14 +289,18 @@ def program_line() -> str:
     while frame is not None:
         root = (frame.f_globals.get("__name__") or "").partition(".")[0]
         file = frame.f_code.co_filename
+        # site-packages, or Debian's dist-packages; without a virtual environment, they are inside the folder of the
+        # standard library
+        is_installed = "-packages" in file
         # a file name that begins with "<" means that the code is not in a file; `exec`, for example, runs such code
         is_program = (
             root not in _FRAMES
             and not root.startswith("xdevice_")
-            and not file.startswith(("<", _STANDARD))
+            and not file.startswith("<")
+            and (is_installed or not file.startswith(_STANDARD))
         )
         # the user's own code
-        if is_program and "site-packages" not in file:
+        if is_program and not is_installed:
             return f"{os.path.abspath(file)}:{frame.f_lineno}"
         # the innermost line of an installed package that is not a framework, used if there is no line of the user's
         if is_program and not installed:
