@@ -639,3 +639,52 @@ def test_what_decides_what_to_build_stays():
     text = "import torch\nhas_cuda = torch.cuda.is_available() or forced\n"
     assert ported(text, name="setup.py") == text
     assert "num_gpus" in ported(text)
+
+
+CHOICE = "if torch.cuda.is_available():\n    d = 'cuda'\nelse:\n    d = 'cpu'\ny = torch.ones(2, device=d)"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            CHOICE,
+            CHOICE.replace("torch.cuda.is_available()", "xdevice.num_gpus() > 0").replace(
+                "'cuda'", "xdevice.native.try_gpu().type"
+            ),
+        ),
+        (
+            "d = 'cuda'\ny = torch.load('x.pt', map_location=d)",
+            "d = xdevice.native.try_gpu().type\ny = torch.load('x.pt', map_location=d)",
+        ),
+        (
+            "def f(d='cuda:0'):\n    return torch.ones(2, device=d)",
+            "def f(d=str(xdevice.native.try_gpu())):\n    return torch.ones(2, device=d)",
+        ),
+        # xdevice's own functions take the string as it is
+        ("d = 'cuda'\ny = x.to(d)", "d = 'cuda'\ny = xdevice.to_device(x, d)"),
+    ],
+)
+def test_a_name_of_cuda_in_a_variable_does_not_reach_pytorch_on_other_machines(before, after):
+    assert body(f"{TENSOR}{before}\n") == f"{TENSOR}{after}\n"
+    assert body(body(f"{TENSOR}{before}\n")) == body(f"{TENSOR}{before}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("'cuda:1'", "only CUDA has a device of this name"),
+        ("f'cuda:{i}'", "only CUDA has a device of this name"),
+        ("'cuda'\n    print(d)", "the string is also used as text"),
+    ],
+)
+def test_a_name_of_cuda_that_stays_is_listed_with_the_test_that_guards_it(name, why):
+    text = (
+        f"import torch\nd, i = 'cpu', 1\nif torch.cuda.is_available():\n    d = {name}\n"
+        "y = torch.ones(2, device=d)\n"
+    )
+    assert ported(text) == text
+    guard, use = examined(text).sites[:2]
+    assert guard.why.startswith('it guards "cuda", which works ')
+    assert (use.verdict, use.line) == ("open", 4)
+    assert use.why.startswith(why)

@@ -24,7 +24,7 @@ from .project import Project
 from .rules import JudgedSites
 from .sites import GRADES, Edit, Grade, Site, grouped, splice
 from .sources import PythonModule, Source
-from .text_flow import devices_in, origins, parts_in_text
+from .text_flow import devices_by_keyword, devices_in, origins, parts_in_text
 from .words import DEFAULT_GOAL, Goal, Version, version
 
 
@@ -182,8 +182,9 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
     # before the first module is judged, because a device may be created in one module and printed in another
     for module in project.modules:
         in_text |= origins(module, inference, parts_in_text)
-        if is_neutral:
-            on_devices |= origins(module, inference, devices_in)
+        # what `--to xdevice` makes of `x.to(d)` takes any string; the framework's own functions do not
+        takers = devices_in if is_neutral else devices_by_keyword
+        on_devices |= origins(module, inference, takers)
         if _sets_current_device(module, inference):
             setters.append(module)
         # otherwise, a large project would not fit into memory; the rules below compute `nodes` again

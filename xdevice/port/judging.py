@@ -84,7 +84,7 @@ class JudgedModule:
     `text_origins` are nodes that choose a device, or a string that names one, which some module
     of the project also uses as text: the "cuda" in `d = "cuda"` if the program prints `d`.
     `device_origins` are nodes that choose a device, or a string that names one, which is passed
-    to some function as its device (empty unless the target is "accelerator").
+    to some function as its device (if the target is "xdevice": to one of PyTorch, by keyword).
     `sets_current_device` says whether the program may set the current device, in which case
     "cuda" may mean a GPU other than the first. `goal` says whose words are written: xdevice's
     or PyTorch's.

@@ -117,7 +117,7 @@ class NeutralSites(JudgedSites):
     def _judge_text(self, node: ast.expr) -> Judged | None:
         """Judges a string that names CUDA, and the string "nccl". Returns None for any other
         string, and for a string in a call that is itself a site."""
-        judged = super()._judge_text(node)
+        judged = self._judge_nccl(node)
         if judged is not None or "torch" not in self.frameworks:
             return judged
         filling = self._filling(node)

@@ -51,6 +51,10 @@ _OF_TENSORFLOW_1: Final = {
 _ON_NO_DEVICE: Final = ("foreign", "module", "class", "namespace")
 
 
+_CUDA: Final = re.compile("cuda(:|$)")
+"""The beginning of a string that names a device of CUDA."""
+
+
 class JudgedSites(JudgedModule):
     """The sites of one module for the target "xdevice": each use of a device, with its
     verdict."""
@@ -408,6 +412,22 @@ class JudgedSites(JudgedModule):
         return use, Judgement("neutral", "only reads where a tensor is")
 
     def _judge_text(self, node: ast.expr) -> Judged | None:
+        """Judges the string "nccl", and a string that names CUDA and reaches a function of
+        PyTorch as its device, perhaps through variables. Returns None for any other string."""
+        judged = self._judge_nccl(node)
+        if judged is not None or node not in self.device_origins:
+            return judged
+        parent = self.parents.get(node)
+        # strings that are judged with the keyword argument or the choice around them
+        is_judged = (isinstance(parent, ast.keyword) and parent.arg in idioms.KEYWORDS) or (
+            isinstance(parent, ast.IfExp) and is_usual_choice(parent, self.full_name)
+        )
+        if is_judged or not any(_CUDA.match(str(atom.subject)) for atom in inferred(node)):
+            return None
+        use = Use(self, node, Idiom('"cuda"', "XD111", "text"))
+        return use, self._judge_cuda_name(use)
+
+    def _judge_nccl(self, node: ast.expr) -> Judged | None:
         """Judges the string "nccl". Returns None for any other string."""
         if text_of(node) != "nccl":
             return None
@@ -416,12 +436,31 @@ class JudgedSites(JudgedModule):
             "NCCL needs CUDA; leave out the backend, so that init_process_group chooses the right one"
         )
 
+    def _judge_cuda_name(self, use: Use) -> Judgement:
+        """Judges a string such as "cuda" that reaches a function of PyTorch as its device."""
+        if use.node in self.text_origins:
+            return left_open("the string is also used as text, which may change", "XD169")
+        new = {
+            "cuda": rules_of_words.device_type(use),
+            "cuda:0": "str(xdevice.native.try_gpu())",
+        }
+        text = text_of(use.node)
+        if text not in new or not self.may_call_xdevice:
+            return left_open(
+                f"only CUDA has a device of this name; write {self.accelerator}", "XD165"
+            )
+        return proven(
+            "the same string on CUDA, and the right one if GPUs have another name",
+            use.replace(new[text]),
+        )
+
     _JUDGES: ClassVar[dict[type, Any]] = {
         ast.Attribute: _judge_attribute,
         ast.Call: _judge_call,
         ast.Compare: _judge_comparison,
         ast.Constant: _judge_text,
         ast.IfExp: _judge_choice,
+        ast.JoinedStr: _judge_text,
         ast.keyword: _judge_keyword,
     }
 

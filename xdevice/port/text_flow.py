@@ -10,7 +10,7 @@ from typing import Final
 
 from . import idioms
 from .inference import Inference
-from .knowledge import SPELLING
+from .knowledge import SPELLING, framework_of
 from .sources import PythonModule
 from .values import DEVICES, Value, inferred, is_only
 
@@ -39,8 +39,8 @@ def origins(
 ) -> set[ast.AST]:
     """Returns the expressions that choose the devices which reach certain places in a module.
 
-    `parts_of(node, inference)` returns the places in one node. It is either `parts_in_text` or
-    `devices_in`. The choosing expression may be far from the place, or in another module: for
+    `parts_of(node, inference)` returns the places in one node. It is `parts_in_text`,
+    `devices_in` or `devices_by_keyword`. The choosing expression may be far from the place, or in another module: for
     `print(d)`, it is the call in `d = torch.device("cuda")`.
     """
     return {
@@ -69,6 +69,19 @@ def devices_in(node: ast.AST, inference: Inference) -> list[ast.expr]:
     if takes_first or (name in idioms.CALLS and idioms.CALLS[name].code == "XD154"):
         parts += node.args[:1]
     return parts
+
+
+def devices_by_keyword(node: ast.AST, inference: Inference) -> list[ast.expr]:
+    """Returns the keyword arguments that a function of PyTorch takes as devices: the `d` in
+    `torch.zeros(2, device=d)`. Returns an empty list for other nodes."""
+    if (
+        not isinstance(node, ast.Call)
+        or framework_of(inference.full_name(node.func)) != "torch"
+    ):
+        return []
+    return [
+        keyword.value for keyword in node.keywords if keyword.arg in ("device", "map_location")
+    ]
 
 
 def _choosing_nodes(value: Value) -> Iterator[ast.AST]:
