@@ -822,3 +822,25 @@ def test_a_function_is_refused_for_what_it_imports_itself(compiling, tmp_path, m
     exec(IMPORTING, written)  # nobody keeps its source, and the module was not imported so far
     with pytest.raises(xdevice.errors.UnsupportedError, match="settings_in_a_file"):
         xdevice.compile(written["by_import"])(x)
+
+
+UNRELATED = """
+class Rows:
+    pass
+
+rows = Rows()
+
+def step(batch):
+    return batch.rows() if hasattr(batch, "no_such_attribute") else batch * 2.0
+
+def refused(x):
+    return x if rows is None else x * 2.0
+"""
+
+
+def test_a_global_with_the_name_of_an_attribute_is_not_read(compiling):
+    x, module = xdevice.tensor([1.0, 2.0]), {"__name__": "__main__"}
+    exec(UNRELATED, module)
+    assert values(xdevice.compile(module["step"])(x)) == [2.0, 4.0]
+    with pytest.raises(xdevice.errors.UnsupportedError, match="of type Rows"):
+        xdevice.compile(module["refused"])(x)

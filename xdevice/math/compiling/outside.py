@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dis
 import inspect
 import random
 import sys
@@ -195,8 +196,9 @@ class OutsideVariables:
         for imported in _imports(function.__code__, names):
             if not is_of_library(imported, self._program_packages):
                 raise _unnoticed(imported, sys.modules.get(imported))
-        # the names are looked up as Python does: first in the globals, then in the builtins.
-        # `co_names` also contains names of attributes, most of which are found in neither
+        # without the names of attributes, which `co_names` also contains: a global of the same name is not read
+        names = sorted({used for code in codes for used in _variables_in(code)})
+        # the names are looked up as Python does: first in the globals, then in the builtins
         builtin_variables = vars(builtins)
         self._watch(
             lambda: [
@@ -355,6 +357,18 @@ def _nested_codes(code: CodeType) -> list[CodeType]:
     depth."""
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return [code, *(nested for part in inner for nested in _nested_codes(part))]
+
+
+def _variables_in(code: CodeType) -> set[str]:
+    """Returns the names in a code object, except those that are only names of attributes."""
+    return {
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opcode in dis.hasname
+        # LOAD_METHOD: an attribute that is called, before Python 3.12
+        and "ATTR" not in instruction.opname
+        and instruction.opname != "LOAD_METHOD"
+    }
 
 
 def _imports(code: CodeType, names: Iterable[str]) -> set[str]:
