@@ -1106,7 +1106,7 @@ def test_an_order_that_the_names_speak_against_is_an_error(there):
 
     swapped = like("k", "q", "out")
     with pytest.raises(
-        xdevice.errors.StateError, match=r"q\.weight, .*may be .*names=\{'q': 'q'"
+        xdevice.errors.StateError, match=r"q\.weight, .*may correspond to .*names=\{'q': 'q'"
     ):
         xdevice.models.convert_state(source("q", "k", "o"), there, like=swapped)
     with pytest.raises(xdevice.errors.ParityError, match="names="):
