@@ -4,6 +4,7 @@
     python .ci/unpinned.py torch jax                 the README's example, the tour, a sample of the conformance suite
     python .ci/unpinned.py --pre --whole torch jax   on releases to come; the whole suite, on virtual GPUs too
     python .ci/unpinned.py mxnet@python3.11 torch    with the interpreters that are named
+    python .ci/unpinned.py paddle --with paddlepaddle==2.6.2 --with 'numpy<2'    a release
 
 Each failure is a line that names framework, version and capability, such as "torch 2.16.0: reproducibility failed:
 test_the_frameworks_numbers_repeat_from_a_seed[cpu:0] (AttributeError: ...)". The exit status is 1 then. It needs the
@@ -43,17 +44,28 @@ def main() -> int:
     parser.add_argument(
         "--whole", action="store_true", help="the whole conformance suite; warnings are errors"
     )
+    parser.add_argument(
+        "--with",
+        dest="requirements",
+        action="append",
+        default=[],
+        metavar="REQUIREMENT",
+        help="installed too, such as an old release",
+    )
     asked = parser.parse_args()
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         failures = list(
             pool.map(
-                lambda given: install_and_try(given, asked.pre, asked.whole), asked.frameworks
+                lambda given: install_and_try(
+                    given, asked.pre, asked.whole, asked.requirements
+                ),
+                asked.frameworks,
             )
         )
     return 1 if any(failures) else 0
 
 
-def install_and_try(given: str, pre: bool, whole: bool) -> bool:
+def install_and_try(given: str, pre: bool, whole: bool, requirements: list[str]) -> bool:
     """Prints what failed and how long all took. Returns whether something failed."""
     name, _, python = given.partition("@")
     start = time.monotonic()
@@ -64,9 +76,9 @@ def install_and_try(given: str, pre: bool, whole: bool) -> bool:
         done = run([*uv, "venv", "-q", "--clear", "--python", python or sys.executable, folder])
         if done.returncode == 0:
             newest = ["-U", *(["--prerelease", "allow"] if pre else [])]
+            packages = [f".[{name},test]", *requirements]
             done = run(
-                [*uv, "pip", "install", "-q", "--python", folder, *newest, f".[{name},test]"],
-                cwd=ROOT,
+                [*uv, "pip", "install", "-q", "--python", folder, *newest, *packages], cwd=ROOT
             )
         if done.returncode:
             said = f"{name}: cannot be installed:\n{done.stderr}"

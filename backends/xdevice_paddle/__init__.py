@@ -186,17 +186,26 @@ class PaddleBackend(
         """Returns the device of a tensor's memory; the device of page-locked memory is the CPU.
         Raises `NotBuiltError` for a parameter without memory, and `UnsupportedError` for a place
         that is neither the host nor one of the devices that `gpu:i` refers to."""
-        place = x.place
+        try:
+            place = x.place
+        # Paddle 2 raises this for the copy of a tensor without memory
+        except RuntimeError:
+            raise _no_memory() from None
         return _CPU if _is_cpu_place(place) else self._device_at(place)
 
     def devices_of(self, cls: type, tensors: Sequence[paddle.Tensor]) -> set[Device]:
         """Returns the set of devices on which the tensors are. Raises the same errors as
         `device_of`."""
         # usually all tensors are on the host; then this loop is faster than building a set
-        for x in tensors:
-            if not _is_cpu_place(x.place):
-                return {*map(self.device_of, tensors)}
-        return {_CPU}
+        try:
+            for x in tensors:
+                if not _is_cpu_place(x.place):
+                    break
+            else:
+                return {_CPU}
+        except RuntimeError:  # as in `device_of`
+            raise _no_memory() from None
+        return {*map(self.device_of, tensors)}
 
     def move(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
         """Returns a copy of `x` on another device. Gradients flow through the copy."""
@@ -322,9 +331,7 @@ class PaddleBackend(
             return _CPU
         # no method of a place reports this, but its string is "Place(undefined:0)"
         if "undefined" in str(place):
-            raise NotBuiltError(
-                "a Paddle parameter has no memory yet; call its initialize(), or build it without LazyGuard"
-            )
+            raise _no_memory()
         if place.is_xpu_place() and self._gpu == "xpu":
             return devices.of("gpu", place.xpu_device_id())
         raise self.unsupported(
@@ -376,3 +383,10 @@ class PaddleBackend(
                 "use xdevice.gpu(i).native",
             )
         return devices.of("gpu", index)
+
+
+def _no_memory() -> NotBuiltError:
+    """Returns the error for a parameter without memory."""
+    return NotBuiltError(
+        "a Paddle parameter has no memory yet; call its initialize(), or build it without LazyGuard"
+    )

@@ -38,9 +38,9 @@ class PaddleMemory(Primitives):
         all four for GPUs of CUDA; `total`, `allocated` and `peak` for GPUs of ROCm; `allocated` and
         `peak` for the CPU and for virtual GPUs; nothing for other accelerators."""
         if device.kind != "gpu":
-            return Memory(
-                None, None, _allocated(_KIND, 0), _peak(_KIND, 0)
-            )  # 0: the index of the CPU
+            allocated = _allocated(_KIND, 0)  # 0: the index of the CPU
+            # Paddle 2 subtracts memory that it has not counted, such as that taken over from NumPy
+            return Memory(None, None, allocated if allocated >= 0 else None, _peak(_KIND, 0))
         if not self._is_counted():
             return Memory()
         index = device.index

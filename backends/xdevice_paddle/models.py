@@ -46,9 +46,14 @@ def named_tensors(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
 def has_memory(x: paddle.Tensor) -> bool:
     """Returns whether a tensor has memory. A parameter created under LazyGuard has no memory before
     `initialize()`."""
+    try:
+        place = x.place
+    # Paddle 2 raises this for the copy of a tensor without memory
+    except RuntimeError:
+        return False
     # only the string of a place shows that it is undefined. The first check is there because it is
     # faster
-    return x.place.is_cpu_place() or "undefined" not in str(x.place)
+    return place.is_cpu_place() or "undefined" not in str(place)
 
 
 def require_known(optimizer: Any, backend: Models) -> None:

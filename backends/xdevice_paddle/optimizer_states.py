@@ -73,6 +73,9 @@ def variables(optimizer: Any) -> Iterator[tuple[str, paddle.Tensor]]:
 
 def make(optimizer: Any, parameters: list[Any]) -> None:
     """Creates an optimizer's state for these parameters, as the optimizer's first step would."""
+    # Paddle 2 makes the helper, which makes the state, only in the first step
+    if IS_2 and optimizer.helper is None:
+        optimizer.helper = paddle.base.layer_helper.LayerHelper(type(optimizer).__name__)
     with paddle.no_grad():
         # the block is used only for static graphs, but the argument is always required
         create_accumulators(optimizer)(

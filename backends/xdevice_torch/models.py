@@ -519,7 +519,8 @@ class TorchModels(Models):
         if self._places[x.device] is device:
             return x
         if not (x.requires_grad and x.is_leaf):
-            return self.move(x, device)
+            copy: torch.Tensor = self.move(x, device)
+            return copy
         # PyTorch refuses a gradient on a different device than its tensor, so the gradient is
         # removed during the move
         gradient, x.grad = x.grad, None

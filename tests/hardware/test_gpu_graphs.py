@@ -22,7 +22,9 @@ def _torch():
     with xdevice.use_backend("torch") as backend:
         if not backend.count("gpu"):
             pytest.skip("needs a GPU")
-        yield
+        # JAX's work on gpu:1, in another test, changes PyTorch's current GPU
+        with torch.cuda.device(0):
+            yield
         xdevice.sync()
         xdevice.parallel.close_pool()
 
@@ -260,7 +262,7 @@ def test_a_replay_goes_to_the_stream_of_its_block():
     stream = xdevice.accelerator.Stream("gpu:0")
     stream.wait(xdevice.accelerator.Stream.current("gpu:0"))
     with stream:
-        torch.cuda._sleep(100_000_000)
+        torch.cuda._sleep(2_000_000_000)  # a second: other programs may use the GPU too
         graph()
     assert value(x) == 1  # read on another stream, which waits for nothing
     stream.sync()

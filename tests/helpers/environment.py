@@ -90,7 +90,7 @@ def needs(*names: str) -> None:
     """A skip where one of them is absent: for tests whose processes ask for it. For others conftest.py does it."""
     for name in names:
         if name not in BACKENDS:
-            pytest.skip(f"needs {name}, which is not installed here")
+            pytest.skip(f"needs {name}, which is not installed here", allow_module_level=True)
 
 
 def any_framework() -> str:

@@ -23,19 +23,24 @@ from typing import TYPE_CHECKING, Any
 
 import paddle
 
+from xdevice.base.dtypes import dtype_name
 from xdevice.math.contract.arithmetic import OF_NUMBERS
+from xdevice_paddle.optimizer_states import IS_2
 from xdevice_paddle.private import private
+
+from . import paddle2
 
 # operators and Paddle's own functions that serve as kernels without changes. The operators are
 # implemented in C++, without checks in Python
 from operator import add, mul as multiply, sub as subtract, truediv as divide  # isort: skip  # noqa: F401
 from paddle import (  # isort: skip  # noqa: F401
-    abs, acos, acosh, all, any, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_invert, bitwise_left_shift,
-    bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, concat, conj, copysign, cos, cosh, einsum, exp,
-    expm1, fft, flip, floor, greater_equal, imag, isfinite, isinf, isnan, less_equal, log, log10, log1p, log2,
-    logical_and, logical_not, logical_or, logical_xor, maximum, mean, minimum, nextafter, prod, real, reciprocal,
-    reshape, roll, round, sign, signbit, sin, sinh, square, squeeze, stack, tan, tanh, trunc, where,
+    abs, acos, acosh, all, any, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_or, bitwise_xor, broadcast_to,
+    ceil, concat, conj, cos, cosh, einsum, exp, expm1, fft, flip, floor, greater_equal, imag, isfinite, isinf,
+    isnan, less_equal, log, log10, log1p, log2, logical_and, logical_not, logical_or, logical_xor, maximum, mean,
+    minimum, nextafter, prod, real, reciprocal, reshape, roll, round, sign, sin, sinh, square, squeeze, stack, tan,
+    tanh, trunc, where,
 )  # fmt: skip
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,6 +83,10 @@ def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
     return paddle.to_tensor(array, place=_place_of(like))
 
 
+bitwise_invert = paddle.bitwise_not
+_newer = paddle2 if IS_2 else paddle
+bitwise_left_shift, bitwise_right_shift = _newer.bitwise_left_shift, _newer.bitwise_right_shift
+copysign, signbit = _newer.copysign, _newer.signbit
 copy = paddle.assign
 
 
@@ -272,9 +281,9 @@ def matmul(x1: Any, x2: Any) -> Any:
         raise ValueError(
             f"arrays with the shapes {x1.shape} and {x2.shape} have no matrix product"
         )
-    return paddle.sum(
-        paddle.multiply(paddle.unsqueeze(x1, -1), paddle.unsqueeze(x2, -3)), -2, dtype=x1.dtype
-    )
+    products = paddle.multiply(paddle.unsqueeze(x1, -1), paddle.unsqueeze(x2, -3))
+    # the name, because Paddle 2 refuses a tensor's own dtype
+    return paddle.sum(products, -2, dtype=dtype_name(x1.dtype))
 
 
 def _of_rank(x: Any, rank: int) -> Any:
