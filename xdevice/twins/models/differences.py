@@ -315,7 +315,7 @@ class Lister:
     def _single_tensors(self) -> Iterator[str]:
         """Yields a line that names the paired tensors that belong to no known layer."""
         # a tensor to which kinds= gives the kind "same" (one array, in the same layout in both models) is treated as a
-        # layer, but it is not known either how the code uses this tensor
+        # layer; nevertheless, it is not known how the code uses this tensor
         called_same = [pair for pair in self._pairing.pairs if pair[0].kind == _TENSOR]
         paths = [other.path for _, other in (*self._pairing.singles, *called_same)]
         if paths:

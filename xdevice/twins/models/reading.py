@@ -384,8 +384,8 @@ def _declared(
     sequence: list[Layer] | None,
     kinds: Names,
 ) -> list[Layer]:
-    """Returns the layers whose kinds `kinds=` gives, made from the parameters that are in none of `layers`. Raises
-    `StateError` if the shapes of such a layer do not fit its kind."""
+    """Returns the layers to which `kinds=` assigns a kind. They consist of the parameters that belong to none of
+    `layers`. Raises `StateError` if the shapes of such a layer do not fit its kind."""
     paths = {layer.path for layer in layers}
     rest = without_owner(variables, layers)
     kinds = {
