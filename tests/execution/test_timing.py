@@ -280,6 +280,23 @@ def test_measure_of_a_result_says_to_give_the_function():
         xdevice.measure(xdevice.ones(2))
 
 
+def yields():
+    yield xdevice.ones(2)
+
+
+async def awaits():
+    return xdevice.ones(2)
+
+
+@pytest.mark.parametrize("function", [yields, awaits])
+def test_measure_refuses_a_function_whose_body_does_not_run(function):
+    with (
+        xdevice.use_backend("numpy"),
+        pytest.raises(ArgumentError, match="does not run when it is called"),
+    ):
+        xdevice.measure(function)
+
+
 # streams and events where there are none
 
 
