@@ -228,6 +228,12 @@ def test_what_says_nothing_is_refused_by_name():
         xdevice.assert_parity(lambda x: torch.tanh(x), network())
     with pytest.raises(xdevice.errors.NotATensorError, match="models or functions, not 3"):
         xdevice.assert_parity(3, network(), inputs=X)
+    with pytest.raises(xdevice.errors.NotATensorError, match=r"<generator .* expected tensors"):
+        xdevice.assert_parity(
+            lambda x: (torch.tanh(x) for _ in "a"),
+            lambda x: (torch.sin(x) for _ in "a"),
+            inputs=X,
+        )
     xdevice.assert_parity(torch.tanh, np.tanh, inputs=X)
     assert "the first operation that differs could not be found: numpy" in difference(
         np.sinh, torch.tanh

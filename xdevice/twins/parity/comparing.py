@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from xdevice.errors import ArgumentError, ParityError, XDeviceError, listed
+from xdevice.errors import (
+    ArgumentError,
+    NotATensorError,
+    ParityError,
+    XDeviceError,
+    listed,
+    shown,
+)
 from xdevice.twins.models.reading import check_skip
 from xdevice.twins.tracing import functions
 
@@ -80,7 +87,8 @@ def assert_parity(
     Raises:
         ParityError: if the values differ. It is an `AssertionError` with the result of `compare` as `comparison`.
         ArgumentError: if a tolerance is invalid, arguments exclude each other, or a model fails on `inputs`.
-        NotATensorError: with `inputs`, if a value is not a model or function. DTypeError: if a dtype has no tolerance.
+        NotATensorError: with `inputs`, if a value is not a model or function, or if neither returns a tensor.
+        DTypeError: if a dtype has no tolerance.
         UnsupportedError, NotBuiltError: if a tensor is symbolic, or a model is not built. ContainerError: as in `log`.
 
     Example:
@@ -185,6 +193,12 @@ def _compare_outputs(
         raise
     if len(outputs.actual) != len(outputs.expected):
         return _with_settings(_unequal_counts(outputs, inputs, rule), settings, different)
+    # without this, outputs of which nothing can be compared, such as those of two generators, would agree
+    if not outputs.expected:
+        raise NotATensorError(
+            f"the models return {shown(outputs.runs[0].result)} and {shown(outputs.runs[1].result)}, expected tensors, "
+            "or a container of tensors, because nothing else is compared"
+        )
     comparison = compare_leaves(outputs.actual, outputs.expected, rule)
     if not comparison.ok:
         comparison = comparison._replace(text=f"{comparison.text}\n{outputs.where()}")
