@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 
 import pytest
 from helpers.environment import FRAMEWORKS
@@ -69,6 +70,7 @@ HOLDERS = {
     "a list in a dict": lambda x: {"a": [x, "text"]},
     "a dataclass": lambda x: Parts(x, ["a"]),
     "a deque": lambda x: collections.deque([x], 3),
+    "a partial": lambda x: functools.partial(print, x),
     "an ordered dict in a tuple": lambda x: (collections.OrderedDict(x=x),),
 }
 
@@ -82,6 +84,8 @@ def inside(held):
             held = next(iter(held.values()))
         elif isinstance(held, list | tuple | collections.deque):
             held = held[0]
+        elif isinstance(held, functools.partial):
+            held = held.args[0]
         else:
             return held
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xdevice.containers import looks, trees
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
     from xdevice.contract.backend import Owned
 
-_ITERATED = (dict, list, tuple, set, frozenset, deque)
+_ITERATED = (dict, list, tuple, set, frozenset, deque, partial)
 """The types of containers that are searched, besides objects that are walked by their
 attributes. Reading other containers may have side effects: a mapping may read from a file."""
 
