@@ -198,8 +198,8 @@ def measure(
         devices: the work to wait for, as in `Timer`.
 
     Raises:
-        ArgumentError: if `fn` is not callable, `warmup` is not a non-negative int, or `repeats` is not a positive int.
-            Also `DeviceNotFoundError` and `DeviceError` as in `sync`, and the errors of `fn` and its work.
+        ArgumentError: if `fn` is not callable or uses `yield` or `async`, or a count is not an int of 0 (`repeats`: 1)
+            or more. Also `DeviceNotFoundError` and `DeviceError` as in `sync`, and the errors of `fn` and its work.
 
     Example:
         >>> found = xdevice.measure(lambda: xdevice.ones(2, 3), repeats=5)

@@ -87,8 +87,7 @@ def assert_parity(
     Raises:
         ParityError: if the values differ. It is an `AssertionError` with the result of `compare` as `comparison`.
         ArgumentError: if a tolerance is invalid, arguments exclude each other, or a model fails on `inputs`.
-        NotATensorError: with `inputs`, if a value is not a model or function, or if neither returns a tensor.
-        DTypeError: if a dtype has no tolerance.
+        NotATensorError: `inputs` without models or functions that return tensors. DTypeError: a dtype has no tolerance.
         UnsupportedError, NotBuiltError: if a tensor is symbolic, or a model is not built. ContainerError: as in `log`.
 
     Example:
