@@ -197,8 +197,8 @@ def _contexts(name: str, parameter: Any) -> list[Any]:
 
 
 def _put_on(parameter: Any, source: Any, native: Any) -> None:
-    """Moves `parameter` to the context `native`, and copies the values and the gradient of `source` into it. `source`
-    may be `parameter` itself."""
+    """Moves `parameter` to the context `native`, with the values and the gradient of `source`: `parameter` itself, or
+    the parameter of which it is a shallow copy, so that both refer to the same arrays."""
     arrays = _arrays(source)
     # a parameter whose initialization is deferred has no arrays, and a parameter with replicas
     # has several; MXNet's `reset_ctx` handles both cases

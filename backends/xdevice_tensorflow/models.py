@@ -184,9 +184,10 @@ def _capturing(handles: set[int]) -> tuple[list[Any], bool]:
 
 
 def _captures(trace: Any) -> list[Any]:
-    """Returns the objects that a trace has captured. They include deferred captures, which are
-    functions that the attribute `captured_inputs` would call."""
+    """Returns the objects that a trace has captured. A deferred capture is returned as the function
+    itself, and not as the value that `captured_inputs` gets by calling it."""
     graph = trace.graph
+    # the values of the deferred captures come last in `captured_inputs`
     return [
         *trace.captured_inputs[: len(graph.external_captures)],
         *graph.deferred_external_captures,

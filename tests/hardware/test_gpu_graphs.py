@@ -259,10 +259,11 @@ def test_three_graphs_on_one_gpu():
 def test_a_replay_goes_to_the_stream_of_its_block():
     x = full(0)
     graph = xdevice.accelerator.make_graphed_callable(lambda: x.add_(1), "gpu:0")
+    value(x)  # CUDA waits for the whole GPU when it first loads a kernel
     stream = xdevice.accelerator.Stream("gpu:0")
     stream.wait(xdevice.accelerator.Stream.current("gpu:0"))
     with stream:
-        torch.cuda._sleep(2_000_000_000)  # a second: other programs may use the GPU too
+        torch.cuda._sleep(500_000_000)
         graph()
     assert value(x) == 1  # read on another stream, which waits for nothing
     stream.sync()
@@ -408,7 +409,7 @@ def test_other_threads_work_while_a_task_is_captured():
 
 
 def test_the_wait_of_another_thread_breaks_a_capture_and_nothing_else():
-    stop, captured = threading.Event(), []
+    stop, broken = threading.Event(), 0
     x = full(1)
 
     def waits():
@@ -419,17 +420,19 @@ def test_the_wait_of_another_thread_breaks_a_capture_and_nothing_else():
     thread = threading.Thread(target=waits)
     thread.start()
     try:
-        for _ in range(30):
-            with suppress(xdevice.errors.CaptureError):
-                captured.append(
-                    xdevice.accelerator.make_graphed_callable(
-                        lambda: [x + n for n in range(50)][-1], "gpu:0"
-                    )
+        for _ in range(300):
+            try:
+                xdevice.accelerator.make_graphed_callable(
+                    lambda: [x + n for n in range(50)][-1], "gpu:0"
                 )
+            except xdevice.errors.CaptureError:
+                broken += 1
+            if broken == 3:
+                break
     finally:
         stop.set()
         thread.join()
-    assert len(captured) < 30, "nothing was broken, so this shows nothing"
+    assert broken, "nothing was broken, so this shows nothing"
     xdevice.sync()
     torch.rand(2, device="cuda:0")
     assert value(xdevice.accelerator.make_graphed_callable(lambda: x + 1, "gpu:0")()) == 2

@@ -166,7 +166,7 @@ class World:
         if self._depth == 0:
             if _current is not None:
                 raise ScopeError(
-                    "this process is in the block of another world; leave that block first"
+                    "this process is in the `with` block of another world; leave that block first"
                 )
             self._session.join()
             _current = self

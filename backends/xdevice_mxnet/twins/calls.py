@@ -88,8 +88,8 @@ class MxnetCalls(Calls):
                 activations.append(block.act)
 
         def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
-            """Returns the result of a block. If the program records operations for gradients, each array in the
-            result was passed through a `_GradientTap`."""
+            """Returns the result of a block. If the program records operations for gradients, each array in the result
+            is first passed through a `_GradientTap`, which calls `put(number, gradient)` in the backward pass."""
             # outside `autograd.record` there is no backward pass
             if not mx.autograd.is_recording():
                 return result

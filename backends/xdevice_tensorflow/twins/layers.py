@@ -673,7 +673,7 @@ def _with_axis(operation: Layer, layer: Any) -> Layer:
     # Keras allows negative axes
     from_front = axis % rank
     # axis 0, the batch, is the first axis in both orders
-    if from_front and _gives_channels_last(layer):
+    if from_front and _follows_channels_last(layer):
         # in PyTorch, the channels are on axis 1, and the number of each axis of the image is
         # greater by one
         from_front = from_front % (rank - 1) + 1
@@ -682,7 +682,7 @@ def _with_axis(operation: Layer, layer: Any) -> Layer:
     )
 
 
-def _gives_channels_last(layer: Any) -> bool:
+def _follows_channels_last(layer: Any) -> bool:
     """Whether `layer`, which is part of a functional model, is a convolution with the channels last, or has the output
     of such a convolution as its first input."""
     before = (

@@ -62,8 +62,8 @@ class Graph:
             return self._record(stream, task)
 
     def _record(self, stream: Any, task: Callable[[], Any]) -> Any:
-        """Does the work of `capture` inside its context managers: records the work of `task`, and returns the task's
-        result."""
+        """Records the work of `task` on `stream`, and returns its result without gradients. Raises the error of the
+        task or of the recording. `capture` calls this method inside its context managers."""
         inputs, cause = Inputs(), None
         # read before the recording, which binds the GPU's random generator to the graph
         random = torch.cuda.default_generators[stream.device_index].clone_state()

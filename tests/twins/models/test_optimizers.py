@@ -648,6 +648,32 @@ def test_one_parameter_that_becomes_two_has_no_common_moment():
     )
 
 
+def test_parameters_with_different_counts_of_steps_become_none_with_one():
+    import torch
+
+    paddle = xdevice.backend("paddle").framework
+    net, other = (
+        paddle.nn.MultiHeadAttention(4, 2),
+        torch.nn.MultiheadAttention(4, 2, batch_first=True),
+    )
+    one = paddle.optimizer.Adam(1e-3, parameters=net.parameters(), epsilon=nets.EPS)
+    two = torch.optim.Adam(other.parameters(), lr=1e-3, eps=nets.EPS)
+    x = paddle.to_tensor(np.random.default_rng(0).random((2, 3, 4), "float32"))
+    # the second and third steps train the query's weight too
+    for is_frozen in (True, False, False):
+        net.q_proj.weight.stop_gradient = is_frozen
+        net(x).square().sum().backward()
+        one.step()
+        one.clear_grad()
+    state = xdevice.models.convert_state(net, "torch", like=other)
+    with pytest.raises(
+        xdevice.errors.StateError,
+        match="in_proj_weight: it is computed from parameters with different counts of steps: 2, 3",
+    ):
+        xdevice.models.convert_optimizer(one, two, state, models=(net, other))
+    assert not two.state
+
+
 def test_models_that_are_not_these_are_refused():
     one, two, state, (net, other) = pair("torch", "paddle", "adam")
     with pytest.raises(

@@ -268,7 +268,7 @@ def test_nothing_at_all_is_a_file_too(path):
         ),
         ({3: np.zeros(1), "3": np.ones(1)}, r"both have the name '3'"),
         ({"__metadata__": np.zeros(1)}, r"has the name '__metadata__'"),
-        ({"\udc80": np.zeros(1)}, r"have the name '\\udc80'.*UTF-8"),
+        ({"\udc80": np.zeros(1)}, r"be stored under the name '\\udc80'.*UTF-8"),
     ],
 )
 def test_names_that_a_file_cannot_have_are_refused(container, said, path):

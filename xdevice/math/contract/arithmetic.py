@@ -164,9 +164,9 @@ OPTIONAL: Final = {
     # also have `fftn`, `ifftn`, `irfftn` and `rfftn`, with the arguments (x, lengths, axes,
     # norm); if it lacks them, the core transforms along one axis after another
     "fft": None,
-    # fused(function): returns a function that computes the same result as a single program. The
-    # returned function is called with a tuple of the tensors, followed by the settings, which
-    # are hashable. If this is None, the core calls the kernels one by one
+    # fused(function): returns a function that runs `function(*tensors, *settings)` as one
+    # compiled program, with the same result. It is called with a tuple of the tensors, followed
+    # by the settings, which are hashable. If this is None, the core calls the kernels one by one
     "fused": None,
     # leave(): undoes `enter` in the calling thread; called for every backend at the end of a
     # pytest test

@@ -76,7 +76,8 @@ def facts_of(item: pytest.Item, name: str) -> dict[str, Any]:
 
 
 def _is_placed_on_gpu(item: pytest.Item, name: str) -> bool:
-    """Whether a fixture of the plugin has returned a GPU to this test on the backend `name`."""
+    """Whether the fixture `xd_device`, which the other fixtures of devices request too, has returned a GPU to this test
+    on the backend `name`."""
     device = item.config.stash.get(used_devices, {}).get(name)
     is_placed = not _DEVICE_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
     return is_placed and device is not None and device.kind == "gpu"

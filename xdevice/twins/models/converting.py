@@ -228,8 +228,8 @@ def _write_without_like(
     source_twin: Twin, target: Backend, request: Request, state: State
 ) -> None:
     """Writes all layers of `source_twin` into `state` under their own names, in the layouts of `target`, for a
-    conversion without `like`. Lists tensors that are in no layer as unmapped, and layers whose order of pixels is in
-    doubt as differences."""
+    conversion without `like`. Lists tensors outside any layer as unmapped, and layers whose pixel order is uncertain
+    as differences."""
     # there is no other model from which the number of channels of a group norm could be read
     source_twin = without_channels(source_twin)
     writer = Writer(source_twin, target, None, state, request)

@@ -595,6 +595,13 @@ def _values(
     unfilled = []
     for pair in pairs:
         states = [_canonical(ours, parameter, sources) for parameter in pair.sources]
+        counts = {state[terms.STEP] for state in states if terms.STEP in state}
+        if len(counts) > 1:
+            unfilled.append(
+                f"{pair.name}: it is computed from parameters with different counts of steps: "
+                f"{', '.join(map(str, sorted(counts)))}"
+            )
+            continue
         for slot, name in pair.parameter.state.items():
             array = _native(slot, pair, states)
             if array is None:
@@ -665,7 +672,8 @@ def _torch_name(slot: str) -> str:
 
 def _native(slot: str, pair: _ParameterPair, states: list[dict[str, Any]]) -> Any:
     """Returns the value of the target's slot, computed from `states`, the states of the source parameters in PyTorch's
-    terms: an array, or a number for a count or a power. Returns None if one of `states` lacks the value."""
+    terms: an array, or a number for a count or a power. Returns None if one of `states` lacks the value. All `states`
+    have the same count of steps."""
     wanted = terms.STEP if slot in terms.POWERS else _torch_name(slot)
     if any(wanted not in state for state in states):
         return None

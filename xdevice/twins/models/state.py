@@ -445,7 +445,8 @@ class Writer:
         if wanted is not None and wanted != came:
             self._casts.setdefault((came, wanted), []).append(part.name)
         if variable is not None:
-            self._check_ties(layer, part.name, id(variable), id(first), array)
+            self._refuse_two_values(part.name, id(variable), array)
+            self._list_split_variable(layer, part.name, id(variable), id(first))
         place = self._place(values[0].place, variable)
         # checked once for each device and dtype
         if (place, came) not in self._supported:
@@ -483,32 +484,35 @@ class Writer:
         # the tensor uses the memory of the array, so no other array may share that memory
         return self._target.from_buffer(owned(array))
 
-    def _check_ties(
-        self, layer: Layer, name: str, variable: int, first: int, array: Array
+    def _refuse_two_values(self, name: str, target_id: int, array: Array) -> None:
+        """Raises `StateError` if a variable of the target, which has the `id` `target_id`, is tied under several names
+        and would get another value under an earlier name than `array`, its value under `name`."""
+        first_name = self._first_names.setdefault(target_id, name)
+        if first_name == name:
+            return
+        value = self._state[first_name]
+        # on meta, tied tensors have no values that could differ
+        is_known = self._target.device_of(value).kind != "meta"
+        # a NaN is unequal to itself, and a tied weight that has one is still tied
+        if is_known and not np.array_equal(self._target.peek(value), array, equal_nan=True):
+            raise StateError(
+                f"{first_name} and {name} are one variable of {self._target.name}, but {self._source.name} has two "
+                f"different values for it; untie them in like="
+            )
+
+    def _list_split_variable(
+        self, layer: Layer, name: str, target_id: int, source_id: int
     ) -> None:
-        """Checks tied variables, which have several names. Raises `StateError` if one variable of the target would get
-        two different values. Lists a variable of the source that becomes two variables of the target as a difference.
-        `variable` is the `id` of the target's variable, whose name is `name`, and `first` is the `id` of the source's
-        variable."""
-        before = self._first_names.setdefault(variable, name)
-        if before != name:
-            values = self._state[before]
-            # on meta, tied tensors have no values that could differ
-            is_known = self._target.device_of(values).kind != "meta"
-            # a NaN is unequal to itself, and a tied weight that has one is still tied
-            if is_known and not np.array_equal(
-                self._target.peek(values), array, equal_nan=True
-            ):
-                raise StateError(
-                    f"{before} and {name} are one variable of {self._target.name}, but {self._source.name} has two "
-                    f"different values for it; untie them in like="
-                )
-        uses = self._uses.setdefault(first, [])
-        if before == name:
-            uses.append((variable, name, layer.path))
+        """Lists a variable of the source that becomes two variables of the target as a difference. `layer` is the layer
+        of the source, `name` the name of the target's variable, and the other arguments are the `id`s of both
+        variables."""
+        uses = self._uses.setdefault(source_id, [])
+        # a tied variable of the target is entered once, under its first name
+        if self._first_names[target_id] == name:
+            uses.append((target_id, name, layer.path))
         # a layer may split one of its own parameters, such as in_proj_weight, which is not a tie
-        for other, other_name, path in uses:
-            if other != variable and path != layer.path:
+        for other_id, other_name, path in uses:
+            if other_id != target_id and path != layer.path:
                 self._state.differences.append(
                     f"{other_name} and {name} are one parameter in {self._source.name}, but two in {self._target.name}"
                 )

@@ -245,8 +245,8 @@ class _ModelSearch:
         return self._contents_of_code(x)
 
     def _contents_of_code(self, x: Any) -> Iterable[Any]:
-        """Returns the objects inside a function or another object. If `x` belongs to a framework, records the
-        framework, and returns only the function that `x` wraps, if any."""
+        """Returns the objects to which `x`, a function or any other object, refers. If `x` belongs to a framework,
+        records the framework, and returns only the function that `x` wraps, if any."""
         if isinstance(x, partial):
             return [x.func, x.args, x.keywords]
         if isinstance(x, MethodType):

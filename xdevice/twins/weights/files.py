@@ -180,7 +180,7 @@ def _variables(x: Any, verb: str) -> _Variables:
             # lone surrogates, which Python uses for file names that are not UTF-8, cannot be encoded
             if name.encode(errors="ignore").decode() != name:
                 raise ContainerError(
-                    f"{variable.origin} would have the name {shown(name)} in a file, which cannot be encoded as "
+                    f"{variable.origin} would be stored under the name {shown(name)}, which cannot be encoded as "
                     f"UTF-8; rename one of its keys"
                 )
             # the format reserves this name for its metadata
