@@ -616,6 +616,40 @@ def scaled(**more):
     return torch.nn.Sequential(*(type("Scaled", (Scaled,), more)(1, 1) for _ in range(2)))
 
 
+def test_a_file_of_another_framework_is_not_loaded_into_a_model(path, tmp_path):
+    # a square weight would be transposed without an error
+    torch, paddle = framework("torch"), framework("paddle")
+    ours, theirs = torch.nn.Linear(3, 3), paddle.nn.Linear(3, 3)
+    before = theirs.weight.numpy()
+    xdevice.save(path, ours)
+    torch.save(ours.state_dict(), tmp_path / "net.pt")
+    for file in (path, tmp_path / "net.pt"):
+        with pytest.raises(
+            xdevice.errors.StateError,
+            match=r"was written by torch, but into= has a model of paddle, and frameworks arrange weights differently",
+        ):
+            xdevice.load(file, into=theirs)
+    np.testing.assert_array_equal(theirs.weight.numpy(), before)
+    xdevice.load(xdevice.models.convert_state(path, "paddle", like=theirs), into=theirs)
+    np.testing.assert_array_equal(theirs.weight.numpy(), ours.weight.detach().numpy().T)
+    # a file that both wrote
+    both = {"ours": ours, "theirs": theirs}
+    xdevice.save(path, both)
+    assert xdevice.load(path, into=both) is both
+
+
+def test_a_file_is_loaded_into_tensors_of_any_framework_and_arrays_into_any_model(path):
+    torch, tf = framework("torch"), framework("tensorflow")
+    xdevice.save(path, {"w": torch.arange(3.0)})
+    variable = tf.Variable([0.0, 0.0, 0.0])
+    xdevice.load(path, into={"w": variable})
+    assert variable.numpy().tolist() == [0, 1, 2]
+    xdevice.save(path, {"weight": np.eye(2, dtype="float32"), "bias": np.ones(2, "float32")})
+    net = torch.nn.Linear(2, 2)
+    xdevice.load(path, into=net)
+    assert net.weight.tolist() == [[1, 0], [0, 1]]
+
+
 def test_extra_state_of_pytorch_s_modules_is_given_back(path):
     def set_extra_state(self, state):
         self.scale = state.item()

@@ -469,12 +469,32 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
         name for name, variable in variables.items() if id(variable.value) not in planned
     ]
     extra = [name for name in entries if name not in variables]
-    if missing or extra:
+    if not missing and not extra:
+        _require_same_framework(where, variables, header.origin)
+    else:
         raise StateError(
             f"{where} does not fit into=: the file lacks {_list_names(missing)}, and into= lacks {_list_names(extra)}; "
             f"{advice(extra) or 'read it as a dict with xdevice.load(path)'}"
         )
     return list(planned.values())
+
+
+def _require_same_framework(where: str, variables: _Variables, origin: str) -> None:
+    """Raises `StateError` if a model in `into` is of another framework than the tensors in the file. Frameworks arrange
+    weights differently, so a square weight would be transposed without an error. `origin` contains the names of the
+    frameworks, joined by commas. A file of NumPy arrays, or of tensors of unknown frameworks, is accepted. `where` is
+    the path of the file, for messages."""
+    if origin in ("", "numpy"):
+        return
+    for variable in variables.values():
+        # a variable without a name is not part of a model, such as a tf.Variable in a dict
+        if variable.name and variable.backend.name not in origin.split(","):
+            target = variable.backend.name
+            raise StateError(
+                f"{where} was written by {origin}, but into= has a model of {target}, and frameworks arrange weights "
+                f"differently; convert them: xdevice.load(xdevice.models.convert_state(path, {target!r}, like=model), "
+                f"into=model)"
+            )
 
 
 def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) -> None:
