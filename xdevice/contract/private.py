@@ -166,7 +166,7 @@ class Names:
 
     def lacking(self) -> list[str]:
         """Returns a list for `xdevice info`: the message of the error for each capability that needs names which the
-        framework lacks. Imports the modules that should have the names, which takes seconds."""
+        framework lacks. Imports the modules that should define these names, which can take several seconds."""
         capabilities = dict.fromkeys(word for row in self.rows for word in words(row))
         return [
             str(self.error(word, lacking))

@@ -358,7 +358,7 @@ def _likely_first(possible: list[Layer]) -> list[Layer]:
 
 def question(unknown: Iterable[str], reading: Reading) -> str:
     """Returns a guess at the argument `kinds=` for the tensors named `unknown`, as a string: the kinds that the reading
-    has for these tensors, and "same" for those that are in none of its layers. A long guess is cut."""
+    has for these tensors, and "same" for those that are in none of its layers. A long guess is truncated."""
     names = list(unknown)
     kinds = {
         layer.path: layer.kind
