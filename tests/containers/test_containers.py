@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from helpers.environment import BACKENDS
+from helpers.environment import BACKENDS, NO_KERNELS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -389,6 +389,8 @@ def test_containers_on_the_cpu_and_two_gpus(backend: str, data: st.DataObject) -
     with xdevice.use_backend(backend):
         if xdevice.num_gpus() < 2:
             pytest.skip(f"{backend} has {xdevice.num_gpus()} of two GPUs")
+    if backend in NO_KERNELS:
+        pytest.skip(f"{backend} has no kernels for this GPU")
     run(backend, ["cpu:0", "gpu:0", "gpu:1"], data)
 
 

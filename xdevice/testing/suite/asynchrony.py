@@ -321,7 +321,8 @@ class StreamChecks(Suite):
         # only, which must not run
         for _ in range(2):
             with pytest.raises(
-                DeviceMismatchError, match="a compiled function accepts only tensors on one device"
+                DeviceMismatchError,
+                match="a compiled function accepts only tensors on one device",
             ):
                 add(near, far)
             assert xdevice.device_of(add(near, near)) is self.home_device

@@ -485,6 +485,7 @@ class RandomNumberChecks(Suite):
     def test_the_frameworks_numbers_repeat_from_a_seed(self) -> None:
         if self.samples.draw() is NotImplemented:
             pytest.skip("the samples do not have: generators of the framework")
+        self.needs_kernels()
         first, again, other = (self.numbers_from(seed) for seed in (3, 3, 4))
         assert first == again, "the same seed produced two sequences"
         assert first != other, "two seeds produced the same sequence"
