@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from contextlib import contextmanager
@@ -288,7 +289,11 @@ async def awaits():
     return xdevice.ones(2)
 
 
-@pytest.mark.parametrize("function", [yields, awaits])
+async def yields_later():
+    yield xdevice.ones(2)
+
+
+@pytest.mark.parametrize("function", [yields, awaits, yields_later, functools.partial(yields)])
 def test_measure_refuses_a_function_whose_body_does_not_run(function):
     with (
         xdevice.use_backend("numpy"),

@@ -123,6 +123,23 @@ class _OddError(Exception):
         super().__init__(one, two)
 
 
+async def awaits():
+    return xdevice.ones(2)
+
+
+def test_a_task_whose_body_would_not_run_is_refused_before_any_has_started():
+    started = []
+    with (
+        xdevice.use_backend("numpy"),
+        pytest.raises(
+            xdevice.errors.ArgumentError,
+            match=r"task 1 of xdevice\.parallel\.run: .* does not run when it is called",
+        ),
+    ):
+        xdevice.parallel.run(lambda: started.append(1), awaits)
+    assert not started
+
+
 def test_an_exception_is_raised_once_the_others_have_ended(backend):
     ended = []
     failed = threading.Event()

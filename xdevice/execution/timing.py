@@ -3,7 +3,6 @@ clock."""
 
 from __future__ import annotations
 
-import inspect
 from itertools import accumulate
 from statistics import median, quantiles
 from time import perf_counter
@@ -14,6 +13,7 @@ from xdevice.base.devices import Device
 from xdevice.core import selection
 from xdevice.errors import ArgumentError, DeviceError, TimingError, UnsupportedError, shown
 
+from .calls import require_running
 from .waiting import sync
 
 if TYPE_CHECKING:
@@ -210,12 +210,7 @@ def measure(
         raise ArgumentError(
             f"measure() expects a function to call, not {fn!r:.100}: write measure(f, x), not measure(f(x))"
         )
-    # a call of such a function returns at once, and its body has not run
-    if inspect.isgeneratorfunction(fn) or inspect.iscoroutinefunction(fn):
-        raise ArgumentError(
-            f"measure: {fn!r:.100} does not run when it is called, because it is a generator or a coroutine function; "
-            "pass a function that runs it, such as lambda: list(f(x)) or lambda: asyncio.run(f(x))"
-        )
+    require_running("measure", fn)
     _check_count("warmup", warmup, 0)
     _check_count("repeats", repeats, 1)
     targets = _targets(devices)

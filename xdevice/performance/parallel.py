@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xdevice.base import forks
 from xdevice.core import generators, registry, selection
 from xdevice.errors import ArgumentError, UnsupportedError, note, put_on, shown
+from xdevice.execution.calls import require_running
 from xdevice.performance import pool, workers
 from xdevice.performance.graphs import refuse_in_capture
 
@@ -56,7 +57,7 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
     | numpy | each in its own thread | NumPy has no gradients |
 
     Raises:
-        ArgumentError: an argument cannot be called; no task has started.
+        ArgumentError: an argument cannot be called, or uses `yield` or `async`; no task has started.
         CaptureError: called inside a task that `make_graphed_callable` records.
         Errors of tasks: once all tasks have ended, the error of the first one in order that failed is raised, with a
             note that names this task. Its attribute `other_errors` contains the errors of the other tasks.
@@ -73,6 +74,7 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
                 f"of type {type(task).__qualname__}; write parallel.run(lambda: f(x), lambda: f(y)), not "
                 f"parallel.run(f(x), f(y))"
             )
+        require_running(f"task {number} of xdevice.parallel.run", task)
     if not tasks:
         return []
     refuse_in_capture("parallel.run")
