@@ -45,7 +45,8 @@ _NO_OP: Final = "none"
 
 def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     """Does the work of `World.all_reduce`: checks the arguments, votes on them, and reduces
-    each tensor. Many small tensors are reduced in one call of the engine."""
+    each tensor. Many small tensors are reduced in one call of the engine. `weight` is the
+    weight of this rank in a mean, or None if all ranks have equal weights."""
     _require_op("all_reduce", op)
     # a world of one returns its argument
     if (
@@ -77,24 +78,27 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
         """Returns the string that describes this call. It must be the same on all ranks."""
         return f"all_reduce {op}{' weighted' if own_weight is not None else ''}: {signatures(operands)}"
 
-    # runs after the vote, which sets `total`
+    # runs after the vote, which sets `weight_and_total`
     def job() -> dict[int, Any]:
         """Reduces the tensors, and returns a dict that maps the `id` of each tensor to its result."""
+        # the first function reduces one tensor, and the second reduces a vector of several small
+        # tensors
         return carrier.one_by_one_or_packed(
             unique,
-            lambda operand: carrier.all_reduce(operand, op, total),
-            lambda y, dtype: carrier.reduce(y, dtype, op, total, "all_reduce"),
+            lambda operand: carrier.all_reduce(operand, op, weight_and_total),
+            lambda y, dtype: carrier.reduce(y, dtype, op, weight_and_total, "all_reduce"),
         )
 
     with session.exclusive("all_reduce"):
-        total = session.agree(describe_call, own_weight)
+        weight_and_total = session.agree(describe_call, own_weight)
         new = session.call("all_reduce", describe_call, job, unique)
     return _replaced(x, operands, new)
 
 
 def broadcast(session: Session, x: Any, root: int) -> Any:
     """Does the work of `World.broadcast`: checks the arguments, votes on them, and sends each
-    variable and tensor. Many small ones are sent in one call of the engine."""
+    variable and tensor. Many small ones are sent in one call of the engine. `root` is the rank
+    whose values all ranks receive."""
     session.require_rank(root, "root")
     if session.is_ready_world_of_one and _is_checked(session, x, _NO_OP):
         return x
@@ -124,6 +128,7 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
 
     def job() -> dict[int, Any]:
         """Sends the tensors, and returns a dict that maps the `id` of each tensor to its result."""
+        # the first function sends one tensor, and the second sends a vector of several small tensors
         return carrier.one_by_one_or_packed(
             unique,
             lambda operand: carrier.broadcast(operand, root),
@@ -137,7 +142,8 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
 
 def all_gather(session: Session, x: Any, even: bool) -> Any:
     """Does the work of `World.all_gather`: checks the arguments, votes on them, and gathers the
-    tensors one by one."""
+    tensors one by one. `even` tells whether the first axis of each tensor has the same length on
+    all ranks."""
     if session.is_ready_world_of_one and _is_checked(session, x, _NO_OP):
         return x
     x = registry.as_array(x)
@@ -166,11 +172,13 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
             lengths = _exchange_lengths(session, describe_call(), operands)
         else:
             session.agree(describe_call)
+        # an item of `lengths` is None if the length of the first axis is the same on all ranks
         rows = list(zip(operands, lengths, strict=True))
         gathered = session.call(
             "all_gather",
             describe_call,
             lambda: [carrier.all_gather(*row) for row in rows],
+            # each rank receives the tensors of all ranks, so the call may take longer
             operands * session.size,
         )
     return rebuilt(x, operands, gathered)

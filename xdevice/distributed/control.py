@@ -747,10 +747,11 @@ def connect(launch: Launch, port: int, terms: Terms, line: str) -> socket.socket
 def _greet(
     sock: socket.socket, launch: Launch, terms: Terms, line: str
 ) -> dict[str, Any] | None:
-    """Performs the handshake, in which both sides prove that they belong to this run. Returns
-    None if the hub has admitted this process. Otherwise returns the reason: a dict with the key
-    "why", and in some cases the key "text". Raises `OSError` or `ValueError` if the other side
-    does not follow the protocol."""
+    """Performs the handshake on `sock`, in which both sides prove that they belong to this run.
+    `line` is the name of the connection: "vote" or "pulse". Returns None if the hub has
+    admitted this process. Otherwise returns the reason: a dict with the key "why", and in some
+    cases the key "text". Raises `OSError` or `ValueError` if the other side does not follow the
+    protocol."""
     kind, text = _read(sock)
     # a different program, such as an HTTP server, is listening on this port
     if kind != GREETING or not text.startswith(PROTOCOL):
@@ -765,6 +766,7 @@ def _greet(
     body = json.dumps(hello).encode()
     sock.sendall(_HEAD.pack(len(body), HELLO) + body)
     kind, text = _read(sock)
+    # the hub has admitted this process, but must also prove that it knows the token
     if kind == WELCOME:
         return None if is_proof(text, terms.key, own_nonce, "hub") else {"why": "token"}
     return parse(text) or {"why": "run"}

@@ -38,8 +38,8 @@ def arm(error: BaseException | None) -> None:
     # the program has set its exit status with `sys.exit`
     if isinstance(error, SystemExit):
         _status = error.code if isinstance(error.code, int) else int(error.code is not None)
-    # in a forked child the variable has the parent's id, because the child does not have the
-    # parent's broken engine
+    # the hooks are already installed. In a forked child, `_armed_in` is the parent's id, so the
+    # hooks do nothing there, because the child does not have the parent's broken engine
     if _armed_in == os.getpid():
         return
     _armed_in = os.getpid()

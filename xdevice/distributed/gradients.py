@@ -49,7 +49,8 @@ _COMPARED: Final = "weights"
 
 def average_gradients(session: Session, model_or_gradients: Any, weight: float | None) -> Any:
     """Does the work of `World.average_gradients`: checks the arguments, votes on them, sends
-    the gradients in buckets, and writes the means."""
+    the gradients in buckets, and writes the means. `weight` is the weight of this rank's
+    gradients, or None if all ranks have equal weights."""
     # checked before the vote, so that an invalid weight changes nothing on any rank
     own_weight = None if weight is None else weight_of(weight)
     backend = backend_of_model(model_or_gradients)
@@ -83,12 +84,12 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         nones = "".join(f"; {name} None" for name, operand in rows if operand is None)
         # the first vote on a model also includes a checksum of its parameters, because equal
         # gradients do not make models equal if their first weights were different
-        weights = (
+        checksum = (
             "" if backend is None else _first_weights(session, backend, model_or_gradients)
         )
-        return f"average_gradients{_weight_text(own_weight)}: {text}{nones}{weights}"
+        return f"average_gradients{_weight_text(own_weight)}: {text}{nones}{checksum}"
 
-    # runs after the vote, which sets `total`
+    # runs after the vote, which sets `weight_and_total`
     def job() -> dict[int, Any]:
         """Averages the gradients, and returns a dict that maps the `id` of each gradient to its mean."""
         # starts to send all buckets before it waits for the first, so that some are sent while
@@ -96,7 +97,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         sent = []
         for bucket in plan.buckets:
             gradients = [unique[i] for i in bucket.indices]
-            sent.append((gradients, _start_mean(carrier, bucket, gradients, total)))
+            sent.append((gradients, _start_mean(carrier, bucket, gradients, weight_and_total)))
         means: dict[int, Any] = {}
         for gradients, wait in sent:
             means.update(carrier.write_back_all(gradients, wait()))
@@ -104,7 +105,8 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
 
     # from here on the other ranks take part, so an error closes the world on all ranks
     with session.exclusive("average_gradients"):
-        total = session.agree(describe_call, own_weight)
+        weight_and_total = session.agree(describe_call, own_weight)
+        # the ranks' first weights are equal, so later votes need no checksum
         if backend is not None:
             session.plans[model_or_gradients][_COMPARED] = True
         means = session.call("all_reduce", describe_call, job, operands)
@@ -243,7 +245,8 @@ def _start_mean(
     carrier: Carrier, bucket: Bucket, gradients: list[Operand], weight: Weight | None
 ) -> Callable[[], Any]:
     """Starts to average the gradients of a bucket over the ranks. Returns a function that waits
-    for the means, and returns the means in one vector."""
+    for the means, and returns the means in one vector. `weight` is the result of
+    `Session.agree`."""
     return carrier.start_mean(carrier.pack(gradients), bucket.dtype, weight)
 
 
@@ -262,7 +265,8 @@ def _require_written(gradients: list[Operand], means: dict[int, Any], instead: s
 @contextmanager
 def averaging(session: Session, model: Any, weight: float | None) -> Iterator[None]:
     """Does the work of the block `World.averaging`: votes, makes the framework report each
-    gradient of the backward pass, and sends each bucket when it is full."""
+    gradient of the backward pass, and sends each bucket when it is full. `weight` is the weight
+    of this rank's gradients, or None if all ranks have equal weights."""
     own_weight = None if weight is None else weight_of(weight)
     backend = backend_of_model(model)
     if backend is None:
@@ -279,16 +283,17 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
 
     def describe_call() -> str:
         """Returns the string that describes this call. It must be the same on all ranks."""
-        weights = _first_weights(session, backend, model)
-        return f"averaging{_weight_text(own_weight)}: {plan.text}{weights}"
+        checksum = _first_weights(session, backend, model)
+        return f"averaging{_weight_text(own_weight)}: {plan.text}{checksum}"
 
     # an error that every rank raises. It is raised only after the block of `exclusive`, because
     # inside that block it would close the world
     refused: Exception | None = None
     with session.exclusive("averaging"):
-        total = session.agree(describe_call, own_weight)
+        weight_and_total = session.agree(describe_call, own_weight)
+        # the ranks' first weights are equal, so later votes need no checksum
         session.plans[model][_COMPARED] = True
-        sending = _Sending(session, plan, parameters, total)
+        sending = _Sending(session, plan, parameters, weight_and_total)
         with session.inside("averaging(), whose gradients are being sent"):
             end = backend.watch_gradients(
                 [parameter.value for parameter in parameters], sending.ready
@@ -301,6 +306,7 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
                     raise sending.error from None
                 raise
             finally:
+                # from now on, the framework reports no more gradients
                 end()
         refused = _end(
             session, backend, model, sending, describe_call, _weight_text(own_weight)

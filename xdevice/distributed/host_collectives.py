@@ -60,6 +60,7 @@ def first(session: Session) -> Iterator[bool]:
             yield session.rank == 0
     except BaseException as error:
         line.is_first_busy = False
+        # any other exception, such as Ctrl-C, leaves the world, which informs the other ranks
         if session.rank == 0 and isinstance(error, Exception):
             # another rank may have failed in the meantime, but this rank raises its own error
             with suppress(PeerError):

@@ -550,6 +550,8 @@ class Hub(threading.Thread):
         proven = [hello.get(name) for name in PROVEN]
         if not control.is_proof(hello.get("proof"), terms.key, nonce, *proven):
             return {"why": "token"}
+        # in the order of `PROVEN`. The last value, the nonce of the process, is needed only for the
+        # hub's own proof, in `_admit`
         rank, line, run, world, size, _ = proven
         if run != terms.run or world != terms.world:
             return {"why": "run"}
@@ -694,11 +696,13 @@ class Hub(threading.Thread):
                 {"calls": {peer.rank: peer.pending.call for peer in self.peers if peer.pending}}
             )
             return
-        # either there was no vote on a slow call, or the vote is over, so no rank in such a
-        # call waits for a GO
+        # only the last rank's call decides. No rank in a slow call waits for a GO: either there
+        # was no vote on that call, or the vote is over
         if len(self._calls.waiting) < len(self.peers) or self._calls.slow:
             return
         calls = {(p.pending.kind, p.pending.call) for p in self.peers if p.pending}
+        # if all ranks wait in a `send` or `recv`, and none of these match, no rank could ever
+        # continue, even if the strings are equal
         if len(calls) == 1 and pending.kind == VOTE:
             self._go(pending.call == GOODBYE)
         else:
@@ -775,7 +779,7 @@ class Hub(threading.Thread):
             if peer.still_since is None:
                 peer.still_since = peer.answered_at = now
             # a rank that is in a call of the engine is not considered late by itself:
-            # `_is_stuck` considers all such ranks together
+            # `_end_if_stuck` considers all such ranks together
             is_late = not peer.pending and now - peer.still_since > self.timeout
             # both times are measured from the last sign of life, so a rank that works for hours
             # is never late
@@ -785,7 +789,7 @@ class Hub(threading.Thread):
             self._send(peer.pulse, ASK)
         # only if no rank is absent, because otherwise the engine waits for the absent rank,
         # which was checked above
-        if in_engine and not absent and self._is_stuck(now, in_engine):
+        if in_engine and not absent and self._end_if_stuck(now, in_engine):
             return
         if now - self._waiting_since > self._log_after and absent:
             # the next warning comes when the wait is twice as long
@@ -802,10 +806,12 @@ class Hub(threading.Thread):
                 places,
             )
 
-    def _is_stuck(self, now: float, in_engine: list[Peer]) -> bool:
-        """Whether the engine has made no progress on any rank for as long as the whole call may
-        take. If so, ends the world. All ranks must be in a call; `in_engine` contains the ranks
-        that are in a slow call of the engine."""
+    def _end_if_stuck(self, now: float, in_engine: list[Peer]) -> bool:
+        """Ends the world if the engine has made no progress on any rank for as long as the
+        whole call may take. Returns whether this is the case. All ranks must be in a call;
+        `in_engine` contains the ranks that are in a slow call of the engine. `now` is the time
+        on the hub's clock."""
+        # the error names the lowest of these ranks and its call
         first = in_engine[0]
         since = max(
             [

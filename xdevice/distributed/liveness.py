@@ -82,7 +82,8 @@ class Liveness:
             self._recent = [reading]
             return True
         # the other threads are measured over a longer span, because a framework's background work comes in bursts: a
-        # whole burst may fall between two readings, and is no sign of progress
+        # whole burst may fall between two readings, and is no sign of progress. If no earlier reading is within this
+        # span, the last reading is used
         self._recent = [
             earlier for earlier in self._recent if reading.when - earlier.when < _SPAN_SECONDS
         ] or [last]
@@ -120,6 +121,7 @@ class Liveness:
             if not f.f_globals.get("__name__", "").startswith("xdevice.")
         ]
         of_program = [f for f in frames if not _is_in_standard_library(f.f_code.co_filename)]
+        # the innermost frame of the program; if there is none, of the standard library, and then of xdevice
         frame = [*of_program, *frames, frame][0]
         return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 

@@ -361,7 +361,8 @@ class _Ranks:
         Raises `Empty` if there is no event within `timeout` seconds; None means no limit."""
         what, number, status = self._events.get(timeout=timeout)
         if what == "signal":
-            self._signal, is_first = number, not self._signal
+            is_first = not self._signal
+            self._signal = number
             # a second signal means that the user does not want to wait
             if not is_first:
                 self._send_all(_KILL)

@@ -419,6 +419,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
     layers.require_together(q=q, k=k, v=v)
     if mask is not None:
         mask = layers.checks.tensor_of_kinds(mask, BOOL, "attention")
+        # compared with `q` only, because `k` and `v` are on the device of `q`
         layers.require_one_device(q=q, mask=mask)
         scores_shape = (*q_shape[:-1], k_shape[-2])
         if not _broadcasts_to(shape_of(mask), scores_shape):
@@ -999,9 +1000,9 @@ def _normalized(
     eps: float,
 ) -> Any:
     """Returns the result of the kernel `function` ("layer_norm" or "batch_norm"), or a copy of `x` if `x` has no
-    elements. `arguments` maps the name of each argument to its tensor, or to None if the argument was left out. All
-    tensors except `x` are vectors, and must have the shape `vector`. Raises `ShapeError`, `ArgumentError`,
-    `DTypeError` or `DeviceMismatchError` for wrong arguments."""
+    elements. `arguments` maps the name of each argument, in the order of the kernel's arguments, to its tensor, or to
+    None if the argument was left out. All tensors except `x` are vectors, and must have the shape `vector`. Raises
+    `ShapeError`, `ArgumentError`, `DTypeError` or `DeviceMismatchError` for wrong arguments."""
     # a larger value is usually another argument that was passed by mistake as eps
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
         raise ArgumentError(

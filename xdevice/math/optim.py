@@ -257,10 +257,13 @@ def _adam(
     def scaled_rate_and_eps(p: Any) -> tuple[Any, ...]:
         """Returns the rate and eps for the parameter `p`, scaled by the bias corrections of both averages. The
         averages themselves, which have many elements, then need no correction."""
+        # with c and d for the two corrections, Adam's step rate * (m / c) / (sqrt(v / d) + eps) is
+        # (rate / c * sqrt(d)) * m / (sqrt(v) + eps * sqrt(d))
         xp = array_namespace(p)
+        # the number of this step, counted from 1
         steps = _per_parameter(state["step"])(p) + 1.0
         # this is 1 - beta ** steps for both betas; computed in that form, float32 would lose
-        # half of the digits
+        # half of the digits. For a beta of 0, which has no logarithm, it is 1
         mean_correction, square_correction = (
             -xp.expm1(steps * math.log(beta)) if beta else 1.0 for beta in betas
         )

@@ -71,6 +71,8 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
         product = checks.kernels.einsum(f"{','.join(filter(None, names))}->{result}", *factors)
     for x, name in zip(diagonals, names, strict=True):
         if not name:
+            # `product` is None if no operand has axes. The first operand is then copied, so that the
+            # result is a new tensor
             product = (
                 checks.kernels.copy(x)
                 if product is None
@@ -83,8 +85,10 @@ def _explicit_subscripts(
     subscripts: Any, shapes: Sequence[tuple[int, ...]]
 ) -> tuple[list[str], str]:
     """Returns the terms of the operands and the term of the result, in which each `...` is replaced by letters.
-    Raises `ArgumentError` if the subscripts are malformed or describe a different number of tensors, and `ShapeError`
-    if the subscripts do not match the shapes."""
+    `subscripts` is the user's argument, and `shapes` contains the shape of each operand. Raises `ArgumentError` if the
+    subscripts are malformed or describe a different number of tensors, and `ShapeError` if the subscripts do not match
+    the shapes."""
+    # the type is tested too, because "" is valid: it describes one tensor without axes
     text = subscripts.replace(" ", "") if isinstance(subscripts, str) else ""
     if not isinstance(subscripts, str) or not _SUBSCRIPTS.fullmatch(text):
         raise ArgumentError(
@@ -110,9 +114,8 @@ def _explicit_subscripts(
                 f"einsum: {term!r} in {text!r} does not match the axes of a tensor of shape {shape}; write a letter "
                 "for each axis, or '...' for several"
             )
-    most_ellipsis_axes = max(
-        [0, *(count for term, count in zip(terms, ellipsis_axes, strict=True) if "..." in term)]
-    )
+    # no count is negative here, and the count of a term without `...` is 0
+    most_ellipsis_axes = max(ellipsis_axes)
     if most_ellipsis_axes > len(unused_letters):
         raise ArgumentError(
             f"einsum: there are not enough letters to name all the axes in {text!r}"

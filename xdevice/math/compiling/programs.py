@@ -104,8 +104,9 @@ def compile(function: F, **misspelled: NoReturn) -> F:
 
 
 class _Arguments:
-    """The arguments of one call, separated into tensors and other values. Raises `ArgumentError` if there is no
-    tensor, if the tensors belong to different backends, or for a value that a program cannot contain."""
+    """The arguments of one call, separated into tensors and other values. `call` is the pair of the positional and
+    the keyword arguments. Raises `ArgumentError` if there is no tensor, if the tensors belong to different backends, or
+    for a value that a program cannot contain."""
 
     def __init__(self, call: Call) -> None:
         # `walk[0]` is the node of the pair (args, kwargs), and `walk[1]` is the list of leaves
@@ -518,6 +519,7 @@ def _builder(template: Walked, tensor_indices: list[int]) -> Build:
         cls, names = type(x), list(keys)
         if cls not in _CONTAINERS:
             raise LookupError
+        # the function that builds each child; a leaf is the next tensor of the iterator
         parts = [quick_builder(inner[i]) if i in inner else next for i in range(len(children))]
         if cls is not dict:
             return lambda tensors: cls([build(tensors) for build in parts])

@@ -132,7 +132,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if fault:
             pytest.fail(f"{definition.nodeid}: {fault}", pytrace=False)
     if not _asks_for_xd(metafunc):
-        # a marker without `xd` would silently do nothing
+        # a marker without `xd` would silently do nothing. Only the test's own markers are checked, not
+        # those of its class or module
         idle = [
             mark.name
             for mark in definition.own_markers
@@ -188,6 +189,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         fault = fault_of(mark)
         if fault:
             raise pytest.UsageError(f"{item.nodeid}: {fault}")
+        # a test on `NOWHERE` is skipped already
         if mark.name == "xd_only" and name != NOWHERE and name not in named_by(mark):
             item.add_marker(pytest.mark.skip(reason=f"only on {', '.join(named_by(mark))}"))
         elif mark.name == "xd_skip" and name in named_by(mark):

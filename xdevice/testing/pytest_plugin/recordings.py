@@ -149,6 +149,7 @@ class Recordings:
             )
         defaults = tolerances(item)
         for call, reference in zip(entries, expected, strict=True):
+            # the step is the number of earlier calls with this name
             arguments = (
                 self._arguments[call.step] if call.name in (_ACTUAL, _EXPECTED) else defaults
             )

@@ -166,6 +166,7 @@ class DeviceChecks(Suite):
             with pytest.raises(DeviceNotFoundError, match=str(missing)):
                 xdevice.native.gpu(missing.index)
             return
+        # either a native object that stands for the missing device, or an error that names the device
         native, refusal = None, ""
         try:
             native = xdevice.native.gpu(missing.index)

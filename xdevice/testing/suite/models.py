@@ -191,6 +191,8 @@ class ModelChecks(Suite):
             # exact even if a GPU computes in TF32
             values[name] = np.round(self.adapter.to_numpy(variable) * 64) / 64
             self.adapter.write(variable, self.make(values[name]))
+        # `part.name` is the name of a variable, `part.of` are the names of the parameters that the
+        # variable contains, and `part.rule` converts its values to PyTorch's layout
         canonical: dict[str, Any] = {}
         for part in layers[0].parts:
             canonical.update(zip(part.of, part.rule.canonical(values[part.name]), strict=True))

@@ -84,6 +84,7 @@ class MovingChecks(Suite):
             map(self.requires_grad, marked)
         )
         assert xdevice.device_of(batch) is self.home_device
+        # a batch with a tensor that is on the device already, which must stay the same tensor
         mixed = xdevice.to_device([moved["twice"][0], *batch["odd"].values()], there)
         assert mixed[0] is moved["twice"][0]
         for name, x in zip(batch["odd"], mixed[1:], strict=True):

@@ -115,8 +115,8 @@ class ParallelChecks(Suite):
                 self.assert_on(target, batch["x"], array, f"{name} to {target}")
             # float64 arrays become float32, as with `xdevice.tensor`
             names = [name for name in self.dtypes() if name != "float64"]
-            hosts = list(xdevice.prefetch(map(extreme_values, names), target))
-            for x, name in zip(hosts, names, strict=True):
+            tensors = list(xdevice.prefetch(map(extreme_values, names), target))
+            for x, name in zip(tensors, names, strict=True):
                 self.assert_on(target, x, extreme_values(name), f"NumPy's {name} to {target}")
 
     @needs("Prefetch")
@@ -143,6 +143,7 @@ class ParallelChecks(Suite):
             buffer = np.zeros((64, 65), "float32")
             shared = self.make(buffer) if self.can_be_written() else None
 
+            # the defaults of `fill` are the values of this iteration of the loop
             def fill(buffer: Any = buffer, shared: Any = shared) -> Iterator[Any]:
                 """Yields six batches, all of them in the same memory."""
                 for i in range(6):

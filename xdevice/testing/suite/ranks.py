@@ -269,10 +269,11 @@ def _gradient(x: Array, y: Array, w: Array) -> Array:
 
 
 def fails(world: World, how: str) -> dict[str, Any]:
-    """Makes one rank fail in the way `how`, a key of `FAILURES`, while the other rank calls a collective. Returns a
-    report of the error that the collective raised, with the seconds after which it was raised; {} without an error. A
-    `PeerError` is reported on standard output and raised again."""
+    """Makes one of two ranks fail in the way `how`, a key of `FAILURES`, while the other rank calls a collective.
+    Returns a report of the error that the collective raised, with the seconds after which it was raised; {} without an
+    error. A `PeerError` is reported on standard output and raised again."""
     x = xdevice.ones(4)
+    # for each way, the function that the failing rank calls
     calls: dict[str, Callable[[], object]] = {
         "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
         "is killed as rank 0": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -285,6 +286,7 @@ def fails(world: World, how: str) -> dict[str, Any]:
         "has another order": lambda: world.broadcast(x),
         "leaves": lambda: None,
     }
+    # in these two ways, rank 1 fails without calling a collective, so it has no error to report
     if world.rank == 1 and how in ("raises", "leaves"):
         calls[how]()
         return {}
@@ -292,6 +294,7 @@ def fails(world: World, how: str) -> dict[str, Any]:
     try:
         if world.rank == FAILURES[how].failing:
             calls[how]()
+        # both ranks must be in the same call
         elif how == "is stopped in a long call":
             _call_for_long(world, stops=False)
         else:
@@ -299,6 +302,7 @@ def fails(world: World, how: str) -> dict[str, Any]:
     except xdevice.errors.CollectiveMismatchError as error:
         report: dict[str, Any] = {"error": "CollectiveMismatchError", "text": str(error)}
         report["seconds"] = time.monotonic() - begun
+        # a mismatch is found before anything is written, and leaves the world open
         report["written"] = xdevice.to_numpy(x).tolist() != [1.0] * 4
         report["usable"] = (
             xdevice.to_numpy(world.all_reduce(xdevice.ones(4))).tolist() == [world.size] * 4

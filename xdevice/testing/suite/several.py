@@ -319,9 +319,9 @@ class ReplicaChecks(Suite):
 
     def assert_reduces(self, name: str, x: Any, expected: Array, mean: bool) -> None:
         """Checks `all_reduce` of copies of `x`, `x` and `2 * x` on two devices. Without `mean`, the sum must be
-        `expected`. With `mean`, the mean must be near 4/3 of `x`. In dtypes other than float32 and float64, backends
-        round the mean of three tensors differently. If `name` is such a dtype, only the mean of `x` and `x` is
-        computed, and must be near `expected`."""
+        `expected`. With `mean`, the mean must be near 4/3 of `x` if `name`, the name of `x` in the table of plain
+        tensors, is "float32" or "float64". For all other names, only the mean of `x` and `x` is computed, and must be
+        near `expected`, because backends round the mean of three tensors of other dtypes differently."""
         # if there is no second device whose tensors have values, the home device is used twice
         first, second = (self.devices_with_values() * 2)[:2]
         array = xdevice.to_numpy(x)

@@ -122,6 +122,7 @@ class TransferChecks(Suite):
             xdevice.sync(y)
             during = xdevice.memory(device)
             assert during.name
+            # all fields except the last, which is `name`
             for number in during[:-1]:
                 assert number is None or (type(number) is int and number >= 0), during
             if during.allocated is not None and before.allocated is not None:

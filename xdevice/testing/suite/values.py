@@ -70,6 +70,7 @@ def _floats(name: str) -> Array:
     kind = host_dtype(name)
     bits = np.dtype(f"uint{kind.itemsize * 8}")
     top = _TOP[name]
+    # the last three numbers are replaced below
     numbers = np.array(
         [0.0, -0.0, 1.5, -2.25, 1 / 3, top, -top, np.inf, -np.inf, 0, 0, 0]
     ).astype(kind)
@@ -77,6 +78,7 @@ def _floats(name: str) -> Array:
     raw = numbers.view(bits)
     one = bits.type(1)
     sign = one << bits.type(bits.itemsize * 8 - 1)
+    # the bits of a NaN without a sign
     nan = np.array(np.nan).astype(kind).view(bits)[()] & ~sign
     raw[9] = one  # the smallest number above zero
     raw[10] = nan | one  # a NaN with a payload

@@ -103,6 +103,7 @@ class SeveralProcesses:
             _Rank(self.backend, self.engine, rank, 2, port, failure, **timeouts)
             for rank in started
         ]
+        # the rank that does not fail, which reports the error of its collective
         other = ranks.pop(1 - promise.failing)
         report = other.wait_for_report(self.patience)
         for rank in ranks:
@@ -112,6 +113,7 @@ class SeveralProcesses:
             other.printed[-3000:]
         )
         assert promise.words in report["text"], report["text"]
+        # the report of a rank that never joined contains no time
         assert report.get("seconds", 0) <= promise.within + self.damp
         if promise.error == "PeerError":
             assert (report["peer"], other.status) == (promise.failing, 1), other.printed[-3000:]
