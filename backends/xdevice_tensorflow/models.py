@@ -247,8 +247,8 @@ def duplicate(model: Any, device: Device, backend: Models) -> Any:
     # this runs the code of the model's own classes, which may raise any error
     except Exception as error:
         raise _refusal(model, f"{type(error).__name__}: {error}", backend) from error
-    # check that nothing is lost: a class may store variables in a way that this module does not
-    # support
+    # compares the numbers of variables, to check that nothing is lost: a class may store variables in
+    # a way that this module does not support
     if len(parts.variables(copied)) != len(before):
         raise _refusal(model, "the copy has different variables", backend)
     return copied
@@ -332,7 +332,8 @@ def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
     """Returns a function for the copied model. If the closure of `function` refers to parts of the old model, this is a
     new function, whose closure refers to their copies, which are in `memo`. Otherwise, it is `function` itself."""
     closure = function.__closure__ or ()
-    # an empty cell has no contents that could be read: its name has not been assigned yet
+    # an empty cell, which equals a new cell, has no contents that could be read: its name has not been
+    # assigned yet
     values = [cell.cell_contents for cell in closure if cell != CellType()]
     # a closure may contain a part itself, or a bound method of a part
     if not any(id(getattr(value, "__self__", value)) in memo for value in values):
@@ -393,6 +394,8 @@ def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
     has_keys = isinstance(new, keras.Function | keras.optimizers.Optimizer)
     for value in vars(new).values():
         if isinstance(value, _Tracker):
+            # `config` maps each name to a pair: a function that tells which objects are tracked, and the list of
+            # these objects
             setattr(
                 value,
                 _STORED,

@@ -53,6 +53,7 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
             (str(i), parts.tf_variable(x)) for i, x in enumerate(model.variables)
         ]
         return owned_by_optimizer
+    # for a metric too, because it may contain layers, which must have their variables
     owned = parts.built(model, without=_NO_STATE)
     if isinstance(model, keras.Metric):
         return _unique(

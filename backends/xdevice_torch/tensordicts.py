@@ -137,6 +137,8 @@ def _rebuilt(library: ModuleType, old: Any, inside: dict[str, Any]) -> Any:
     ):
         return {key: x.data if library.is_non_tensor(x) else x for key, x in inside.items()}
     tensors = [x for x in inside.values() if not library.is_non_tensor(x)]
+    # below, the first tensor stands for all: a collection refuses an entry whose first axes differ
+    # from its batch size, and moves each entry to its own device if it has one
     # a part of a batch, or several batches joined, differs only in the length of the first axis
     size = (
         [*tensors[0].shape[:1], *old.batch_size[1:]]

@@ -184,7 +184,8 @@ def floor_divide(x1: Any, x2: Any) -> Any:
     floored = (x1 - rest) / x2 - tf.cast(is_one_less, x1.dtype)
     # `quotient * 0` has the sign of the quotient
     floored = tf.where(floored == 0, quotient * 0, tf.round(floored))
-    # between its steps, the function is constant, so its gradient is 0
+    # the quotient by 0 is infinite or NaN, which the steps above would not preserve. Between its steps,
+    # the function is constant, so its gradient is 0
     return tf.stop_gradient(tf.where(x2 == 0, quotient, floored))
 
 
@@ -354,6 +355,7 @@ def _transform(
         # truncated or padded with zeros
         x = x[..., :length]
         missing = length - x.shape[-1]
+        # no other axis is padded
         x = tf.pad(x, [*[(0, 0)] * (len(x.shape) - 1), (0, missing)])
         # `rfft` and `irfft` also get the number of real elements; for `irfft`, the length of
         # the input does not determine it

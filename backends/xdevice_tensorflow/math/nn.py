@@ -103,8 +103,8 @@ def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
     if x.shape[0] == 0:
         blank = tf.zeros((1, *x.shape[1:]), x.dtype)
         return conv2d(tf.concat([x, blank], 0), kernel, bias, stride, padding)[:0]
-    # in TensorFlow, a kernel always has the shape (height, width, C, O), for both formats of
-    # images
+    # from (O, C, height, width): in TensorFlow, a kernel always has the shape (height, width, C, O),
+    # for both formats of images
     weights = tf.transpose(kernel, (2, 3, 1, 0))
     # a symbolic tensor in a traced function has no `backing_device`. It is treated like a
     # tensor on the CPU, because that works on every device

@@ -110,6 +110,8 @@ class TensorflowTransfers(Transfers):
             # an assignment has no output, and a tensor inside `tf.function` has no device
             if not outputs or not hasattr(outputs[0], "backing_device"):
                 return
+            # `device` is that of the operation, so it is the same for all outputs, even for one whose memory is on the
+            # host
             place = devices.parse(outputs[0].device)
             for x in inputs:
                 if (

@@ -58,7 +58,8 @@ def _axis_setting(layer: Any, neighbours: Sequence[Any]) -> Settings:
     # the channels are either on the second or on the last axis
     ends = (1, len(shape) - 1)
     are_convs = bool(neighbours) and all(isinstance(op, pixels.CONVS) for op in neighbours)
-    # next to convolutions, the axis of the channels is that of the first convolution: ends[0] or ends[1]
+    # whether `axis` is certainly not the axis of the channels. Next to convolutions, that is the axis of the first
+    # convolution: ends[0] or ends[1]
     is_other = axis not in ends or (
         are_convs and axis != ends[not pixels.has_channels_first(neighbours[0])]
     )

@@ -119,7 +119,8 @@ def _describe(layer: Any) -> _Description | None:
         return (
             "conv",
             _depthwise_parts(layer),
-            # one group for each channel of the input
+            # one group for each channel of the input; the last two axes of the kernel are the
+            # channels, and the outputs for each channel
             _conv_settings(layer) | {"groups": int(layer.kernel.shape[-2])},
         )
     if isinstance(layer, _CONVS):
@@ -137,6 +138,7 @@ def _describe(layer: Any) -> _Description | None:
     if isinstance(layer, kl.Embedding):
         # later layers of Keras skip the masked steps, which no other framework does
         masks = {"mask_zero": True} if layer.mask_zero else {}
+        # None, because Keras has neither of these two settings of PyTorch
         return _with_usual_parts("embedding", padding_idx=None, max_norm=None, **masks)
     if isinstance(layer, kl.LayerNormalization):
         # with rms_scaling, which Keras has deprecated, the layer has a different formula
@@ -325,21 +327,22 @@ def _describe_einsum(layer: Any) -> _Description | None:
     """Returns the kind, the parts and the settings of an EinsumDense, which is described as a Linear. Returns None if
     the layer has not been built, if its kernel is not a matrix of inputs by outputs, or if its bias does not have one
     number for each output."""
-    # the axes of the input, the kernel and the output, as one letter for each axis
-    inputs, _, output = layer.equation.replace("...", "").partition("->")
-    inputs, _, weights = inputs.partition(",")
+    # such as "...c,cd->...d": the axes of the input, the kernel and the output, as one letter for
+    # each axis. "..." stands for any number of axes of the input, which the output has too
+    operands, _, result = layer.equation.replace("...", "").partition("->")
+    inputs, _, kernel = operands.partition(",")
     # in "abc,cd->abd", c is summed, and d is an axis of the outputs
-    summed_axes = "".join(axis for axis in weights if axis not in output)
-    output_axes = weights[len(summed_axes) :]
+    summed_axes = "".join(axis for axis in kernel if axis not in result)
+    output_axes = kernel[len(summed_axes) :]
     # the kernel has first the axes of inputs, then the axes of outputs, and no axis that both the input and the output
     # have
     is_matrix = (
         bool(summed_axes and output_axes)
-        and weights.startswith(summed_axes)
+        and kernel.startswith(summed_axes)
         and not set(output_axes) & set(inputs)
     )
     # as in a Linear, the features are the last axes of the input and of the output
-    is_last = inputs.endswith(summed_axes) and output.endswith(output_axes)
+    is_last = inputs.endswith(summed_axes) and result.endswith(output_axes)
     if not (is_matrix and is_last and layer.built) or (
         layer.bias is not None and layer.bias_axes != output_axes
     ):
@@ -370,7 +373,7 @@ def _describe_attention(layer: Any) -> _Description:
     }:
         settings["head_dim"] = (layer.key_dim, layer.value_dim)
     axes = layer.attention_axes
-    # the usual axis is left out, because other frameworks have no such setting
+    # the usual axis, that of the sequence (1), is left out, because other frameworks have no such setting
     settings |= (
         {"attention_axes": tuple(axes)} if axes is not None and tuple(axes) != (1,) else {}
     )
@@ -410,7 +413,8 @@ def _describe_recurrent(layer: Any) -> _Description | None:
     parts = tuple(
         part._replace(name=f"cell/{part.name}") for part in dialects.keras_cell(kind, "l0")
     )
-    # such a GRU has only one bias, like an LSTM, and a different formula, so only its shapes can be compared
+    # with reset_after=False, a GRU has only one bias for each gate, like an LSTM, and a different formula, so only its
+    # shapes can be compared. The part that corresponds to two parameters of PyTorch is the bias
     if kind == "gru" and not layer.reset_after:
         parts = tuple(
             part._replace(rule=layouts.SUMMED) if len(part.of) == 2 else part for part in parts

@@ -221,6 +221,7 @@ def graph_of(layers: list[Any]) -> Graph:
 
     ops: dict[int, Any] = {}
     following: dict[int, list[Any]] = {}
+    # functions are not in `layers`, so they are found by walking back from the layers
     waiting = [layer for layer in layers if nodes_of(layer) and not _is_model(layer)]
     while waiting:
         op = waiting.pop()
@@ -302,6 +303,7 @@ def _doubt_before(reshape: _Reshape, graph: Graph) -> str:
         # None stands for the model's input: there is no op before this op, so the image does not come from a
         # convolution
         waiting += [] if isinstance(op, CONVS) else graph.before(op) or [None]
+    # `convs` is not empty, because every way back has ended at a convolution
     return (
         ""
         if {has_channels_first(conv) for conv in convs} == {has_channels_first(reshape.op)}
@@ -465,7 +467,8 @@ def _reshapes_outside_graph(layer: Any, has_conv: bool) -> Iterator[_Reshape]:
     # a Flatten, or a Reshape into one axis, of an image
     if len(target) < 2 and _has_channels(image, has_conv):
         yield _Reshape(layer, image, _product(image), makes_image=False)
-    if len(target) == 2 and has_conv:  # a sequence that consists of the rows of an image
+    # a sequence of steps by features that may consist of the rows of an image, which is not known
+    if len(target) == 2 and has_conv:
         yield _Reshape(layer, (), _product(target[-1:]), makes_image=False)
     # a Reshape into an image
     if len(target) > 1 and _has_channels(target, has_conv):

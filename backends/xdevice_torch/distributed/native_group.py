@@ -33,7 +33,8 @@ version of PyTorch lacks it."""
 def start_native_group(group: Group, native: torch.device) -> NativeGroup:
     """Creates PyTorch's default process group, with gloo for tensors on the host, and also with
     NCCL if `native`, the device of this process, is a CUDA GPU. All ranks of `group` call this
-    at the same time. Returns the functions that end the process group.
+    at the same time. Returns the scope that the program's thread enters as long as the group
+    exists, and the functions that end the group.
 
     If the program has already created a default group with the same ranks, that group is used,
     and the returned functions do nothing. Raises `LaunchError` if the program has created a
@@ -58,8 +59,8 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
             f"call init_process_group on every rank with the ranks of this world, or let native_group() call it"
         )
     before = os.environ.get(_INTERFACE)
-    # uses loopback only if all ranks are on one machine, because ranks on another machine could
-    # not reach it
+    # listens on loopback (lo on Linux, lo0 on macOS) only if all ranks are on one machine, because
+    # ranks on another machine could not reach it
     if before is None and group.local_size == group.size:
         os.environ.update(
             (_INTERFACE, name) for _, name in socket.if_nameindex() if name in ("lo", "lo0")

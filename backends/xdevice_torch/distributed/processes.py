@@ -89,7 +89,7 @@ class TorchEngine(Engine):
         # `_wait_until(is_done)` calls `is_done` until it returns True, and raises an error if
         # another rank fails in the meantime
         self._wait_until = group.wait
-        options = _listening_at(group.host)
+        gloo_options = _listening_at(group.host)
         self._store = store_of(group)
         self._gloo: Any = None
         self._nccl: Any = None
@@ -105,7 +105,7 @@ class TorchEngine(Engine):
             self._nccl = dist.ProcessGroupNCCL(prefixed, group.rank, group.size, nccl_options)
         # gloo is needed in addition to NCCL, for tensors on the host
         prefixed = _c10d.PrefixStore("gloo", self._store)
-        self._gloo = dist.ProcessGroupGloo(prefixed, group.rank, group.size, options)
+        self._gloo = dist.ProcessGroupGloo(prefixed, group.rank, group.size, gloo_options)
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
         """Returns why a collective is not supported, or None if it is supported. `verb` is the
@@ -144,17 +144,17 @@ class TorchEngine(Engine):
         parts = [part.contiguous() for part in buffer.chunk(self.size)]
         # the collective writes to a tensor of the dtype that it sums, which may differ from the
         # dtype of `x`
-        new = torch.empty_like(parts[self.rank])
+        reduced = torch.empty_like(parts[self.rank])
         self._wait(
             buffer,
             lambda group: group.reduce_scatter(
-                [new], [parts], _options(dist.ReduceScatterOptions, op)
+                [reduced], [parts], _options(dist.ReduceScatterOptions, op)
             ),
         )
         part = torch.empty(
             (x.shape[0] // self.size, *x.shape[1:]), dtype=x.dtype, device=x.device
         )
-        return _write_into(part, new)
+        return _write_into(part, reduced)
 
     def send(self, x: torch.Tensor, to: int) -> None:
         """Sends the bytes of `x` to the rank `to`, which calls `recv` at the same time."""
@@ -190,6 +190,7 @@ class TorchEngine(Engine):
                 with torch.cuda.device(buffer.device):
                     work.wait()  # only the stream waits, and not the host
             else:
+                # `seconds` is ignored, as in `_wait`
                 self._wait_until(lambda seconds: is_done(work))
             self._last = work
             total = _write_into(x, buffer)
@@ -380,7 +381,7 @@ def store_of(group: Group) -> Any:
         family = socket.AF_INET6 if ":" in group.host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.bind((group.host, 0))  # port 0 means any free port
-        sock.listen(1024)
+        sock.listen(1024)  # the most connections that may wait to be accepted
     # the first of the exchanged strings is that of rank 0
     host, port = group.exchange(
         f"{group.host} {sock.getsockname()[1]}" if sock is not None else ""

@@ -181,11 +181,12 @@ class Recorder(Mode):
         super().__init__()
         self._refuse = refuse
         self._inputs = tensors
-        # the states of the random generator at the start, and after the last operation that
+        # all arguments are on one device, so the first tells which generator the function draws from.
+        # The states of this generator at the start, and after the last operation that
         # drew numbers. If the current state differs from the second one, the function has
         # seeded the generator
         self._random_at_start = self._random_now = _random_state(tensors[0].device)
-        self._has_drawn, self._dtype = False, torch.get_default_dtype()
+        self._has_drawn, self._default_dtype = False, torch.get_default_dtype()
         self._variables = (f"v{i}" for i in count())
         self._lines: list[str] = []
         self._last_use: dict[str, int] = {}
@@ -220,9 +221,10 @@ class Recorder(Mode):
             func = _aten.zeros.default
         self._require_repeatable(func, args)
         if torch.Tag.nondeterministic_seeded in func.tags:
+            # before the operation runs, because drawing changes the state too
             self._require_no_seed()
             self._has_drawn = True
-        if torch.get_default_dtype() != self._dtype:
+        if torch.get_default_dtype() != self._default_dtype:
             raise self._refuse(
                 f"setting the default dtype {_WHILE_COMPILED}", "set it outside the function"
             )
@@ -259,18 +261,21 @@ class Recorder(Mode):
                 f"compiling {func}, an operation of another library",
                 "call it outside the function",
             )
-        depends = any(tag in func.tags for tag in _VALUE_DEPENDENT)
+        depends_on_values = any(tag in func.tags for tag in _VALUE_DEPENDENT)
         # PyTorch tags all indexing, but the shape depends on values only if an index is a mask
-        # (of bools, or of the older uint8)
+        # (of bools, or of the older uint8). The second argument is the list of indices, in which
+        # None stands for an axis without an index
         if func is _aten.index.Tensor:
-            depends = any(
+            depends_on_values = any(
                 x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]
             )
         # an operation that returns something other than a tensor returns a value, for example
         # `_local_scalar_dense`, which is `x.item()`
         returned_types = [str(result.type) for result in _schema(func).returns]
-        is_value = bool(returned_types) and not any("Tensor" in name for name in returned_types)
-        if depends or (is_value and func.__name__ not in _OF_SHAPES):
+        returns_value = bool(returned_types) and not any(
+            "Tensor" in name for name in returned_types
+        )
+        if depends_on_values or (returns_value and func.__name__ not in _OF_SHAPES):
             raise self._refuse(
                 f"reading a value, or a shape that depends on values ({func}), {_WHILE_COMPILED}",
                 "return the tensor and read it outside the function, or choose values with xp.where",
@@ -283,6 +288,7 @@ class Recorder(Mode):
         # compares the memory, because a symbol may be a view of a tensor from outside
         outside = {*map(_storage_id, self.outside)}
         for x in _written_into(func, args, kwargs):
+            # a tensor that is no symbol comes from outside
             if type(x) is not Symbol or _storage_id(x.value) in outside:
                 raise self._refuse(
                     f"writing to a tensor that is neither an argument nor created by the compiled function ({func})",
@@ -293,6 +299,7 @@ class Recorder(Mode):
                     _storage_id(original) == _storage_id(x.value)
                     and id(original) not in self._earlier_values
                 ):
+                    # detached, so that `undo` can write to an argument that requires a gradient
                     self._earlier_values[id(original)] = (
                         original.detach(),
                         original.detach().clone(),
@@ -353,6 +360,7 @@ class Recorder(Mode):
                 f"changing the shape of a tensor ({func}) {_WHILE_COMPILED}",
                 "create a new tensor",
             )
+        # `record` does not use its second argument, the types
         new = self.record(view, (), args, kwargs)
         # changes the shape of the symbol itself, without calling this mode again
         with _without_dispatch():
@@ -377,6 +385,7 @@ class Recorder(Mode):
         name of a constant. The constant is added to the program's constants. Raises
         `UnsupportedError` for a random generator."""
         if type(x) is Symbol:
+            # the number that the line being written will have
             self._last_use[x.variable] = len(self._lines)
             return x.variable
         if type(x) in (list, tuple):
@@ -459,6 +468,7 @@ class Recorder(Mode):
         code = "\n".join(
             [f"def program({', '.join(names)}):", *lines, f"    return [{', '.join(sources)}]"]
         )
+        # the constants are the global variables of the program
         exec(code, self._constants)
         return list(values), self._constants["program"]
 
@@ -472,6 +482,7 @@ class Recorder(Mode):
         # the variable must not be set to None, because it is returned
         self._last_use.pop(x.variable, None)
         for argument, original in zip(self.arguments, self._inputs, strict=True):
+            # in this first call, the caller gets its own tensor back, and not the symbol's alias of it
             if x is argument:
                 return x.variable, original
             # an alias of the argument, which shares its variable

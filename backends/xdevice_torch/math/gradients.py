@@ -88,6 +88,7 @@ class TorchGradients(Gradients):
         )
         if flows_on:
             return loss, gradients, rest
+        # `rest` is detached too; an empty list is returned as it is
         return (
             loss.detach(),
             gradients,

@@ -193,8 +193,8 @@ def adam(
 ) -> Any:
     """Returns, for each row (parameter, gradient, two running means), the new parameter and
     means after a step of Adam, computed by PyTorch's fused kernel. `step` is the number of steps
-    before this one. Returns NotImplemented if this kernel cannot be used, so that the core
-    computes the step by its own formula."""
+    before this one, and `rate` is the learning rate. Returns NotImplemented if this kernel cannot
+    be used, so that the core computes the step by its own formula."""
     params, grads, *means = zip(*rows, strict=True)
     # the fused kernel does not preserve the type of a subclass, and it was tested only on the
     # CPU and on CUDA. All tensors of the rows are of the type of the first (`Rows.kernel`)
@@ -212,7 +212,9 @@ def adam(
             [x.clone(memory_format=torch.contiguous_format) for x in each]
             for each in (params, *means)
         )
-        # the kernel expects the number of steps including this one, as a float32 tensor for each parameter
+        # the kernel expects the number of steps including this one, as a float32 tensor for each
+        # parameter. It only reads the gradients and these numbers, so the gradients are not cloned,
+        # and all parameters share one tensor
         g, steps = [x.contiguous() for x in grads], [step.float() + 1.0] * len(p)
         settings: dict[str, Any] = {
             "beta1": betas[0],
@@ -220,5 +222,6 @@ def adam(
             "eps": eps,
             "weight_decay": 0.0,
         }
+        # the empty list stands for the maxima that only `amsgrad` uses
         _fused_adam(p, g, m, v, [], steps, lr=rate, **settings, amsgrad=False, maximize=False)
     return list(zip(p, m, v, strict=True))

@@ -32,8 +32,9 @@ class TorchParallel(Parallel):
         ]
         place = torch.get_default_device()
         module: Any = getattr(torch, self._gpu, None)
-        # CUDA has a current device in each thread, and reading it would start CUDA; Apple's MPS
-        # has only one device
+        # each thread has a current GPU of its own. It is not read before CUDA is started, because
+        # reading would start CUDA. A module without `is_initialized` is read in any case. Apple's
+        # MPS has only one device, and its module has no `device`
         is_started = (
             hasattr(module, "device") and getattr(module, "is_initialized", lambda: True)()
         )

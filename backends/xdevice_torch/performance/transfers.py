@@ -153,7 +153,8 @@ class TorchTransfers(Transfers):
 
         def target_of_to(x: torch.Tensor, *args: Any, **kwargs: Any) -> Device | None:
             """Returns the device to which `x.to(...)` moves `x`."""
-            # the argument of `to` is a device, a dtype or another tensor; for a dtype `_named` returns None
+            # the argument of `to` is a device (also as an index or a name), a dtype or another
+            # tensor; for a dtype `_named` returns None
             argument: Any = args[0] if args else kwargs.get("device", kwargs.get("other"))
             if isinstance(argument, torch.Tensor):
                 return _named(self, argument.device)
@@ -171,6 +172,7 @@ class TorchTransfers(Transfers):
             hooks.verbs()
             hooks.reads(torch.Tensor, *READS)
             hooks.moves(torch.Tensor, "to", target_of_to)
+            # `x.copy_(y)` moves `y`, the argument with the number 1, to the device of `x`
             hooks.moves(
                 torch.Tensor, "copy_", lambda x, *args, **kwargs: _named(self, x.device), at=1
             )

@@ -70,6 +70,7 @@ def _layers(
         # empty parts mean the usual parts
         parts, settings = layer.parts, {**layer.settings, **settings_by_id.get(id(module), {})}
         norm_names, spectral = _weight_norm_names(module), _spectral_norm_of(module)
+        # a norm changes some of the parts, so the usual parts must be written out
         if norm_names or spectral:
             parts = parts or layouts.parts(layer.kind, settings)
         if norm_names is not None:

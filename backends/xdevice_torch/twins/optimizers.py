@@ -46,6 +46,7 @@ def state_to_come(
     if not parameters:
         return {}
     states = _state_on_meta(optimizer, parameters, backend)
+    # whether the step counters are on the device of their parameters
     on_device = any(
         group.get("fused") or group.get("capturable") for group in optimizer.param_groups
     )

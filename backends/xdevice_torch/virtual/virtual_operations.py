@@ -322,11 +322,12 @@ _NoOverrides = private["torch._C.DisableTorchFunctionSubclass"]
 def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Computes an operation on the host, in the memory of its tensors, and returns the results
     as tensors on the virtual GPU. Raises PyTorch's errors for tensors on two devices and for a
-    generator of the host."""
+    generator of the host. `args` and `kwargs` are the arguments of the operation `op`."""
     facts = _facts.get(op)
     if facts is None:
         facts = _facts[op] = _Facts(op)
-    # in x[i] = value, the value may be on any device if it is a 0-d tensor, as with CUDA
+    # in x[i] = value, the value (the third argument) may be on any device if it is a 0-d tensor,
+    # as with CUDA
     if facts.is_put and not args[2].dim():
         args = *args[:2], args[2].to(args[0].device), *args[3:]
     # maps the `id` of each tensor on a virtual GPU to the tensor on the host with the same memory
@@ -345,6 +346,7 @@ def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             gpu = device
         elif gpu != device:
             is_mixed = True
+        # an operation that writes may also change the shape of this tensor, so it must be a new object
         hosts[id(x)] = on_host(x, facts.writes)
     if is_mixed and gpu is not None and facts.needs_one_device:
         _check_devices(op, facts, tensors, args, kwargs)
@@ -357,12 +359,14 @@ def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     else:
         result = op(*_replaced(args, hosts))
     if facts.writes:
+        # nothing changes for the tensors that the operation has only read
         for x in tensors:
             if id(x) in hosts:
                 _follow_shape(x, hosts[id(x)])
     # `a.copy_(b)` returns `a`, which is on the host if only `b` is on a virtual GPU
     if facts.is_copy:
         return args[0]
+    # the result is on the host
     if gpu is None:
         return result
     # no tensor in the result is an operand or shares memory with an operand
@@ -497,6 +501,8 @@ def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
     if host.layout is not _STRIDED:
         set_data(x, placed(host, x.device))
         return
+    # if the shape is the same, so is the memory: a `set_` that changes only the memory has a
+    # kernel of its own (`_set`)
     if (
         x.size() == host.size()
         and x.stride() == host.stride()
@@ -613,7 +619,8 @@ def register() -> list[torch.library.Library]:
     removes the kernels when nothing refers to the libraries any more."""
     global _CPU
     _CPU = _keys(_key.CPU)
-    # "_" stands for the operations of all libraries
+    # "_" stands for the operations of all libraries. PrivateUse1 is PyTorch's key for the devices
+    # that a package adds
     everything, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     for key in ("PrivateUse1", "SparsePrivateUse1"):
         everything.fallback(run, key)
@@ -627,6 +634,7 @@ def register() -> list[torch.library.Library]:
         "as_strided": _as_strided,
         "view": _view,
         "set_.source_Storage_storage_offset": _set,
+        # the tensor becomes a vector of all the elements in the storage
         "set_.source_Storage": lambda x, storage: _set(
             x, storage, 0, (storage.nbytes() // x.itemsize,)
         ),
