@@ -149,7 +149,7 @@ class PaddleBackend(
 
     def is_started(self, device: Device) -> bool:
         """Returns whether this process has a context on a CUDA GPU. Returns True for any other
-        device, and if there is no CUDA driver."""
+        device, and if there is no CUDA driver or the driver reports an error."""
         return device.kind != "gpu" or self._gpu != "gpu" or driver.is_started(device.index)
 
     def to_native(self, device: Device) -> Any:

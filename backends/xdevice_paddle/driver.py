@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def is_started(index: int) -> bool:
-    """Returns whether this process has a context on the GPU `index`. Also returns True if there is
-    no CUDA driver, as on ROCm."""
+    """Returns whether this process has a context on the GPU `index`. Also returns True if this is
+    unknown: if there is no CUDA driver, as on ROCm, or if the driver reports an error."""
     driver = _driver()
     if driver is None:
         return True

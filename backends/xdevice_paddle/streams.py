@@ -102,6 +102,7 @@ def _let_go() -> None:
     `_used` to which only this module still refers into `_ending`, each with a new event."""
     _ending[:] = [entry for entry in _ending if not entry[1].has_happened()]
     still_used = []
+    # each entry is a tensor and a stream. The tensor gets no name here, which would be a reference too
     for entry in _used:
         # two of the references are not the program's: the entry itself, and the argument of
         # `getrefcount`

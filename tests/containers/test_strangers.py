@@ -669,7 +669,7 @@ def test_a_model_of_paddles_goes_with_its_network_and_optimizer(there_of_paddle)
     model.train_batch([rows], [rows])
     assert xdevice.device_of(model) is xdevice.cpu()
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match=r"copying a paddle\.Model.*make paddle\.Model"
+        xdevice.errors.UnsupportedError, match=r"copying a paddle\.Model.*create paddle\.Model"
     ):
         xdevice.copy_to([model, x], "cpu")
     for given, there in ((model, there_of_paddle), ([model, x], "cpu")):

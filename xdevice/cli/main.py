@@ -262,15 +262,15 @@ def parity(
     from xdevice.twins.parity import run_folders, script_runs
 
     strictness, names = _strictness(options), _backends(backends)
-    # the backend with which all others are compared
-    first = _own_names((reference or names[0],))[0]
+    # the name of the backend with which all others are compared; `reference` may be an alias
+    reference = _own_names((reference or names[0],))[0]
     _refuse_two_tolerances(float64, calibrate, strictness)
     # all options are checked before the first process starts, because a run takes minutes
     plan = script_runs.RunPlan(
         script,
         arguments,
         names,
-        first,
+        reference,
         _interpreters(pythons, names),
         timeout,
         jobs,
@@ -306,7 +306,7 @@ def parity(
     if calibrate:
         more = len(runs) - len(names)
         click.echo(
-            f"{script.name} runs {len(runs)} times: once on each backend, and {more} more times on {first} to "
+            f"{script.name} runs {len(runs)} times: once on each backend, and {more} more times on {reference} to "
             "measure the effect of rounding",
             err=True,
         )

@@ -160,6 +160,7 @@ def write_keyed(x: Any, keys: Names, children: Children) -> Any:
         new.__dict__ = new_attributes = new
     for key, child in zip(keys, children, strict=True):
         if type(key) is Attribute:
+            # the copy has the keys of `x`, which are never replaced
             if key is not _KEYS:
                 put(new, key, child)
             continue

@@ -305,9 +305,12 @@ def _copied(value: Any, name: str) -> Any:
 def find(x: Any, way: Way | None, with_host: bool = False) -> Stranger | None:
     """Returns the `Stranger` for an object that is neither a tensor nor a model, or None if nothing in the object can
     be moved. `way` is the way in which the object's type was registered (None if it was not registered). If `way` names
-    a function that moves the object, the result is never None. Arrays of a framework that has only host memory are
-    ignored unless `with_host` is True: such arrays cannot be moved, but a copy of the object needs copies of them.
-    Raises `ContainerError` if the object contains too much to be searched."""
+    a function that moves the object, the result is never None.
+
+    If `way` names a function that lists the object's tensors, exactly these are its parts. Otherwise the object is
+    searched. The search ignores arrays of a framework that has only host memory, unless `with_host` is True: such
+    arrays cannot be moved, but a copy of the object needs copies of them. Raises `ContainerError` if the object
+    contains too much to be searched."""
     if way is not None and way.tensors is not None:
         named = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
         parts = [looks.Inner(name, value, *owned) for name, value, owned in named if owned]
@@ -337,11 +340,11 @@ def _mover(x: Any, parts: list[Inner]) -> Backend | None:
     """Returns the backend to which all `parts`, the tensors and models in `x`, belong, if `x` has that backend's
     `moves_by` method, such as `to`. Returns None if `x` has no such method, if the parts belong to several backends, or
     if there are no parts."""
-    first = parts[0].backend if parts else None
+    backend = parts[0].backend if parts else None
     if (
-        first is None
-        or first.moves_by is None
-        or any(part.backend is not first for part in parts)
+        backend is None
+        or backend.moves_by is None
+        or any(part.backend is not backend for part in parts)
     ):
         return None
-    return first if looks.has_method(type(x), first.moves_by) else None
+    return backend if looks.has_method(type(x), backend.moves_by) else None

@@ -138,6 +138,7 @@ def _walk(
     for i, child in enumerate(children):
         cls = type(child)
         child_way: Any = walks.get(id(cls), _NOT_LOOKED_UP)
+        # the type was not looked up yet, or the child may move itself (`MaybeMover`)
         if child_way is not None and type(child_way) is not Walk:
             child_way = way_of(child, keep_movers)
         if child_way is None:
@@ -182,7 +183,8 @@ def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) 
         if not touched and holds_only_leaves:
             # returns the same as `way.write` for a dict, but is faster
             if type(container) is dict:
-                return dict(zip(container, changed))  # noqa: B905  # of one length
+                # not strict, because `changed` may end with a leaf that contains the keys, which are never replaced
+                return dict(zip(container, changed))  # noqa: B905
             return _write(root, list(changed))
         # an iterator, because `_rebuild` needs the leaves in the order of the walk
         return _rebuild(root, iter(changed), touched, {})
@@ -286,7 +288,7 @@ class Tree:
                     f"{verb} works on each tensor separately, but {name}{path_text(path)} is of type "
                     f"{type(container).__qualname__}, whose tensors are meaningful only together; {way.dense}"
                 )
-            # `keys` may be an iterator
+            # `keys` may be a view of a mapping's keys, which has no indices
             names = list(keys)
             nodes += [((*path, names[i]), node) for i, node in inner.items()]
 

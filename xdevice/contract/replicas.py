@@ -74,10 +74,11 @@ class Replicas(Primitives):
         for each tensor, on that tensor's device. All results are identical, bit for bit. The tensors differ only in
         device and values. If a tensor can be written into, its result is written into it; otherwise the result is a new
         tensor. The data does not go through the host if the devices can reach each other."""
-        first = self.device_of(tensors[0])
+        # the tensors are added up on the device of the first one
+        place = self.device_of(tensors[0])
         # a generator, so that at most one moved tensor is in memory at a time
         total = self.total(
-            (x if self.device_of(x) is first else self.move(x, first) for x in tensors), mean
+            (x if self.device_of(x) is place else self.move(x, place) for x in tensors), mean
         )
         return [self._holding(x, total) for x in tensors]
 

@@ -102,6 +102,7 @@ class Pool:
         if isinstance(threading.current_thread(), _Worker):
             self._start(call, is_nested=True)
             call.work(call.next())
+            # no deadlock, because no task waits for a thread any longer: the others are already running
             call.wait()
             return
         self._calls.add(call)

@@ -357,6 +357,7 @@ class _Producer(workers.Worker):
             if id(value) not in staged:
                 staged[id(value)] = self._stage(value, partial(tree.path, i), stack, owners)
         on_device = tree.rebuilt([staged[id(value)] for value in tree.leaves])
+        # backends without a stream for copies have made their copies in another way
         copy_streams = [
             self._copy_streams[name] for name in owners if name in self._copy_streams
         ]
@@ -394,7 +395,8 @@ class _Producer(workers.Worker):
         backend.require(self._place)
         if backend.lacks(self._place):
             refuse_lacking(value, self._place, (backend,), f"batch{path()}")
-        # a tensor that cannot be on a GPU, such as TensorFlow's strings
+        # a tensor that cannot be on a GPU, such as TensorFlow's strings, stays on the host if it is
+        # in a container, as in `to_device`; the path of a batch that is a single tensor is ""
         if (
             self._place.kind != "cpu"
             and kind == "tensor"

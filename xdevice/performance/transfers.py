@@ -279,7 +279,8 @@ def _report(transfer: Transfer) -> None:
     if modes & ({"log_explicit"} if record.explicit else {"log", "log_explicit"}):
         module_globals = frame.f_globals
         # the warning is attributed to the line of the program, so that Python's warning filters
-        # and its "once" apply to that line
+        # and its "once" apply to that line. The message begins after the file and line, which
+        # Python adds to the warning
         warnings.warn_explicit(
             str(record).partition(": ")[2],
             TransferWarning,

@@ -130,6 +130,7 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     for column in columns:
         # the parts may have different lengths along axis 0, along which they are joined
         _check_alike(column, start=1)
+    # the same device under its plain name, such as `gpu:1` for `cuda:1`
     [place] = _checked_devices([operand for row in rows for operand in row], [place])
     # results by the `id`s of the joined tensors: if each container holds a tensor in two
     # places, these parts are joined once

@@ -87,7 +87,8 @@ def transfer(x: Any, requested: Device, transfer_one: TransferOne, verb: str) ->
     if batch is None:
         walk = flatten(x, keep_movers=True, once=True)
         batch = _only_tensors(walk)
-    # backends check the name `cuda:1`, but tensors report their device as `gpu:1`
+    # backends check the name `cuda:1`, which is not of the exact class `Device`, but tensors report
+    # their device as `gpu:1`
     target = requested if type(requested) is Device else devices.plain(requested)
     # the tensors that have to move, by backend
     away = (
@@ -296,6 +297,7 @@ class _Sorted:
             return
         [x] = self.tree.leaves
         hint = "to make a tensor from numbers, call xdevice.tensor(data)"
+        # there is at most one, because there is only one leaf
         if self.strangers:
             hint = "it holds tensors: " + self.strangers[0][1].remedy(
                 "or pass move=... to say how it moves", verb == "move"
@@ -346,6 +348,7 @@ class _Sorted:
             # for the type
             if stranger.moves:
                 _require(stranger, requested, self.x, stranger.x)
+            # nothing says how to copy it, so it is refused even if it is on the device already
             elif is_copy:
                 raise stranger.refusal(tree.path(i) or "it", target, is_copy)
             # an object that is on the device already does not have to move, whatever its type
@@ -400,6 +403,7 @@ class _Sorted:
         container outside its model stays the parameter of the new model. For each model that is moved in place, a
         function that moves the model back is added to `undo`."""
         done: dict[int, Any] = {}
+        # `leaf[3]` is the kind
         others = (leaf for leaf in self.owned if leaf[3] != "model")
         for _, value, backend, kind in (*self._models, *others):
             is_data = id(value) in self.data
@@ -494,7 +498,11 @@ def _locate(
                 candidates = (
                     []
                     if len(current_devices) == 1
-                    else [x for x in candidates if not leaves.is_on(backend, x, target)]
+                    else [
+                        tensor
+                        for tensor in candidates
+                        if not leaves.is_on(backend, tensor, target)
+                    ]
                 )
         if (
             may_be_bound

@@ -436,7 +436,8 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
         raise DTypeError(
             f"cannot make a tensor from {shown(data)}: {error}; pass numbers"
         ) from error
-    # NumPy drops the mask of a masked array in a list
+    # NumPy drops the mask of a masked array in a list. The array has more axes than there are nested
+    # lists only if the lists contain arrays; only then are all elements tested, which takes longer
     if array.ndim > _list_depth(data) and any(map(_is_masked, _flat(data))):
         raise DTypeError(
             f"cannot make a tensor from {shown(data)}: its mask would be lost; pass x.filled(...) instead"

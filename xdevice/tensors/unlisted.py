@@ -234,11 +234,11 @@ class WholeModel:
             )
         # the `id`s of the tensors that are going to move
         away = set()
-        for _, value, backend in self.tensors():
-            backend.require(target)
+        for _, value, owner in self.tensors():
+            owner.require(target)
             # a tensor on several devices moves too
             with suppress(UnsupportedError):
-                if backend.device_of(value) is target:
+                if owner.device_of(value) is target:
                     continue
             away.add(id(value))
         for holding in self._holdings if away else ():
@@ -254,6 +254,7 @@ class WholeModel:
         other = WholeModel(backend, moved) if is_copy or moved is not self._model else self
         # the listed parts as they are now; the framework may have replaced some
         new_parts = list(backend.model_parts(moved))
+        # the first of `models` is `moved` itself; the others were found in its attributes
         for _, owner, inner in other.models[1:]:
             if not owner.is_all_on(inner, target):
                 owner.move_model(inner, target)
@@ -266,7 +267,9 @@ class WholeModel:
             if len(new_parts) == len(old_parts)
             else {}
         )
+        # the results of `_moved_leaf`, so that a tensor in two places stays one tensor
         done: dict[int, Any] = {}
+        # not strict, because the copy of a model may hold other things than the model
         for old, new in zip(self._holdings, other._holdings, strict=False):
             # `new_by_old` is searched for the leaves of the old model; if the new model does
             # not have the same number of leaves, for its own leaves

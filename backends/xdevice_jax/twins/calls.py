@@ -128,7 +128,8 @@ class JaxCalls(Calls):
 
 def _with_gradients_passed(leaf: common.Leaf, returns_value: bool, original: Any) -> Any:
     """Returns the replacement for `original`, which is `jax.grad` or `jax.value_and_grad`. The functions that the
-    replacement creates pass each gradient that they return to `leaf`. `returns_value` is true for `value_and_grad`."""
+    replacement creates pass each gradient that they return to `leaf`: for each array `x` in their arguments, they call
+    `leaf(x, gradient, path)`. `returns_value` is true for `value_and_grad`."""
 
     @wraps(original)
     def transform(fun: Any, argnums: Any = 0, has_aux: bool = False, **options: Any) -> Any:

@@ -37,7 +37,8 @@ def _describe_nnx(module: Any) -> _Description | None:
     whose class is unknown."""
     library: Any = nnx()
     settings: Settings
-    # compares the exact class, because a subclass may compute something else
+    # compares the exact class, because a subclass may compute something else. A setting that is None states that the
+    # layer lacks what such layers may have in other frameworks
     match type(module):
         case library.Linear:
             kind, settings = "linear", {"activation": None}
@@ -91,15 +92,17 @@ def _transposed_settings(module: Any) -> dict[str, object]:
     settings: dict[str, object] = {
         "stride": stride,
         "dilation": dilation,
-        "groups": 1,
+        "groups": 1,  # a ConvTranspose of nnx has no groups
         "padding_mode": "zeros",
     }
     settings |= _mask_setting(module)
     # with padding=0, PyTorch adds this many zeros to each end
     sizes = [step * (size - 1) for size, step in zip(module.kernel_size, dilation, strict=True)]
     added = _added_zeros(module.padding, sizes, stride)
+    # an unknown word is stated as it is, and then differs from every setting of PyTorch
     if added is None:
         return settings | {"padding": str(module.padding).lower()}
+    # with `pads`, PyTorch adds as many zeros before the input as JAX does, and with output_padding also after it
     pads = tuple(size - first for size, (first, _) in zip(sizes, added, strict=True))
     return settings | {
         "padding": pads,
@@ -209,6 +212,7 @@ def _describe_equinox(module: Any) -> _Description | None:
     library: Any = equinox()
     library = library.nn
     settings: Settings
+    # a setting that is None states that the layer lacks what such layers may have in other frameworks
     if isinstance(module, library.Linear):
         kind, settings = "linear", {"activation": None}
     elif isinstance(module, library.Conv):

@@ -85,6 +85,7 @@ def layers(module: Any) -> Iterator[Layer]:
     bound."""
     groups = _groups(module)
     cells = _cells(groups)
+    # the paths of the cells that were yielded
     listed: set[str] = set()
     # the collections that the user has defined, in which names do not reveal the kind of a layer
     own_collections = module.variables.keys() - {*_COLLECTIONS, *_TEMPORARY}
@@ -95,12 +96,15 @@ def layers(module: Any) -> Iterator[Layer]:
         if _is_gate(last, cells.get(owner)):
             # all gates of a cell are one layer
             if owner not in listed:
+                # an RNN stores its cell under the name "cell", and is the layer; a cell with another name is the layer
+                # itself
                 path = owner.removesuffix(".cell")
                 cell = "" if path == owner else "cell."
                 parts = tuple(
                     part._replace(name=cell + part.name.removeprefix("cell."))
                     for part in dialects.FLAX_CELLS[cells[owner]]
                 )
+                # a cell is one layer in one direction
                 settings = {"layers": 1, "bidirectional": False, "projection": 0}
                 yield Layer(path, cells[owner], parts, settings)
             listed.add(owner)

@@ -23,6 +23,7 @@ import numpy as np
 
 from .operators import operator
 
+# the dtypes whose sums are computed as products with ones
 _PRODUCTS = frozenset([np.dtype("float32"), np.dtype("float64")])
 _LONGEST_CACHED = 2**16
 """Vectors of ones up to this length are created once and then cached."""
@@ -42,6 +43,7 @@ def total(x: Any, shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:
     if dtype not in _PRODUCTS or not mx.autograd.is_recording():
         return _einsum(x, subscripts=_subscripts(len(shape), axes), optimize=0)
     device = x.ctx
+    # ones in front sum over the first axis of a matrix, which then need not be transposed
     if len(shape) == 2 and axes == (0,):
         return _dot(_ones(shape[0], dtype, device), x)
     # moves the summed axes to the end, unless they are already at the end

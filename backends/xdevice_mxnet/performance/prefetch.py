@@ -41,5 +41,6 @@ class MxnetPrefetch(Replicas, Prefetch):
             pinned = mx.cpu_pinned(device.index)
             if not isinstance(x, mx.nd.NDArray):
                 return mx.np.array(x, dtype=x.dtype, ctx=pinned).copyto(native)
-            # MXNet's engine makes this copy before later writes to `x`
+            # an array that is on a GPU already needs no pinned memory. MXNet's engine makes this copy before
+            # later writes to `x`
             return (x if x.ctx.device_type == "gpu" else x.copyto(pinned)).copyto(native)

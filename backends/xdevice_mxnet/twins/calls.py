@@ -11,7 +11,6 @@ The code depends on these facts about MXNet:
 from __future__ import annotations
 
 from contextlib import contextmanager
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
@@ -28,19 +27,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from xdevice.twins.contract.calls import Around, Call
-
-
-def _tapped(result: Any, numbers: Iterator[int], put: Callable[[int, Any], None]) -> Any:
-    """Returns the result of a block, in which each array was passed through a `_GradientTap`. Each tap gets the next
-    item of `numbers`; in the backward pass, it calls `put(number, gradient)`. Arrays are also searched for in lists
-    and tuples; any other object is returned unchanged."""
-    if isinstance(result, list | tuple):
-        return type(result)(_tapped(x, numbers, put) for x in result)
-    return (
-        _GradientTap(next(numbers), put)(result)
-        if isinstance(result, mx.nd.NDArray)
-        else result
-    )
 
 
 _is_active = private.field("mxnet.gluon.HybridBlock._active")
@@ -74,6 +60,7 @@ class MxnetCalls(Calls):
         for a model with a hybridized block."""
         private.require("layers' calls")
         layer_paths = {layer.path for layer in self.layers(model)}
+        # the paths of the blocks to record, by their `id`s, and the activations that are children of recorded blocks
         paths, activations = {}, []
         for path, block in blocks(model):
             if isinstance(block, HybridBlock) and _is_active(block):
@@ -93,7 +80,12 @@ class MxnetCalls(Calls):
             # outside `autograd.record` there is no backward pass
             if not mx.autograd.is_recording():
                 return result
-            return _tapped(result, count(), put)
+            # a NumPy array is counted too, but has no gradient
+            taps = (
+                _GradientTap(number, put)(x) if isinstance(x, mx.nd.NDArray) else x
+                for number, x in enumerate(common.tensors(self, result))
+            )
+            return common.replaced(self, result, taps)
 
         watch = common.Watch(self, paths, activations, follow)
         with common.recording(watch, Block):

@@ -72,7 +72,9 @@ def _gradients(loss: Any, inputs: list[Any], flows_on: bool, backend: Gradients)
             if not _HAS_PARTIAL_GRAD:
                 return paddle.grad(loss, inputs, create_graph=flows_on, allow_unused=True)
             # called directly, because the checks of `paddle.grad`, which calls this function, take
-            # a twentieth of the time of a small step
+            # a twentieth of the time of a small step. The arguments after `inputs` are those of
+            # `paddle.grad`: grad_outputs, retain_graph, create_graph, only_inputs, allow_unused,
+            # no_grad_vars, and the folder for a dump of the graph
             return getattr(*_partial_grad)(
                 [loss], inputs, [], flows_on, flows_on, True, True, [], None
             )

@@ -97,6 +97,7 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
     path of each Transformer layer, the names of the layers inside it in the order in which they are called."""
     # the `id`s of layers that are listed as parts of another layer
     owned: set[int] = set()
+    # settings that do not follow from a layer alone but from the model around it, by the `id` of the layer
     settings_by_id = _axes_of_norms(model)
     for path, layer in model.named_sublayers(include_self=True):
         if isinstance(layer, _BLOCKS):
@@ -109,6 +110,7 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
         # the layers inside these (Linears or cells) have the same parameters
         if kind in (layouts.ATTENTION, *layouts.RECURRENT):
             owned |= {id(inner) for inner in layer.sublayers()}
+        # most functions in `_ROWS` leave the parts empty: these layers have the parts that are usual in Paddle
         parts = described.parts or dialects.paddle(kind, settings)
         # Paddle stores both parameters as flat arrays, whatever the number of normalized axes
         if kind == "layer_norm":

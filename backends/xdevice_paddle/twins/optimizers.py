@@ -92,8 +92,9 @@ def _settings(
     }
     if kind == "rmsprop":
         settings |= {"eps_enters": terms.INSIDE, "momentum_holds": terms.STEPS}
+    # the second factor is that of the parameter's own ParamAttr
     settings["lr"] = optimizer.get_lr() * p.optimize_attr["learning_rate"]
-    # the learning rate as a number, or the scheduler that sets it
+    # the scheduler that sets the learning rate, or a number if there is none
     scheduler = _learning_rate(optimizer)
     if isinstance(scheduler, paddle.optimizer.lr.LRScheduler):
         settings["schedule"] = f"paddle.optimizer.lr.{type(scheduler).__name__}"
@@ -265,6 +266,7 @@ class PaddleOptimizers(Optimizers):
                 terms.Parameter(p, settings, _state_names(kind, p, number, settings))
             )
         defaults = _default_settings(optimizer)
+        # Paddle's name of each setting, for messages
         arguments = {
             name: argument for name, argument in _NAMES.items() if argument in defaults
         }

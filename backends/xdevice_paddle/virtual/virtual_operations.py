@@ -74,7 +74,8 @@ def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
     def checked(*args: Any, **kwargs: Any) -> Any:
         """Replaces Paddle's operation: checks the operands, and moves an empty result."""
-        first = gpu_place = None
+        # the index and the place of the virtual GPU of the operands; None if all are on the CPU
+        expected = gpu_place = None
         operands = []
         # the keyword arguments include `out=`, whose tensor Paddle would move to the operands' GPU
         for x in _tensors((*args, *kwargs.values())):
@@ -84,12 +85,12 @@ def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
                 continue
             operands.append(x)
             index = place.custom_device_id()
-            if first is None:
-                first, gpu_place = index, place
-            elif index != first:
+            if expected is None:
+                expected, gpu_place = index, place
+            elif index != expected:
                 raise DeviceMismatchError(
-                    f"{name} expects tensors on one GPU, got tensors on gpu:{first} and gpu:{index}; move the tensors "
-                    f"to one GPU with xdevice.to_device"
+                    f"{name} expects tensors on one GPU, got tensors on gpu:{expected} and gpu:{index}; move the "
+                    f"tensors to one GPU with xdevice.to_device"
                 )
         if operands and name == _REFUSED:
             raise UnsupportedError(

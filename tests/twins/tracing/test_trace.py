@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -328,6 +328,32 @@ def test_hybridized_blocks_are_refused_until_they_are_not():
     with xdevice.parity.capture_intermediates(model) as traced:
         model(image("mxnet"))
     assert len(traced) == 5
+
+
+def test_gradients_reach_all_outputs_of_a_block_that_returns_a_container():
+    xdevice.backend("mxnet")
+    from mxnet import autograd, gluon
+
+    class Pair(NamedTuple):
+        double: Any
+        rest: dict[str, Any]
+
+    class Split(gluon.Block):
+        def forward(self, x):
+            return Pair(2 * x, {"triple": 3 * x, "host": np.ones(1), "name": "x"})
+
+    block = Split()
+    x = xdevice.convert(np.ones((2, 3), "float32"), "mxnet")
+    x.attach_grad()
+    with xdevice.parity.capture_intermediates(block) as traced:
+        with autograd.record():
+            pair = block(x)
+            loss = (pair.double + 5 * pair.rest["triple"]).sum()
+        loss.backward()
+    assert type(pair) is Pair
+    assert (x.grad.asnumpy() == 17).all()
+    [call] = traced.calls
+    assert [float(call.gradients[number].max()) for number in (0, 1)] == [1, 5]
 
 
 def test_static_layers_of_paddle_are_refused():
