@@ -127,7 +127,7 @@ class Primitives(ABC):
     """The kinds of devices that the framework may have, in the order in which they are listed."""
     guests: ClassVar[tuple[str, ...]] = ()
     """The libraries that run on several frameworks, and whose models the adapter can move if they run on this
-    framework: ("keras",)."""
+    framework. An example is ("keras",)."""
     moves_by: ClassVar[str | None] = None
     """The name of the method, such as "to", with which objects of libraries around the framework move themselves to a
     native device. None if the libraries have no such method in common."""
