@@ -138,27 +138,29 @@ class Invocation:
         """Adds the values of the arguments to the parameters of a function. If `is_bound`, the
         first parameter is the object before the dot, and receives none of the arguments."""
         function.has_callers = True
-        # without the first parameter if `is_bound`, because it has its value already
+        # `is_bound` counts as 0 or 1: without the first parameter if it is True, because that parameter has its value
+        # already
         names = function.positional[is_bound:]
-        rest = "items", (function, "*")  # the cell for the items of `*args`
+        extra = "items", (function, "*")  # the cell for the items of `*args`
         for i, (arg, value) in enumerate(zip(self.node.args, self.values, strict=True)):
             # each item of `*x` may be passed to any of the following parameters
             if isinstance(arg, ast.Starred):
                 items = self.iterate(value)
-                for key in (*((function, name) for name in names[i:]), rest):
+                for key in (*((function, name) for name in names[i:]), extra):
                     self.add_to_cell(key, items)
                 # arguments after `*x` are ignored, because their positions are unknown
                 break
-            self.add_to_cell((function, names[i]) if i < len(names) else rest, value)
+            self.add_to_cell((function, names[i]) if i < len(names) else extra, value)
         # every parameter can be passed by name
         names = [*names, *function.keywords]
-        rest = "items", (function, "**")  # the cell for the values of `**kwargs`
+        extra = "items", (function, "**")  # the cell for the values of `**kwargs`
         for name, value in self.keywords.items():
+            # `**x` may pass any value to any parameter, because the items of x are not followed by key
             if name is None:
-                for key in (*((function, name) for name in names), rest):
+                for key in (*((function, name) for name in names), extra):
                     self.add_to_cell(key, UNKNOWN)
             else:
-                self.add_to_cell((function, name) if name in names else rest, value)
+                self.add_to_cell((function, name) if name in names else extra, value)
 
     # calls of functions and objects outside the project
 
@@ -184,7 +186,7 @@ class Invocation:
         if full_name in knowledge.DEVICE_LISTS:
             return self.list_of(self.node, make_value("device", None, self.node))
         if full_name in knowledge.LOADERS:
-            # a function of the program creates the batch, so nothing is known about the batch
+            # if so, a function of the program creates the batch, so nothing is known about it
             is_collated = "collate_fn" in self.keywords or "batchify_fn" in self.keywords
             dataset = self._argument(0, "dataset", UNKNOWN)
             item = union(*map(self.inference.item_of, dataset))
@@ -219,7 +221,7 @@ class Invocation:
             (argument,) = arguments
             function: Function = atom.subject
             function.has_callers = True
-            # the rank is the first argument
+            # the rank is the first argument. Not strict, because later parameters may have defaults
             for name, value in zip(function.positional, (INT, *argument.subject), strict=False):
                 self.add_to_cell((function, name), value)
         return NONE
@@ -234,7 +236,8 @@ class Invocation:
                 # defined
                 owner = self.caller.owner if self.caller is not None else None
                 return UNKNOWN if owner is None else make_value("super", owner)
-            # these are taken to return their argument
+            # these are taken to return their argument: `iter` and `reversed` keep its items, and
+            # `abs` keeps its type
             case "iter" | "reversed" | "abs":
                 return self.first
             case "next":
@@ -255,9 +258,8 @@ class Invocation:
                 pairs = UNKNOWN if self.values else NOTHING
                 return self.inference.dict_of(self.node, union(pairs, *self.keywords.values()))
             case "sum":
-                return union(
-                    self.first if len(self.values) > 1 else self.iterate(self.first), INT
-                )
+                # the items are added to `start`, which is 0 by default
+                return union(self.iterate(self.first), self._argument(1, "start", INT))
             case "max" | "min":
                 return union(*self.values) if len(self.values) > 1 else self.iterate(self.first)
         self._pass_arguments_out()

@@ -111,7 +111,7 @@ def _with_project(command: Command) -> Command:
         root: Path | None,
         report_to: Path | None,
         goal: Goal,
-        backend: str | None = None,
+        backend: str | None = None,  # only `port` has this option
         **options: Any,
     ) -> None:
         from . import engine, report, summary
@@ -130,6 +130,7 @@ def _with_project(command: Command) -> Command:
             )
         if report_to is not None:
             forms = {".json": report.text, ".txt": summary.text, ".html": summary.page}
+            # no other suffix gets here (`_refuse_other_suffixes`)
             text = forms[report_to.suffix](examined)
             # the same line ends on every system, so that equal projects have equal reports
             report_to.write_text(text, encoding="utf-8", newline="\n")
@@ -241,7 +242,7 @@ def port(examined: Examined, mode: str, quiet: bool) -> None:
             click.echo(examined.diff(source), nl=False)
     if not quiet:
         _list_open(examined)
-    needs_vendor = _show_needed_vendors(examined)
+    needs_vendor = _show_needs(examined)
     # the exit status of --check, unless a file could not be read
     status = 1 if changed else 3 if needs_vendor else 0
     _exit_with_unreadable(examined, status if mode == "check" else 0)
@@ -435,29 +436,29 @@ def _list_open(examined: Examined) -> None:
             click.echo(f"{where}: {site.code} {site.idiom}: {site.why}{more}", err=True)
 
 
-def _show_needed_vendors(examined: Examined) -> bool:
+def _show_needs(examined: Examined) -> bool:
     """Prints to standard error which files will still need one vendor's devices, and which
     release of PyTorch the new text needs. Returns whether any file will still need one vendor's
     devices."""
     needs_vendor = False
-    newest: dict[Version, list[str]] = {}  # for each release, the files that need it
+    paths_by_release: dict[Version, list[str]] = {}  # the files that need each release
     for source in examined.sources:
         needed = examined.needed_torch(source)
         if needed is not None:
-            newest.setdefault(needed, []).append(source.path)
-        # grouped by vendor and idiom, so that each name is printed once, with all its lines
-        names: dict[str, dict[str, list[str]]] = {}
+            paths_by_release.setdefault(needed, []).append(source.path)
+        # the lines by vendor and by name of the idiom, so that each name is printed once, with all its lines
+        lines_of: dict[str, dict[str, list[str]]] = {}
         for site in examined.vendor_sites(source):
             line, _ = source.line_and_cell(site.line)
-            names.setdefault(site.vendor, {}).setdefault(site.idiom, []).append(str(line))
-        for vendor, idioms in names.items():
+            lines_of.setdefault(site.vendor, {}).setdefault(site.idiom, []).append(str(line))
+        for vendor, idioms in lines_of.items():
             needs_vendor = True
             uses = "; ".join(
                 f"{name} (line {', '.join(lines)})" for name, lines in idioms.items()
             )
             click.echo(f"{source.path} will still need {vendor}: {uses}", err=True)
     # the oldest release comes first
-    for needed, paths in sorted(newest.items()):
+    for needed, paths in sorted(paths_by_release.items()):
         click.echo(f"PyTorch {needed} or newer is needed by {', '.join(paths)}", err=True)
     return needs_vendor
 

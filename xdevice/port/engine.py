@@ -177,12 +177,14 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
     # its device
     in_text: set[ast.AST] = set()
     on_devices: set[ast.AST] = set()
-    # the modules that set the current device with `set_device` or the like
+    # the modules that set the current device with `set_device` or the like. In these modules and those connected with
+    # them, "cuda" may mean a GPU other than the first
     setters: list[PythonModule] = []
     # before the first module is judged, because a device may be created in one module and printed in another
     for module in project.modules:
         in_text |= origins(module, inference, parts_in_text)
-        # what `--to xdevice` makes of `x.to(d)` takes any string; the framework's own functions do not
+        # `--to xdevice` turns `x.to(d)` into a call that accepts any string, unlike the framework's own functions, so
+        # only devices that are passed to these by keyword count for this target
         takers = devices_in if is_neutral else devices_by_keyword
         on_devices |= origins(module, inference, takers)
         if _sets_current_device(module, inference):
@@ -203,7 +205,8 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
             twin = sites.get(site.key)
             sites[site.key] = site if twin is None else _merged(twin, site)
         module.release()
-    # a cell that Python cannot parse is an open site, because it may contain device code
+    # a cell that Python cannot parse is an open site, because it may contain device code. The site is the beginning of
+    # the cell's first line
     for source in examined.sources:
         for line, why in source.broken:
             site = Site(
@@ -220,6 +223,7 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
             sites[site.key] = site
     examined.sites = sorted(_open_if_weaker(site, examined.only) for site in sites.values())
     by_path = {source.path: source for source in examined.sources}
+    # last, because only now does each site have its final edits
     for site in examined.sites:
         if site.edits:
             site.after = _new_text(by_path[site.file], site)

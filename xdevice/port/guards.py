@@ -128,11 +128,12 @@ def guarded_by(
         match outer:
             case ast.UnaryOp(op=ast.Not()):
                 is_true = not is_true
+            # the device is assumed to be on the left side, as in `device_count() > 0`
             case ast.Compare(ops=[op], comparators=[right]):
                 if _is_reversed(op, right):
                     is_true = not is_true
-            # `test` is only the name of a function, such as `is_available`: continue with the
-            # call
+            # `node` is only the name of the called function, such as `is_available`: continue with
+            # the call
             case ast.Call(func=func) if func is node:
                 pass
             # in `available and x` and in `not available or x`, x runs only if the test is true

@@ -123,6 +123,7 @@ class Interpreter(Inference):
             self.env[parameters.vararg.arg] = make_value("list", (function, "*"))
         if parameters.kwarg:
             self.env[parameters.kwarg.arg] = make_value("dict", (function, "**"))
+        # so far, the environment contains exactly the parameters
         for name, value in self.env.items():
             # inner functions read the parameters of the functions around them from these cells
             self.add_to_cell((function, "local", name), value)
@@ -135,7 +136,8 @@ class Interpreter(Inference):
         self.env[GPU] = NOTHING if is_tested else NONE
         if isinstance(function.node, ast.Lambda):
             self.add_to_cell((function, "return"), self.evaluate(function.node.body))
-        # if the end of the body is reached, the function may return None
+        # if the end of the body is reached, the function may return None. `_return` adds all other results. A call of a
+        # generator returns an iterator in any case
         elif self._block(function.node.body, self.env) is not None and not function.has_yield:
             self.add_to_cell((function, "return"), NONE)
 
@@ -512,8 +514,8 @@ class Interpreter(Inference):
         bases = list(map(self.evaluate, node.bases))
         for keyword in node.keywords:
             self.evaluate(keyword.value)
-        # the bases may have changed since the last reading, because the module of a base may
-        # have been read in the meantime
+        # the values of the bases may have changed since the last reading, because the module of a
+        # base may have been read in the meantime
         if bases != cls.bases:
             cls.inherit(bases)
             for base in cls.direct_bases():
@@ -721,7 +723,8 @@ class Interpreter(Inference):
                 number = index.value if isinstance(index, ast.Constant) else None
                 if isinstance(number, int) and number < len(atom.subject):
                     return atom.subject[number]  # type: ignore[no-any-return]
-                # a computed index may select any item
+                # a computed index may select any item; a negative index, which is an operation and no constant, is
+                # treated in the same way
                 return union(*atom.subject)
             case "foreign" if atom.subject == "os.environ":
                 return STR
@@ -790,7 +793,7 @@ class Interpreter(Inference):
         sides."""
         values = [self.evaluate(side) for side in (node.left, *node.comparators)]
         # `is`, `is not`, `in` and `not in` always return a bool; the other operators return a
-        # tensor for tensors
+        # tensor for tensors. Of a chain such as `a < b < c`, only the first operator is considered
         if isinstance(node.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn):
             return BOOL
         if TENSOR in values:

@@ -169,8 +169,8 @@ def configure(root: Path) -> Choice:
     files = (folder / "pyproject.toml" for folder in (root, *root.parents))
     file = next((file for file in files if file.is_file()), None)
     text = file.read_text(encoding="utf-8") if file is not None else ""
-    # before Python 3.11, which introduced tomllib, only files that contain our section are
-    # refused
+    # a quick search in the text: before Python 3.11, which introduced tomllib, only files that
+    # contain our section are refused
     if not _SECTION.search(text):
         return Choice()
     try:
@@ -259,6 +259,7 @@ def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
             source.line_and_cell(node.end_lineno)[0],
             column(source, node.end_lineno, node.end_col_offset),
         )
+        # the lines on which a comment ignores the finding, and of which one must be new for --diff
         first, last = _statement_lines(node, module.parents)
         yield Finding(
             source.path,
@@ -398,11 +399,11 @@ def fixed_files(findings: Iterable[Finding], examined: Examined) -> dict[Source,
     for source in examined.sources:
         chosen = by_path.get(source.path, [])
         # for each finding, the site whose edits fix it, or None
-        own = {finding: _site_of(finding, examined, source) for finding in chosen}
-        sites = [site for site in own.values() if site is not None]
+        site_of = {finding: _site_of(finding, examined, source) for finding in chosen}
+        sites = [site for site in site_of.values() if site is not None]
         # inner tests first, because an outer test must stay if an inner test stays
         for finding in reversed(chosen):
-            _complete_sites(finding, sites, examined.sites_of(source), own[finding])
+            _complete_sites(finding, sites, examined.sites_of(source), site_of[finding])
         # the sites that `port` would rewrite, but that stay: if one of them is a CUDA stream or
         # event, no other stream or event of the file may be rewritten
         staying = [
@@ -435,11 +436,13 @@ def _complete_sites(
     inside = [
         site for site in all_sites if site is not own and _is_in(site, test.guarded_spans)
     ]
+    # sites that lint does not report, so that no finding has added them
     more = [
         site
         for site in inside
         if site.verdict == "rewritten" and not _REPORTED.search(site.idiom)
     ]
+    # vendor-specific sites that are not rewritten
     stays = [
         site
         for site in inside

@@ -178,7 +178,7 @@ def hits(module: PythonModule) -> Iterator[Hit]:
     all_hits: list[Hit] = []
     for node in view.nodes:
         for rule in _BY_TYPE.get(type(node), ()):
-            # some rules also yield the inner node that `port` would rewrite
+            # some rules also yield the inner node that `port` would rewrite, so `parts` has at most one item
             for code, text, *parts in rule(view, node):
                 # test files may name a device on purpose, so these findings have a separate
                 # code, whose rule is disabled by default

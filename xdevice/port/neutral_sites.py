@@ -167,7 +167,7 @@ class NeutralSites(JudgedSites):
         accelerator = self.accelerator
         segment = self.segment(use.node).encode()
         why = "names the current accelerator"
-        # the whole string is replaced by the device or, where the device may be missing, by the type of the device
+        # "cuda" alone is replaced by the device or, where the device may be missing, by the type of the device
         if text_of(use.node) == "cuda":
             text = accelerator if place == "device" else rules_of_words.device_type(use)
             return proven(why, use.replace(text), since="2.6")
@@ -178,15 +178,15 @@ class NeutralSites(JudgedSites):
             and _FILLED.match(segment) is None
         ):
             return left_open("the string is not written as one plain literal", "XD165")
-        # the position of the opening quote: the literal becomes an f-string with the same
-        # quotes
+        # the position of the opening quote in the literal, which is 0, or 1 after an `f`: the
+        # literal becomes an f-string with the same quotes
         quote = segment.index(b"cuda") - 1
         # on a machine without an accelerator, the text would be "None:0", so `or "cpu"` is added. Its quotes must
         # differ from those of the literal
         if place != "device" and not rules_of_words.has_gpu(use):
             other = "'" if segment[quote : quote + 1] == b'"' else '"'
             accelerator = f"{accelerator} or {other}cpu{other}"
-        start = use.start + quote + 1
+        start = use.start + quote + 1  # of the text "cuda"
         # "cuda:{}".format(i) becomes "{}:{}".format(accelerator, i)
         if isinstance(filling, ast.Call):
             at = use.find(b"(", self.span(filling.func)[1]) + 1
@@ -195,6 +195,7 @@ class NeutralSites(JudgedSites):
                 use.edit(at, at, f"{accelerator}, "),
             )
             return proven(why, edits, since="2.6")
+        # the accelerator in the braces of an f-string; the rest, such as `:%d`, stays
         edits = (use.edit(start, start + len("cuda"), f"{{{accelerator}}}"),)
         if segment[:quote].lower() != b"f":
             edits = (use.edit(use.start, use.start, "f"), *edits)

@@ -260,6 +260,8 @@ class JudgedSites(JudgedModule):
         prefix = f"{self.torch_name}.cuda."
         if not isinstance(node, ast.Attribute) or not ast.unparse(node).startswith(prefix):
             return ""
+        # pairs of a node and the node directly around it, from this node outwards. Not strict,
+        # because the outermost node has no node around it
         for inner, outer in zip(
             [node, *self.outer_nodes(node)], self.outer_nodes(node), strict=False
         ):
@@ -537,6 +539,7 @@ class JudgedSites(JudgedModule):
     def _is_printed(self, node: ast.AST, around: list[ast.AST]) -> bool:
         """Whether a node is in an f-string such as f"{x.device=}", which prints the source text
         of the node. `around` are the nodes around it."""
+        # pairs of a node and the node directly around it; the outermost node has none
         for inner, outer in zip([node, *around], around, strict=False):
             if isinstance(outer, ast.FormattedValue) and inner is outer.value:
                 # the tree does not contain the `=`, so look at the text after the expression

@@ -122,8 +122,8 @@ def torch_device(use: Use) -> Judgement:
     ):
         return Judgement("neutral", "made from the type of another device")
     judgement = _judge_single_argument(use, argument)
-    # "cuda" without an index becomes a device with the index 0, which shows if the device is printed. If there are no
-    # edits, or if the old device has an index or is the CPU, the printed text stays the same
+    # "cuda" without an index becomes a device with the index 0, which shows if the device is printed, and may be wrong
+    # after `set_device`. If there are no edits, or if the old device has an index or is the CPU, both stay the same
     if (
         not judgement.edits
         or _names_device_as_printed(argument)
@@ -351,6 +351,7 @@ def device_list(use: Use) -> Judgement:
                 "only the length of the list is used",
                 use.replace("xdevice.num_gpus()", use.parent),
             )
+        # `if list`, `not list`, or the test of a conditional expression
         case ast.If() | ast.UnaryOp() | ast.IfExp(test=use.node):
             return proven(
                 "only used to test whether there is a GPU",

@@ -73,6 +73,7 @@ def to(use: Use) -> Judgement:
     dtypes and tensors."""
     if use.has_stars:
         return HIDDEN_ARGUMENTS
+    # a call without arguments does not get here (see `JudgedSites._judge_method`)
     device = use.arguments[0]
     means = inferred(device)
     # the first argument of PyTorch's `.to` may be a dtype, a device or a tensor
@@ -95,6 +96,7 @@ def to(use: Use) -> Judgement:
             return OTHER_GPU
         edits = (*use.move_to(device), *use.replace(use.module.current_gpu, device))
         return _judge_move(use, proven(_A_DEVICE, edits))
+    # in PyTorch, a number is the index of a GPU
     if is_only(means, NUMBERS):
         return _judge_move(use, proven(_A_DEVICE, use.move_to(device, maker="xdevice.gpu")))
     edits = use.move_to(device)

@@ -374,6 +374,7 @@ def _with_device(use: Use, row: Row) -> Judgement:
     """Judges functions of mixed precision. In the new text, the type of the current accelerator
     is an argument. On a machine without an accelerator, the new text disables mixed precision,
     as the old functions do without CUDA."""
+    # the word is a whole call, such as `torch.autocast(...)`; only the name of its function is needed
     callee, _, _ = row.accelerator.partition("(")
     device_parameter = _PARAMETERS[callee][0]  # of the new function
     parameters = _PARAMETERS[use.called]  # of the old function
@@ -383,9 +384,11 @@ def _with_device(use: Use, row: Row) -> Judgement:
         or len(use.args) > len(parameters)
     ):
         return OTHER_ARGUMENTS
-    # maps the names of the parameters to the arguments
+    # maps the names of the parameters to the arguments; not strict, because arguments may be left
+    # out
     settings = dict(zip(parameters, use.args, strict=False))
     settings.update((str(key), keyword.value) for key, keyword in use.keywords.items())
+    # None if the old function has no such parameter
     device = settings.pop(device_parameter, None)
     # `torch.autocast` without its required argument is a mistake, which its author has to correct
     if device is None and device_parameter == "device_type" and device_parameter in parameters:
@@ -394,6 +397,7 @@ def _with_device(use: Use, row: Row) -> Judgement:
     # right everywhere, and the name of another vendor is the author's choice
     if device is not None and text_of(device) != "cuda":
         return NAMES_NO_VENDOR
+    # the text of the first argument, and the test for a GPU on which `enabled` then depends
     text, test = device_type(use), use.module.available
     if not has_gpu(use) and "enabled" not in settings:
         text = f"{text}, enabled={test}"
@@ -407,7 +411,8 @@ def _with_device(use: Use, row: Row) -> Judgement:
         )
     else:
         edits = (*edits, *use.replace(text, device))
-    # the name of the parameter comes first, then the test, then the argument
+    # the name of the parameter comes first, then the test, then the argument. Texts for the same
+    # position are joined: the first argument may begin where the device was inserted
     for setting, argument in settings.items():
         start, end = use.span(argument)
         if argument in use.args:

@@ -497,7 +497,7 @@ def _notebook(raw: bytes, shown: str) -> Source:
     tokens: list[_Token] = []
     cells: list[tuple[int, str]] = []  # for each cell, its offset in the text and its code
     parts = []
-    at = 0
+    at = 0  # the offset in the text, in bytes
     for number, cell in enumerate(document["cells"]):
         if not isinstance(cell, dict):
             raise ValueError(f"not a notebook of format 4: cells[{number}] is not an object")
@@ -524,6 +524,7 @@ def _notebook(raw: bytes, shown: str) -> Source:
             parts.append("\n")
             at += 1
     notebook = Source(shown, raw, "".join(parts).encode(), tokens=tokens)
+    # a cell has the line at which it begins in the text of the notebook
     notebook.cells = [Cell(notebook.position(start)[0], text) for start, text in cells]
     _add_module(notebook, None, notebook.cells)
     return notebook
@@ -579,8 +580,10 @@ def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
 def _touched(tokens: list[_Token], edits: list[Edit]) -> Iterator[tuple[int, int, list[Edit]]]:
     """Groups sorted edits by the strings that they touch. For each group, yields the indices of
     its first and last string, and its edits. If an edit spans several strings, they are in the
-    same group."""
+    same group. There must be at least one edit."""
     starts = [token.at for token in tokens]
+    # the strings of the current group; -1 is before all strings, so that the first edit begins a
+    # group
     first = last = -1
     group: list[Edit] = []
     for edit in edits:
@@ -596,11 +599,12 @@ def _touched(tokens: list[_Token], edits: list[Edit]) -> Iterator[tuple[int, int
     yield first, last, group
 
 
-def _json_strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
+def _json_strings(value: str, tokens: list[_Token], first: int, file: str) -> str:
     """Returns the new text of a cell, or of some of its lines, as JSON in the style of the
-    file: as one string, or as a string for each line. `value` is the new text, `tokens[at]` is
-    the first of the replaced strings, and `file` is the old content of the file."""
-    token = tokens[at]
+    file: as one string, or as a string for each line. `value` is the new text, `tokens` are
+    all strings of the file's code cells, `tokens[first]` is the first of the replaced strings, and
+    `file` is the old content of the file."""
+    token = tokens[first]
     # Jupyter does not escape any characters, but other tools escape those that are not ASCII
     is_ascii = file[token.start : token.end].isascii()
     parts = value.splitlines(keepends=True) if token.is_listed else [value]
@@ -609,8 +613,9 @@ def _json_strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
     between = ",\n    "
     if token.previous_end is not None:
         between = file[token.previous_end : token.start]
-    elif tokens[at + 1 :] and tokens[at + 1].previous_end == token.end:
-        between = file[token.end : tokens[at + 1].start]
+    # the first line of a cell: the next string is the second line, unless it belongs to another cell
+    elif tokens[first + 1 :] and tokens[first + 1].previous_end == token.end:
+        between = file[token.end : tokens[first + 1].start]
     return between.join(json.dumps(part, ensure_ascii=is_ascii) for part in parts)
 
 

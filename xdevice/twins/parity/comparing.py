@@ -218,7 +218,7 @@ def _unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) -> 
     both models, the pairs that agree, and a call of `assert_parity` that compares one tensor of each model."""
     ours, theirs = outputs.actual, outputs.expected
     # every output is compared with every output of the other model: one model may return a tuple, and the other a dict
-    # in another order
+    # in another order. `aligned` also gives both leaves the same path, without which they would not be compared
     agreeing = [
         (mine, its)
         for mine in ours
@@ -226,25 +226,28 @@ def _unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) -> 
         if compare_leaves([outputs.aligned(mine, its)], [its], rule).ok
     ]
     text = f"the models return {len(ours)} and {len(theirs)} tensors{structures.owners_text(ours, theirs)}"
-    for side, leaves_of in (("actual  ", ours), ("expected", theirs)):
+    # the shapes usually show the reader which outputs belong together
+    for side, side_leaves in (("actual  ", ours), ("expected", theirs)):
         shapes = structures.name_some(
-            f"{leaf.path or 'a tensor'} {leaf.shape}" for leaf in leaves_of
+            f"{leaf.path or 'a tensor'} {leaf.shape}" for leaf in side_leaves
         )
-        # the shapes usually show the reader which outputs belong together
         text += f"\n  {side}  {shapes or 'no tensor'}"
     for mine, its in agreeing[:_LISTED]:
         text += f"\n  agree     {mine.path or 'the tensor'} of actual and {its.path or 'the tensor'} of expected"
     # the call needs a tensor on each side
     if ours and theirs:
         # the example call uses a pair that agrees, or otherwise the first tensor of each side
-        first = agreeing[0] if agreeing else (ours[0], theirs[0])
+        example = agreeing[0] if agreeing else (ours[0], theirs[0])
+        # the functions in the example accept any number of inputs; a dict passes them by keyword
         x = "**x" if isinstance(inputs, Mapping) else "*x"
         calls = ", ".join(
             f"lambda {x}: {side}({x}){leaf.path}" if leaf.path else side
-            for side, leaf in zip(("actual", "expected"), first, strict=True)
+            for side, leaf in zip(("actual", "expected"), example, strict=True)
         )
         text += f"\n  note      pass functions to compare one tensor of each: assert_parity({calls}, inputs=...)"
-    # some outputs of the shorter side do not agree with any other, so a layer may be the cause
+    # fewer different outputs agree than the shorter side has, so at least one of its outputs has no equal, and a layer
+    # may be the cause. The smaller count is used, because two outputs of one side may agree with the same output of the
+    # other
     if min(len({pair[side].path for pair in agreeing}) for side in (0, 1)) < min(
         len(ours), len(theirs)
     ):
@@ -271,7 +274,8 @@ def compare_leaves(
     """Compares two values whose leaves are already on the host, such as values from two recordings. If structures,
     shapes or other properties differ, returns the `Comparison` of the first such difference. Otherwise returns the
     `Comparison` of the leaf that is furthest off."""
-    # only PyTorch counts batches, so these counts are left out, and the text says so
+    # the paths of PyTorch's counts of batches if only one side has them. They are left out, because other frameworks
+    # count no batches, and the text says so
     counters = structures.counters_of_one_side(actual, expected)
     if counters:
         ours, theirs = (

@@ -73,7 +73,8 @@ def compare_elements(
     if not off:
         return comparison
     text = _message(comparison, actual, expected, dtype, allowed)
-    # `_ROUNDING` was measured only with the usual tolerances
+    # `_ROUNDING` was measured only with the usual tolerances. The note is not for ints, whose `dtype` is None here, and
+    # not for float64, the dtype in which --float64 computes
     is_usual = rule.rtol is None and rule.atol is None and rule.noise is None
     if is_usual and dtype not in (None, "float64") and comparison.excess <= _ROUNDING:
         text += (
@@ -98,9 +99,10 @@ def _compare_objects(actual: HostLeaf, expected: HostLeaf) -> Comparison:
 def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
     """Returns a note if two leaves that differ become equal once one of them is transposed, shifted by one place,
     reordered or multiplied by a number. These are the most common faults when a model or a training script is ported to
-    another framework. Otherwise returns ""."""
+    another framework. Otherwise returns "". Both leaves must have the same shape."""
     if not expected.is_number:
         return ""
+    # None: the usual tolerance, also in a calibrated run, whose noise was measured for the leaves as they are
     allowed = allow(coarser(actual, expected, rule), rule, None)
     x, y = numpy.asarray(actual.value), numpy.asarray(expected.value)
 
@@ -116,9 +118,12 @@ def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
         # along an axis with fewer than three places, or with equal slices, a shift fits by chance
         if size < 3 or (y == y.take([0], axis)).all():
             continue
-        # the arguments of `take` that leave out the last place, and those that leave out the first
-        first, last = (range(size - 1), axis), (range(1, size), axis)
-        for where, mine, its in (("ahead of", first, last), ("behind", last, first)):
+        # the arguments of `take` for all places but the last, and for all but the first
+        but_last, but_first = (range(size - 1), axis), (range(1, size), axis)
+        for where, mine, its in (
+            ("ahead of", but_last, but_first),
+            ("behind", but_first, but_last),
+        ):
             if agree(x.take(*mine), y.take(*its)):
                 return f"\n  note      actual is one place {where} expected, along axis {axis}"
     # ints and bools have so few different values that another order or a factor may fit by chance

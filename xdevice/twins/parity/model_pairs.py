@@ -147,6 +147,7 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
     ours, theirs = _unread_leaves(actual, expected), _unread_leaves(expected, actual)
     # new lists are passed, because the lists are extended below and the default lists are shared by all pairs
     whole = ReadPair([], [], {}, [], [], [])
+    # a key is a path that was made unique
     for key, (path, value) in ours.items():
         # after all calls of `pop`, `theirs` contains only the leaves that `actual` lacks
         pair = (

@@ -52,7 +52,9 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
             other random numbers.
     """
     noise: dict[tuple[str, int], dict[str, float]] = {}
+    # by name and path of the leaf, the largest difference in any step so far, as a share of the leaf's largest number
     worst_shares: dict[tuple[str, str], float] = {}
+    # the values of each calibration run, by name and step
     others = {
         variant: {call.key: call for call in calls} for variant, calls in variants.items()
     }

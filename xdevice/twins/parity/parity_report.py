@@ -254,7 +254,7 @@ def compare_recordings(
     Momentum, Keras and Gluon store their hyperparameters in float32.
     """
     ours, theirs = ({call.key: call for call in calls} for calls in (actual, expected))
-    places = {call.key: index for index, call in enumerate(expected)}
+    index_of = {call.key: index for index, call in enumerate(expected)}
     values = []
     for index, call in enumerate(expected):
         mine = ours.get(call.key)
@@ -273,7 +273,7 @@ def compare_recordings(
                 own_rule = rule._replace(noise=noise[call.key])
             comparison = compare_leaves(mine.read(), call.read(), own_rule)
             # only one side may train the weight, which a comparison with the values at step 0 shows; `theirs` has step
-            # 0 of every name
+            # 0 of every name. Each side has a pair: the value at step 0, and the value that is compared
             if comparison.problem == "values" and (call.name, 0) in ours:
                 pairs = [
                     (recorded[call.name, 0], recorded[call.key]) for recorded in (ours, theirs)
@@ -281,6 +281,7 @@ def compare_recordings(
                 note = unchanged_on_one_side(comparison.leaf, pairs)
                 comparison = comparison._replace(text=comparison.text + note)
         line = mine.where if mine is not None else ""
+        # the index is the sort key
         values.append(
             ComparedValue(call.name, call.step, (index,), comparison, line, call.where)
         )
@@ -292,19 +293,19 @@ def compare_recordings(
         values = [
             value._replace(comparison=explain(value.comparison, notes)) for value in values
         ]
-    return values + list(_values_without_reference(actual, places))
+    return values + list(_values_without_reference(actual, index_of))
 
 
 def _values_without_reference(
-    actual: Sequence[RecordedCall], places: dict[tuple[str, int], int]
+    actual: Sequence[RecordedCall], index_of: dict[tuple[str, int], int]
 ) -> Iterator[ComparedValue]:
-    """Yields a structural difference for each value of `actual` that the reference lacks. `places` maps the name and
+    """Yields a structural difference for each value of `actual` that the reference lacks. `index_of` maps the name and
     step of each value in the reference's recording to the value's index in that recording."""
     # each difference is sorted after the latest earlier value that both sides have; -1 is sorted before the first value
     last = -1.0
     for number, call in enumerate(actual):
-        if call.key in places:
-            last = places[call.key]
+        if call.key in index_of:
+            last = index_of[call.key]
             continue
         comparison = difference(
             "structure", f"{call.name} has a step {call.step} here, but the reference does not"

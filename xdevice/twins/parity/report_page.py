@@ -73,7 +73,7 @@ def page(report: ParityReport, title: str) -> str:
         "<h2>Recorded names</h2>",
         "<p>The error is the worst absolute error of a step; the dashed line is the limit of the tolerance. "
         "Steps are counted from 0.</p>",
-        *(_name(name, report) for name in report.names()),
+        *(_section(name, report) for name in report.names()),
         *(_table(table, "h2") for table in gradients_tables(report)),
         "</body></html>",
     ]
@@ -94,8 +94,9 @@ def _verdict(report: ParityReport) -> str:
     return '<div class="verdict good"><strong>All backends agree.</strong></div>'
 
 
-def _name(name: str, report: ParityReport) -> str:
-    """Returns the part of the page about one recorded name: a table of the backends, and the plot."""
+def _section(name: str, report: ParityReport) -> str:
+    """Returns the section of the page about one recorded name: a table of the backends, and the plot."""
+    # the compared values of each backend, one for each step
     series = report.series(name)
     # the backends whose process ended early, which may have recorded only the first steps
     cut = {row.backend for row in report.rows if row.state == "did not run"}
@@ -103,6 +104,7 @@ def _name(name: str, report: ParityReport) -> str:
     for backend, values in series.items():
         value = worst(values)
         if value is None:
+            # `_table` accepts rows with fewer cells than headings
             rows.append(("cut" if backend in cut else "", (backend, "0", "nothing recorded")))
             continue
         one = value.comparison
@@ -117,13 +119,11 @@ def _name(name: str, report: ParityReport) -> str:
         verdict = "bad" if not one.ok else "cut" if backend in cut else "good"
         rows.append((verdict, cells))
     # only the line that recorded the reference's first value; the lines of all values would take too much space
-    at = next(
+    place = next(
         (line_text(value.expected_line) for values in series.values() for value in values), ""
     )
-    recorded = f"<p>recorded at {escape(at)}</p>" if at else ""
-    return (
-        f"{_table(ReportTable(name, _NAME_HEADINGS, rows), 'h3', recorded)}{plot(name, series)}"
-    )
+    recorded_at = f"<p>recorded at {escape(place)}</p>" if place else ""
+    return f"{_table(ReportTable(name, _NAME_HEADINGS, rows), 'h3', recorded_at)}{plot(name, series)}"
 
 
 def _table(table: ReportTable, heading: str, about: str = "") -> str:

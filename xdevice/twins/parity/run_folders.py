@@ -161,7 +161,9 @@ def load(folder: Path) -> RunFolder:
         versions = list(header["versions"])
         # if no backend was selected and only one framework was loaded, the name is that of the framework
         name = header["backend"] or (versions[0] if len(versions) == 1 else folder.name)
+        # nothing is known about its process: no duration, no error, no interpreter
         only = _read_backend(folder, Ended(name, None, "", ""))
+        # it is its own reference; such a folder has no calibration, and the report shows no gradients
         return RunFolder(folder, only, {name: only}, False, {})
     path = folder / RUN
     if not path.exists():
@@ -331,8 +333,10 @@ def _row(
 def _compare_operations(
     row: BackendRow, ours: Log, theirs: Log, reference: str, has_gradients: bool
 ) -> None:
-    """Adds the first operations at which the two programs differ to a row, and with `has_gradients` also the comparison
-    of each gradient. `reference` is the name of the expected program's backend."""
+    """Adds the first operations at which two programs differ to a row, and with `has_gradients` also the comparison of
+    each gradient. `ours` are the operations of the row's backend, and `theirs` those of the expected program, whose
+    backend has the name `reference`."""
+    # the first recorded value that differs, before this function adds values to the row
     programs, first = TwoPrograms(ours, theirs), row.first
     gradients = [
         GradientRow(name, errors, _is_off(errors, _GRADIENTS * programs.limit))
@@ -359,6 +363,7 @@ def _compare_operations(
         order = (-1.0,) if first is None else (first.value.order[0] + 0.5,)
         error = parting.errors.abs if parting.errors else None
         comparison = difference("values", text)._replace(abs=error)
+        # step 0, because operations are not recorded in steps
         row.values.append(ComparedValue(name, 0, order, comparison))
         row.partings[name] = text
 

@@ -91,6 +91,7 @@ class TracedCall(NamedTuple):
             }
             layers.append(Layer(line["path"], line["kind"], tuple(parts), settings))
         backend: Any = SimpleNamespace(name=owner)  # pairing uses only the name of the backend
+        # []: no variables outside the known layers, because the trace does not contain any
         return Twin(backend, layers, variables, [])
 
 
@@ -142,6 +143,7 @@ def compare(actual: Traces, expected: Traces) -> Iterator[tuple[str, TracedCall,
         ours, theirs = (
             [call for call in side.calls if call.model == model] for side in (actual, expected)
         )
+        # never empty, because the numbers are those of the expected calls
         first = theirs[0]
         name = f"model {model + 1}, {first.type}"
         pairs = list(_pair_calls(ours, theirs))
@@ -189,7 +191,8 @@ def _other_inputs_text(one: TracedCall, other: TracedCall) -> str:
 def _compare_calls(
     mine: TracedCall, owner: str, its: TracedCall, expected_owner: str
 ) -> Comparison:
-    """Returns the `Comparison` of two calls of a model. Its text names the first layer that differs or, if all layers
+    """Returns the `Comparison` of two calls of a model, `mine` on the backend with the name `owner`, and `its` on the
+    backend `expected_owner`, which is the reference. Its text names the first layer that differs or, if all layers
     agree, the first gradient that differs. Its errors are fractions of the largest expected value (see `distances`)."""
     ours, theirs = mine.as_run(owner), its.as_run(expected_owner)
     if len(ours.outputs) == len(theirs.outputs):
@@ -201,6 +204,7 @@ def _compare_calls(
         ]
         ours = ours._replace(outputs=outputs)
     try:
+        # {}: the user has passed no names that would help to pair the layers
         pairs = pair_layers(mine.as_twin(owner), its.as_twin(expected_owner), {})
     except StateError as error:
         return difference(
@@ -215,6 +219,7 @@ def _compare_calls(
         return difference(
             "structure", f"all layers agree, and the models return {counts} tensors"
         )
+    # the errors are fractions, so the absolute and the relative error are the same
     if first is None:
         worst = runs.worst()
         return Comparison(
@@ -222,6 +227,7 @@ def _compare_calls(
         )
     # the error is infinite if the shapes differ, or if only one side has NaN or an infinity
     off = first.error if math.isfinite(first.error) else None
+    # 1 of `total` layers is off: the layers after the first difference are not judged
     return Comparison(
         False, "shape" if first.is_of_shapes else "values", first.path,
         abs=off, rel=off, allowed=allowed, excess=first.error / allowed, off=1, total=total, text=first.text,

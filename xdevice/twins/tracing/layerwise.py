@@ -91,6 +91,7 @@ class TwoRuns:
         self, actual: TracedRun, expected: TracedRun, pairs: Sequence[tuple[Layer, Layer]]
     ) -> None:
         self._actual, self._expected, self._pairs = actual, expected, pairs
+        # of the first output of each call, because the others are not compared (`_error_of_first`)
         self.limit = distances.limit([x for call in expected.calls for x in call.outputs[:1]])
         """The largest error of a layer's output that is still attributed to rounding, as a share of the output's
         largest value."""
@@ -196,22 +197,22 @@ class TwoRuns:
         """Returns the difference at the step whose error exceeds the largest error before it by the greatest factor.
         `errors` contains the error of each of `steps`, and may end with the error of the models' outputs. An error is
         None if nothing could be compared. If all errors are None, the last place is returned, with an error of 0."""
-        # `before` begins with a minimum, because growth from exactly 0 to 1e-9 would otherwise be infinite
-        before, most, number = self.limit * _ROUNDING, 0.0, len(errors) - 1
+        # `largest_before` begins with a minimum, because growth from exactly 0 to 1e-9 would otherwise be infinite
+        largest_before, greatest_growth, place = self.limit * _ROUNDING, 0.0, len(errors) - 1
         for index, error in enumerate(errors):
             if error is None:
                 continue
-            if error / before > most:
-                most, number = error / before, index
+            if error / largest_before > greatest_growth:
+                greatest_growth, place = error / largest_before, index
             # the largest error so far, because an error that shrinks and grows again is not a new error
-            before = max(before, error)
-        error = errors[number] or 0.0
+            largest_before = max(largest_before, error)
+        error = errors[place] or 0.0
         # the inputs of a layer, and the models' outputs, are computed in the gap before them
-        if number == len(steps) or steps[number].is_input:
+        if place == len(steps) or steps[place].is_input:
             return self._difference_in_gap(
-                steps[:number], steps[number].calls if number < len(steps) else None, error
+                steps[:place], steps[place].calls if place < len(steps) else None, error
             )
-        return self._difference_in_layer(steps[number].calls, error)
+        return self._difference_in_layer(steps[place].calls, error)
 
     # the description of the difference
 

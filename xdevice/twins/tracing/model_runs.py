@@ -214,8 +214,11 @@ def run(
     its trace.
 
     If `give` is not None, the result of each call of a layer is replaced by `give(call, result)`, with which the model
-    continues. If `has_layers` is False, no layers are traced. Raises `ArgumentError` if the model fails on the inputs;
-    the message says in which layer. Raises `DTypeError` if the backend does not support the dtype of an input.
+    continues. If `has_layers` is False, no layers are traced, as if there were no model.
+
+    Raises:
+        ArgumentError: if the model fails on the inputs; the message says in which layer.
+        DTypeError: if the backend does not support the dtype of an input.
     """
     subject = subject_of(x)
     backend, model = subject.backend, subject.model if has_layers else None
@@ -233,7 +236,8 @@ def run(
         name: backend.from_numpy(numpy.array(array, order="C"), subject.device)
         for name, array in arrays.items()
     }
-    named = {name: x for name, x in tensors.items() if isinstance(name, str)}
+    named = {name: tensor for name, tensor in tensors.items() if isinstance(name, str)}
+    # the names are either all strings, for keyword arguments, or all indices, for positional arguments
     with ExitStack() as stack:
         if give is not None:
             stack.enter_context(layer_calls.standing_in(give))
@@ -245,7 +249,8 @@ def run(
             raise
         except Exception as error:  # each framework and layer raises its own types of errors
             shapes = ", ".join(
-                f"{name} {x.shape}" if named else str(x.shape) for name, x in arrays.items()
+                f"{name} {array.shape}" if named else str(array.shape)
+                for name, array in arrays.items()
             )
             kind = "function " if subject.is_function else ""
             raise ArgumentError(

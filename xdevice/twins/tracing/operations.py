@@ -174,6 +174,7 @@ class LogWriter:
     ) -> Any:
         """Returns the result of `go()`, and records the call as an operation with the given name. The call is not
         recorded if it is made inside another operation, if it returns no tensors with numbers, or if the log is full.
+        The tensors in `arguments` are the operation's inputs. `is_backward` says whether it is part of a backward pass.
 
         If `follow` is not None, `follow(result, put)` returns the result with hooks that call `put(number, gradient)`
         for each gradient that reaches one of its tensors. `number` is the index of the tensor in the result, counted
@@ -449,6 +450,7 @@ class TwoPrograms:
         for ours, theirs in pairs:
             if ours.is_backward != theirs.is_backward:
                 continue
+            # of several outputs, only the first are compared
             wanted = self.expected.arrays[theirs.outputs[0]]
             for reordered in _axis_orders(self.actual.arrays[ours.outputs[0]], wanted):
                 distance = distances.apart(reordered, wanted)
@@ -466,6 +468,7 @@ def errors(actual: Array, expected: Array) -> Errors:
         # where 0 is expected, the relative error is infinite
         rel = float(numpy.nanmax(numpy.where(off > 0, off / size, 0.0), initial=0.0))
         norms = numpy.linalg.norm(ours) * numpy.linalg.norm(theirs)
+        # an array of zeros has no direction: the cosine is 1 if both arrays are equal, else 0
         cosine = float(numpy.vdot(ours, theirs).real / norms) if norms else float(not off.any())
     # only for the report: the tolerance of `assert_parity` for float32, with which users are familiar
     allowed = 1e-5 * size + 1e-6 * max(1.0, float(size.max(initial=0.0)))

@@ -167,7 +167,7 @@ def _of_index(path: str, files: ExitStack) -> Header:
         }
     # if the files name different frameworks, the framework of the whole is treated as unknown
     origins = {header.origin for header in parts.values()}
-    # a further name is used only if its tensor is among the entries
+    # maps further names of tensors to first names. A further name is used only if its tensor is among the entries
     shared = {
         name: first
         for header in parts.values()

@@ -365,7 +365,7 @@ def load_file(path: Path, device: object, backend: str | Backend | None) -> dict
             name: _to_tensor(owner, array, place)
             for name, array in zip(header.entries, arrays, strict=True)
         }
-    # the file contains a shared tensor once; the result has the same object under each of its names
+    # the file contains a shared tensor under its first name only; the result has the same object under each name
     tensors.update({name: tensors[other] for name, other in header.shared.items()})
     return tensors
 
@@ -375,11 +375,11 @@ def load_file_into(path: Path, into: Any) -> Any:
     written unless all names, shapes and dtypes fit."""
     path = path_text(path, "load")
     variables = _variables(into, "load into")
-    # at the end, the backend of each leaf is notified of the new values, because some models must copy them to other
-    # places
-    models = {prefix: x for prefix, _, x in _leaves(into, "load into")}
+    # the tensors and models in `into`, by the prefixes of their names in the file. At the end, the backends of models
+    # are notified of the new values, because some models must copy them to other places
+    leaves = {prefix: leaf for prefix, _, leaf in _leaves(into, "load into")}
     with open_checkpoint(path) as header:
-        for prefix, x in models.items():
+        for prefix, x in leaves.items():
             variables.update(_state_to_come(prefix, x, variables, header))
         # in the order of the file, so that the disk reads it from beginning to end
         order = {entry: number for number, entry in enumerate(header.entries.values())}
@@ -393,7 +393,7 @@ def load_file_into(path: Path, into: Any) -> Any:
                 variable.backend.write_layers(variable.model, {variable.name: tensor})
             else:
                 variable.backend.write(variable.value, tensor)
-    for prefix, x in models.items():
+    for prefix, x in leaves.items():
         _hand_over_state(prefix, x, variables)
     return into
 
@@ -419,10 +419,12 @@ def _state_to_come(
     names = [
         name for name in header.by_name() if name.startswith(start) and name not in variables
     ]
+    # the names in `x` itself of the state that it lacks
     lacking = [name.removeprefix(start) for name in names]
     if backend is None or kind != "model" or not lacking:
         return
     for name, value in backend.state_to_come(x, lacking).items():
+        # without keys, which are used only in messages of `_variables`, and it has already run
         yield start + name, _Variable(backend, value, (), name, x)
 
 
@@ -451,12 +453,14 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
         DTypeError: if the backend does not support a dtype. UnsupportedError: if a variable cannot be written.
     """
     entries = header.by_name()
+    # by the id of the variable's value, so that a variable with several names is written once
     planned: dict[int, _PlannedWrite] = {}
     for name, variable in variables.items():
         if name not in entries:
             continue
         entry = entries[name]
         _require_fit(where, name, variable, entry)
+        # the plan under another name of the same variable, if there is one, or else this plan
         other = planned.setdefault(id(variable.value), _PlannedWrite(name, variable, entry))
         # the file has two entries for a variable with two names. `equal_nan`, because a tied weight may contain NaN
         if other.entry is not entry and not np.array_equal(
@@ -465,6 +469,7 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
             raise StateError(
                 f"{other.name} and {name} are the same variable in into=, but have different values in {where}"
             )
+    # one name of a shared variable suffices
     missing = [
         name for name, variable in variables.items() if id(variable.value) not in planned
     ]

@@ -77,12 +77,13 @@ def state_in(saved: Any, where: str) -> Found:
     direct = {
         key: part.tensors[""] for key, part in parts.items() if part.tensors.keys() == {""}
     }
-    names = [str(key) for key, _ in children]
+    # all keys, including those of optimizers
+    keys = [str(key) for key, _ in children]
     # a dict of Flax or Haiku
     if _PARAMS in states:
-        return _with_collections(states, names)
+        return _with_collections(states, keys)
     # whether the values of some keys are something else, such as the state of an optimizer or a count
-    is_mixed = len(states) + len(direct) < len(names)
+    is_mixed = len(states) + len(direct) < len(keys)
     # a tensor without axes may be a count or a loss, so only a tensor with axes is treated as a weight
     has_direct_weights = any(len(getattr(value, "shape", ())) for value in direct.values())
     # the dict of a training program, with its only state under one key. The values of the other keys are not weights,
@@ -90,13 +91,15 @@ def state_in(saved: Any, where: str) -> Found:
     filled = {key: state for key, state in states.items() if state}
     if len(filled) == 1 and not has_direct_weights:
         (key,) = filled
-        return Found(filled[key], key, _others(names, [key]))
-    # two states with the same names, such as a model and its moving average
+        return Found(filled[key], key, _others(keys, [key]))
+    # two states with the same names, such as a model and its moving average. If nothing else is in the dict, they are
+    # treated as parts of one state, such as two equal layers
     if is_mixed and len({frozenset(state) for state in filled.values()}) < len(filled):
         raise StateError(
             f"{where} contains several states, {listed(map(repr, filled), 8)}; pass one of them"
         )
-    # otherwise all tensors together are one state, and their names begin with the keys
+    # otherwise all these tensors together are one state, and their names begin with the keys. Tensors next to other
+    # things, in a value that is not pure, are left out
     state = direct | {
         f"{key}.{name}": value
         for key, tensors in states.items()
@@ -109,7 +112,7 @@ def state_in(saved: Any, where: str) -> Found:
             f"{where} contains no tensors: the value of {shown(key)} is of type "
             f"{type(dict(children).get(key)).__qualname__}; expected a dict of tensors by name"
         )
-    return Found(state, "", _others(names, [*states, *direct]))
+    return Found(state, "", _others(keys, [*states, *direct]))
 
 
 def is_state(saved: Mapping[Any, Any]) -> bool:
@@ -118,10 +121,10 @@ def is_state(saved: Mapping[Any, Any]) -> bool:
     return all(isinstance(key, str) and _is_tensor(value) for key, value in saved.items())
 
 
-def _with_collections(states: Mapping[str, dict[str, Any]], names: list[str]) -> Found:
+def _with_collections(states: Mapping[str, dict[str, Any]], keys: list[str]) -> Found:
     """Returns the state of a dict of Flax or Haiku: the learned parameters and the running statistics, which are stored
     under another key. All statistics under a key are left out if one of them has the same name as a parameter. `states`
-    contains the tensors under each key, and `names` are all keys of the dict."""
+    contains the tensors under each key, and `keys` are all keys of the dict."""
     state = dict(states[_PARAMS])
     taken = [_PARAMS]
     for key in _COLLECTIONS:
@@ -129,14 +132,14 @@ def _with_collections(states: Mapping[str, dict[str, Any]], names: list[str]) ->
         if key in states and not state.keys() & states[key].keys():
             state |= states[key]
             taken.append(key)
-    return Found(state, " and ".join(taken), _others(names, taken))
+    return Found(state, " and ".join(taken), _others(keys, taken))
 
 
-def _others(names: Iterable[str], taken: Iterable[str]) -> tuple[str, ...]:
-    """Returns the names that are not in `taken`, each once, in their order."""
-    left = dict.fromkeys(names)
-    for name in taken:
-        left.pop(name, None)
+def _others(keys: Iterable[str], taken: Iterable[str]) -> tuple[str, ...]:
+    """Returns the keys that are not in `taken`, each once, in their order."""
+    left = dict.fromkeys(keys)
+    for key in taken:
+        left.pop(key, None)
     return tuple(left)
 
 
