@@ -279,6 +279,7 @@ def _duplicate(model: Any, memo: _Memo) -> Any:
             keys[_unique_id(part)] = _unique_id(memo[id(part)])
         elif isinstance(part, parts.SHARED):
             memo[id(part)] = part
+        # the functions are copied below
         elif not isinstance(part, FunctionType | parts.TRACED_FUNCTION):
             cls: Any = type(part)
             memo[id(part)] = cls.__new__(cls)
@@ -354,6 +355,7 @@ def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
 def _rebound_inner(function: Any, memo: _Memo) -> Any:
     """Returns the Python function of a `tf.function` for the copied model, whose parts are in `memo`. Raises TypeError
     if `function` is a wrapper around a method, which is the case for methods that `tf.function` decorates."""
+    # the first result is the list of wrappers around the function
     if tf.__internal__.decorator.unwrap(function)[0]:
         raise TypeError(
             "one of its attributes is a method that is a tf.function, which has only a weak reference to the old model"

@@ -229,7 +229,8 @@ def _decoded(result: Any, x: Any, table: Mapping[str, Encoding]) -> Any:
 
 def _join(group: Group, name: str, is_started: bool) -> None:
     """Connects the ranks of a group to a TensorFlow cluster, unless an earlier group has
-    already done so. Raises `LaunchError` if TensorFlow has already run on any rank."""
+    already done so. `name` is "ring" or "nccl", and `is_started` says whether TensorFlow has
+    already run anything in this process. Raises `LaunchError` if TensorFlow has already run on any rank."""
     own_address = address(group.host, free_port(group.host))
     is_ready = _cluster == [(group.rank, group.size)]
     answers = [

@@ -170,7 +170,9 @@ def _out_of_order(kind: str, parts: Sequence[Part], order: pixels.Order) -> tupl
     embedding, and the weights that multiply the inputs of any other layer. If it is certain which number is which
     pixel, the affected parts get a rule that reorders their numbers; otherwise, they are refused."""
     # PyTorch's names of the affected parameters; None for all parameters
-    only: tuple[str, ...] | None = ("weight", "weight_ih_l0", "weight_ih_l0_reverse")
+    only: tuple[str, ...] | None = (
+        "weight", "weight_ih_l0", "weight_ih_l0_reverse", "q_proj.weight", "k_proj.weight", "v_proj.weight",
+    )  # fmt: skip
     # every parameter has one number for each feature
     if order.outputs or kind in ("batch_norm", "layer_norm", "prelu"):
         only = None
@@ -183,6 +185,7 @@ def _out_of_order(kind: str, parts: Sequence[Part], order: pixels.Order) -> tupl
         return dialects.refused(parts, f"{order.why}; {layouts.BY_HAND}", only)
     return tuple(
         part._replace(rule=layouts.by_pixels(part.rule, order.image, order.why))
+        # a part has a second name only if it is a bias, and `only` contains no biases
         if only is None or part.of[0] in only
         else part
         for part in parts

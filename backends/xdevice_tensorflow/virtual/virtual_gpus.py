@@ -106,6 +106,7 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         # these caches still describe the devices that existed before this call
         for cached in (self._places, self._natives, self._counts):
             cached.clear()
+        # the first logical CPU is the only one that remains a CPU
         self._counts.update(cpu=1, gpu=n)
         # make xdevice accept each of TensorFlow's names for the device
         for index in range(n):
@@ -173,8 +174,9 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         if self.ledger is None:
             return
         key = object()
-        # several tensors may share the memory at an address. For a 0-d tensor, `_values`
-        # returns a number, which has no address. A variable never shares its memory
+        # several tensors may share the memory at an address, and are then counted once. For a 0-d
+        # tensor, `_values` returns a number, which has no address. A variable never shares its
+        # memory. In both cases the key, which no other tensor has, stands for the address
         values = _values(x)() if owner is x and x.shape.rank else None
         address = key if values is None else values.ctypes.data
         self.ledger.hold(key, index, address, int(x.shape.num_elements()) * int(x.dtype.size))

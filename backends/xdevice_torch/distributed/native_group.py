@@ -40,12 +40,12 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
     and the returned functions do nothing. Raises `LaunchError` if the program has created a
     default group with other ranks, or not on every rank."""
     is_initialized = dist.is_initialized()
-    own_rank = (
+    own_group = (
         f"rank {dist.get_rank()} of {dist.get_world_size()}" if is_initialized else "none"
     )
     # every rank compares the answers of all ranks, so that all of them raise the error; a rank
     # that continued would wait for the others
-    answers = group.exchange(own_rank)
+    answers = group.exchange(own_group)
     expected = [f"rank {rank} of {group.size}" for rank in range(group.size)]
     is_cuda = native.type == "cuda"
     # FSDP and DTensor create tensors on the current GPU, but NCCL accepts only tensors on `native`

@@ -229,7 +229,8 @@ class TorchEngine(Engine):
 
     def close(self) -> None:
         """Ends the process groups after success, on all ranks at the same time."""
-        # otherwise NCCL would be shut down before the last mean has been computed
+        # otherwise NCCL would be shut down before the last mean has been computed. This wait ends,
+        # because after success every rank has started this mean
         while self._last is not None and not self._last.is_completed():
             time.sleep(0.001)
         if self._nccl is not None:

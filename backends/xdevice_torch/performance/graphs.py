@@ -66,7 +66,7 @@ class Graph:
         task or of the recording. `capture` calls this method inside its context managers."""
         inputs, cause = Inputs(), None
         # read before the recording, which binds the GPU's random generator to the graph
-        random = torch.cuda.default_generators[stream.device_index].clone_state()
+        generator_before = torch.cuda.default_generators[stream.device_index].clone_state()
         try:
             with _recording(self._graph, stream), inputs:
                 try:
@@ -75,7 +75,7 @@ class Graph:
                     cause = error
                     raise
         except BaseException as error:
-            _free_random_numbers(stream, random)
+            _free_random_numbers(stream, generator_before)
             # ending the recording may fail too, and that error would hide the error of the task
             raise cause or error  # noqa: B904
         # from now on the graph keeps this memory alive
@@ -119,12 +119,12 @@ def _abandon(graph: Any, stream: Any, pool: Any) -> None:
         _failed.append(graph)
 
 
-def _free_random_numbers(stream: Any, random: Any) -> None:
+def _free_random_numbers(stream: Any, generator_before: Any) -> None:
     """Makes the GPU's random generator usable again after a failed recording. PyTorch releases
     the generator only at the end of a successful recording (no upstream issue known), so this
     function records something else. It tries up to ten times, because another thread that waits
-    for the GPU can break these recordings too. `random` is the generator's state from before
-    the failed recording, which is restored if all attempts fail."""
+    for the GPU can break these recordings too. `generator_before` is a copy of the generator from
+    before the failed recording; its state is restored if all attempts fail."""
     for _ in range(10):
         with suppress(RuntimeError):
             with _recording(torch.cuda.CUDAGraph(), stream):
@@ -132,7 +132,7 @@ def _free_random_numbers(stream: Any, random: Any) -> None:
             return
     # this sets a new state object in the generator, so graphs that were recorded earlier can no
     # longer draw random numbers
-    torch.cuda.default_generators[stream.device_index].graphsafe_set_state(random)
+    torch.cuda.default_generators[stream.device_index].graphsafe_set_state(generator_before)
 
 
 @contextmanager

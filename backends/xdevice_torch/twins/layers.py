@@ -100,7 +100,7 @@ def _spectral_norm_of(module: Any) -> tuple[Sequence[str], int] | None:
     rows. The norm is either PyTorch's newer one (since 1.9) or the older one. Returns None for a module without a
     spectral norm."""
     norm = _only_parametrization(module, _SpectralNorm)
-    if norm is not None and norm.dim is not None:
+    if norm is not None:
         return layouts.SPECTRAL_NAMES[1], norm.dim
     # the older torch.nn.utils.spectral_norm registers this buffer with its hook
     if not hasattr(module, "weight_u"):

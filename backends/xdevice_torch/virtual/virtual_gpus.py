@@ -405,7 +405,8 @@ def _set_data(x: torch.Tensor, new: torch.Tensor) -> None:
         _hooks_after.set(contents, _hooks_after(x))
     grad, x.grad = x.grad, None
     _swap_contents(x, contents)
-    # the gradient moves too, because PyTorch refuses a gradient on another device
+    # the gradient moves too, because PyTorch refuses a gradient on another device or of another
+    # dtype
     if grad is not None:
         x.grad = grad.to(x.device, x.dtype)
 

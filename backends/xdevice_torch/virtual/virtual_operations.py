@@ -773,6 +773,7 @@ def _recurrent(op: Any) -> Callable[..., Any]:
         tensor that is on a virtual GPU."""
         tensors = [*_tensors(args)]
         gpu = next(x.device for x in tensors if x.device.type == NAME)
+        # before the move to the host, after which all tensors would be on one device
         _check_devices(op, facts, tensors, args, {})
         # autocast for the CPU does not apply to a GPU
         with torch.autocast("cpu", enabled=False):

@@ -615,6 +615,12 @@ def a_folded_sequence(x, kl):
     return kl.LSTM(3, name="rnn")(kl.TimeDistributed(kl.Flatten())(x))
 
 
+def a_folded_sequence_with_attention(x, kl):
+    x = kl.TimeDistributed(kl.Conv2D(2, 3))(kl.Reshape((2, 7, 7, 2))(x))
+    x = kl.TimeDistributed(kl.Flatten())(x)
+    return kl.MultiHeadAttention(2, 25, name="mha")(x, x)
+
+
 def a_generator(x, kl):
     x = kl.BatchNormalization(name="bn")(kl.Dense(36, name="fc")(kl.Dense(5, name="first")(x)))
     return kl.Conv2DTranspose(2, 3, name="conv")(kl.Reshape((3, 3, 4))(x))
@@ -703,6 +709,12 @@ def a_small_network(x, kl):
         (channels_first, (4, 7, 7), {"b/kernel"}, set()),
         (rows_of_a_sequence, (7, 7, 4), set(), {"folded/lstm_cell/kernel"}),
         (a_folded_sequence, (7, 7, 4), set(), {"rnn/lstm_cell/kernel"}),
+        (
+            a_folded_sequence_with_attention,
+            (7, 7, 4),
+            set(),
+            {f"mha/{name}/kernel" for name in ("query", "key", "value")},
+        ),
         (a_generator, (4,), set(), {"fc/kernel", "fc/bias", *BATCH_NORM}),
         (a_bottleneck, (7, 7, 4), set(), {"fc/kernel", "fc/bias"}),
         (attention, (5, 4), set(), set()),
