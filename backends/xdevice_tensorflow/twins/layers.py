@@ -166,15 +166,15 @@ def _describe(layer: Any) -> _Description | None:
 def _out_of_order(kind: str, parts: Sequence[Part], order: pixels.Order) -> tuple[Part, ...]:
     """Returns the parts (parameters) of a layer whose features are in Keras's order. If the outputs of the layer are in
     this order, all parts are marked as refused, because `pixels.orders` is never certain about outputs. If the inputs
-    are in this order, only some parts are affected: all parts of a batch norm, layer norm or PReLU, no part of an
-    embedding, and the weights that multiply the inputs of any other layer. If it is certain which number is which
-    pixel, the affected parts get a rule that reorders their numbers; otherwise, they are refused."""
+    are in this order, only some parts are affected: all parts of a norm or PReLU, no part of an embedding, and the
+    weights that multiply the inputs of any other layer. If it is certain which number is which pixel, the affected
+    parts get a rule that reorders their numbers; otherwise, they are refused."""
     # PyTorch's names of the affected parameters; None for all parameters
     only: tuple[str, ...] | None = (
         "weight", "weight_ih_l0", "weight_ih_l0_reverse", "q_proj.weight", "k_proj.weight", "v_proj.weight",
     )  # fmt: skip
-    # every parameter has one number for each feature
-    if order.outputs or kind in ("batch_norm", "layer_norm", "prelu"):
+    # every parameter of a norm or PReLU has one number for each feature
+    if order.outputs or kind.endswith("norm") or kind == "prelu":
         only = None
     # the inputs of an embedding are indices, not features
     elif kind == "embedding":

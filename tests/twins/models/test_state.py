@@ -621,6 +621,10 @@ def a_folded_sequence_with_attention(x, kl):
     return kl.MultiHeadAttention(2, 25, name="mha")(x, x)
 
 
+def a_group_norm(x, kl):
+    return kl.GroupNormalization(5, name="gn")(kl.Flatten()(kl.Conv2D(4, 3)(x)))
+
+
 def a_generator(x, kl):
     x = kl.BatchNormalization(name="bn")(kl.Dense(36, name="fc")(kl.Dense(5, name="first")(x)))
     return kl.Conv2DTranspose(2, 3, name="conv")(kl.Reshape((3, 3, 4))(x))
@@ -715,6 +719,7 @@ def a_small_network(x, kl):
             set(),
             {f"mha/{name}/kernel" for name in ("query", "key", "value")},
         ),
+        (a_group_norm, (7, 7, 4), set(), {"gn/gamma", "gn/beta"}),
         (a_generator, (4,), set(), {"fc/kernel", "fc/bias", *BATCH_NORM}),
         (a_bottleneck, (7, 7, 4), set(), {"fc/kernel", "fc/bias"}),
         (attention, (5, 4), set(), set()),
