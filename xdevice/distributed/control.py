@@ -340,7 +340,8 @@ class Line:
 
     def _ask(self, kind: bytes, call: str, payload: str) -> list[str]:
         """Sends a call to the hub in a frame of the kind `kind`, VOTE or PAIR, and waits for
-        the hub's GO. Returns the payloads that came with the GO. Raises
+        the hub's GO. `call` is the string that all ranks must send, and `payload` is the string
+        that the hub forwards. Returns the payloads that came with the GO. Raises
         `CollectiveMismatchError` if the calls differ, and `PeerError` if a rank fails."""
         # the hub of a closed world does not answer votes
         if self.failure is not None:

@@ -334,7 +334,8 @@ def _end(
     weight_text: str,
 ) -> Exception | None:
     """Ends a block of `averaging`: votes on which parameters have no gradient, sends the remaining gradients, and
-    writes the means. `describe_call` returns the text of the first vote, and `weight_text` is the result of
+    writes the means. `sending` has recorded the gradients of the block. `describe_call` returns the text of the first
+    vote, and `weight_text` is the result of
     `_weight_text`. Returns None if the means were written. Otherwise returns an error that all ranks must raise. Raises
     `CollectiveMismatchError` if the votes differ."""
     plan, parameters = sending.plan, sending.parameters

@@ -154,7 +154,7 @@ def _listener(launch: Launch, terms: Terms) -> socket.socket:
 
 def _bind(launch: Launch, terms: Terms) -> socket.socket:
     """Opens the socket on which rank 0 listens, at the first free port of `launch.ports()`. Raises `LaunchError` if no
-    port is free, or if another process is already rank 0 of this run."""
+    port is free, or if another process is already rank 0 of this run, which a handshake with `terms` shows."""
     refused: OSError | None = None
     for port in launch.ports():
         for family, kind, protocol, _, address in control.addresses(
@@ -245,10 +245,12 @@ class Calls:
         """The waiting ranks that have reported a slow call of the engine."""
         self.left: Peer | None = None
         """The last rank that has voted LEAVE, to leave the block; None if no rank has."""
-        self._unvoted: Counter[tuple[int, str]] = Counter()
-        """The number of slow ranks in each call, by the number and the string of the call."""
+        self._slow_calls: Counter[tuple[int, str]] = Counter()
+        """The number of slow ranks in each call, by the number and the string of the call, except
+        calls of `send` and `recv`."""
         self._voting: Counter[int] = Counter()
-        """The number of ranks that wait in a vote, by the number of the call."""
+        """The number of ranks that wait in a vote, by the number of calls that the rank had begun
+        before that vote."""
 
     def add(self, peer: Peer, pending: Pending) -> None:
         """Adds the call of a rank, which replaces the rank's previous call."""
@@ -277,7 +279,7 @@ class Calls:
         if pending.kind == PAIR or pending.number < 0:
             return
         is_vote = pending.kind == VOTE
-        counts: Counter[Any] = self._voting if is_vote else self._unvoted
+        counts: Counter[Any] = self._voting if is_vote else self._slow_calls
         key = pending.number if is_vote else (pending.number, pending.call)
         counts[key] += change
         if not counts[key]:
@@ -288,7 +290,7 @@ class Calls:
         ranks wait for the engine, and not for that rank. Returns False if any rank waits for an answer to a vote, a
         `send` or a `recv`, because that answer may depend on the rank. Also returns False if no call waits, because
         then there is no engine to wait for."""
-        latest = max((number for number, _ in self._unvoted), default=-1)
+        latest = max((number for number, _ in self._slow_calls), default=-1)
         return len(self.slow) == len(self.waiting) > 0 and latest <= started
 
     def left_while_needed(self, peers: Iterable[Peer]) -> tuple[int, int, str] | None:
@@ -301,7 +303,8 @@ class Calls:
             pending = peer.pending
             if pending is None or pending.call == LEAVE:
                 continue
-            # all ranks had begun this call before that rank left
+            # all ranks had begun this call before that rank left. For a slow `send` or `recv`, whose
+            # number is -1, the two ranks of the pair have already agreed on the call
             if pending.kind == SLOW and pending.number <= left.pending.number:
                 continue
             # a `send` or `recv` with a third rank does not need the rank that left. The payload, such as "send 3
@@ -314,11 +317,11 @@ class Calls:
     def unvoted_calls_differ(self) -> bool:
         """Whether the ranks' calls differ although at least one of them has already reached an engine, because there
         was no vote on this call (`check=False`)."""
-        numbers = {number for number, _ in self._unvoted}
+        numbers = {number for number, _ in self._slow_calls}
         # one rank still votes on a call, but another rank has begun this call or a later one
-        # without a vote
+        # without a vote: a slow call is included in its own number, but a call to vote on is not
         votes_behind = bool(self._voting and numbers) and min(self._voting) < max(numbers)
-        has_two_texts_for_a_number = len(numbers) < len(self._unvoted)
+        has_two_texts_for_a_number = len(numbers) < len(self._slow_calls)
         return votes_behind or has_two_texts_for_a_number
 
 
@@ -839,7 +842,8 @@ class Hub(threading.Thread):
 
     def _end_late(self, peer: Peer, waiting: list[Peer], now: float) -> None:
         """Ends the world because of the rank `peer`, for which the ranks in `waiting` wait. The
-        rank is "late" if its process still answers, and otherwise "silent"."""
+        rank is "late" if its process still answers, and otherwise "silent". `now` is the time
+        on the hub's clock."""
         # the message contains the call of one waiting rank and, if several ranks wait, their number
         caller = waiting[0] if waiting else peer
         calls = f"rank {caller.rank} calls {caller.pending.call}" if caller.pending else ""

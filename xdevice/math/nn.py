@@ -131,7 +131,8 @@ def leaky_relu(x: Any, *, slope: float = 0.01) -> Any:
         >>> xdevice.to_numpy(xdevice.nn.leaky_relu(xdevice.tensor([-1.0, 2.0]), slope=0.25)).tolist()
         [-0.25, 2.0]
     """
-    xp, x = array_namespace(x), _layers_and_tensor(x, "leaky_relu")[1]
+    _, x = _layers_and_tensor(x, "leaky_relu")
+    xp = array_namespace(x)
     return xp.where(xp.greater(x, 0.0), x, xp.multiply(x, slope))
 
 
@@ -263,7 +264,8 @@ def logsumexp(x: Any, *, axis: int = -1) -> Any:
         >>> xdevice.to_numpy(xdevice.nn.logsumexp(xdevice.tensor([[-1000.0, -1000.0], [3.0, -1000.0]]))).round(2)
         array([-999.31,    3.  ], dtype=float32)
     """
-    xp, x = array_namespace(x), _layers_and_tensor(x, "logsumexp")[1]
+    _, x = _layers_and_tensor(x, "logsumexp")
+    xp = array_namespace(x)
     largest = xp.max(x, axis=axis, keepdims=True)
     is_finite = xp.isfinite(largest)
     # 0 replaces an infinity, because NumPy warns if an infinity is subtracted from an infinity

@@ -239,8 +239,8 @@ def _adam(
     weight_decay: float,
 ) -> tuple[Any, dict[str, Any]]:
     """Returns the new parameters and state after a step of `optimizer`, which is `adam` or
-    `adamw`. The step is computed by the adapter's kernel if the kernel accepts these tensors, and otherwise by a rule
-    that is called for each parameter."""
+    `adamw`. The other arguments are those of the optimizer. The step is computed by the
+    adapter's kernel if the kernel accepts these tensors, and otherwise by a rule that is called for each parameter."""
     beta1, beta2 = betas
     rate_for = _per_parameter(lr)
 

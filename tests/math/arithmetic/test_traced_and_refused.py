@@ -120,6 +120,7 @@ NEED_LENGTHS = {
     "tensordot": lambda xp, x: xp.tensordot(x, x),
     "meshgrid": lambda xp, x: xp.meshgrid(x[0])[0],
     "roll without axis=": lambda xp, x: xp.roll(x, 1),
+    "fft.fftshift": lambda xp, x: xp.fft.fftshift(x, axes=0),
     "take_along_axis": lambda xp, x: xp.take_along_axis(
         xp.asarray(ARRAY), xp.astype(x, xp.int64), axis=1
     ),
@@ -127,7 +128,9 @@ NEED_LENGTHS = {
 
 
 @pytest.mark.skipif("tensorflow" not in BACKENDS, reason="TensorFlow is not installed")
-@pytest.mark.parametrize("name", sampled(NEED_LENGTHS, each_time=("tile", "take_along_axis")))
+@pytest.mark.parametrize(
+    "name", sampled(NEED_LENGTHS, each_time=("tile", "take_along_axis", "fft.fftshift"))
+)
 def test_what_needs_all_lengths_is_refused_by_name(name):
     with pytest.raises(
         xdevice.errors.UnsupportedError,

@@ -524,6 +524,8 @@ def test_what_is_refused_by_name(xp, name):
         ),
         (xdevice.errors.NotATensorError, "relu expects tensors", lambda: nn.relu(1.5)),
         (xdevice.errors.NotATensorError, "relu expects tensors", lambda: nn.relu([1.5])),
+        (xdevice.errors.NotATensorError, "^leaky_relu expects", lambda: nn.leaky_relu([1.5])),
+        (xdevice.errors.NotATensorError, "^logsumexp expects", lambda: nn.logsumexp("text")),
         (
             xdevice.errors.NotATensorError,
             "cross_entropy takes .* tensors",

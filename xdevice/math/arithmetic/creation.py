@@ -309,6 +309,7 @@ def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, .
         axes[:2] = reversed(axes[:2])
     shape = [0] * len(tensors)
     for axis, x in zip(axes, tensors, strict=True):
+        # the shape of a vector has one item
         (shape[axis],) = checks.full_shape(x, "meshgrid")
     return tuple(checks.fused(_along_axes, tensors, tuple(axes), tuple(shape)))
 

@@ -133,8 +133,9 @@ def _full_lengths(
     axes: tuple[int, ...],
     norm: str,
 ) -> tuple[int, ...]:
-    """Returns `lengths`, in which each None is replaced by the length that follows from `shape`. Raises
-    `ArgumentError` for an unknown `norm`, and `ShapeError` for a length below 1."""
+    """Returns `lengths`, in which each None is replaced by the length that follows from `shape`, the shape of the
+    tensor to which `function` is applied along `axes`. Raises `ArgumentError` for an unknown `norm`, and `ShapeError`
+    for a length below 1."""
     if norm not in _OPPOSITE:
         raise ArgumentError(
             f"fft.{function}: norm must be one of {', '.join(_OPPOSITE)}, not {shown(norm)}"
@@ -252,16 +253,13 @@ def ifftshift(checks: Checks, x: Any, /, *, axes: int | Sequence[int] | None = N
 
 def _shifted(checks: Checks, function: str, x: Any, axes: Any, rounding: int) -> Any:
     """Returns the tensor `x`, rolled along each of `axes` by half of the axis's length. For an odd length, the half
-    is rounded down if `rounding` is 0 (for `fftshift`), and up if `rounding` is 1 (for `ifftshift`)."""
+    is rounded down if `rounding` is 0 (for `fftshift`), and up if `rounding` is 1 (for `ifftshift`). Raises
+    `UnsupportedError` if one of these lengths is unknown while a function is traced."""
     x = checks.tensor(x, f"fft.{function}")
     axis_indices = checks.axes(axes, len(x.shape), f"fft.{function}")
     shape = shape_of(x)
-    return (
-        checks.xp.roll(
-            x,
-            [(shape[axis_index] + rounding) // 2 for axis_index in axis_indices],
-            axis=axis_indices,
-        )
-        if axis_indices
-        else x
+    lengths = checks.require_known(
+        tuple([shape[axis_index] for axis_index in axis_indices]), f"fft.{function}"
     )
+    # if there is no axis, `roll` returns `x`
+    return checks.xp.roll(x, [(n + rounding) // 2 for n in lengths], axis=axis_indices)

@@ -191,8 +191,9 @@ def _value_and_gradients(
     kwargs: dict[str, Any],
 ) -> Any:
     """Returns the pair of the value of `f` and its gradients. If `has_aux` is True, the value is the pair
-    `(value, aux)`. `walk` is the result of `trees.flatten` for the container of parameters. The adapter calls `f`
-    with its own tensors in place of the parameters, and differentiates `f`."""
+    `(value, aux)`. `walk` is the result of `trees.flatten` for the container of parameters; `args` and `kwargs` are
+    the arguments of `f` after that container. The adapter calls `f` with its own tensors in place of the parameters,
+    and differentiates `f`."""
     backend, leaves = parameters(walk, "params", needs_floats=True)
     # the container `aux`. Its leaves pass through the adapter, which detaches the tensors among
     # them
@@ -271,8 +272,8 @@ def backend_of(walk: Walked) -> Backend | None:
 def _parameters_one_by_one(
     walk: Walked, name: str, needs_floats: bool
 ) -> tuple[Backend, list[Any]]:
-    """Returns the result of `parameters`, or raises its errors. This slower function is used for types that have not
-    been parameters before, and if something is wrong."""
+    """Returns the result of `parameters`, which has the same arguments, or raises its errors. This slower function is
+    used for types that have not been parameters before, and if something is wrong."""
     tree, backend = trees.Tree(None, walk=walk), None
     leaves = []
     for i, x in enumerate(tree.leaves):
@@ -285,6 +286,7 @@ def _parameters_one_by_one(
             raise _no_parameter(name, tree, i)
         if backend is None:
             backend = owned.backend
+        # the first leaf has set `backend`, so the error names it as the other tensor
         elif owned.backend is not backend:
             raise two_backends(
                 f"{name}{tree.path(0)}", backend, f"{name}{tree.path(i)}", owned.backend

@@ -87,7 +87,7 @@ class Where:
 
 def _with_values(x: Any, index: Any, values: Any, action: str) -> Any:
     """Returns a copy of the tensor `x`, in which `values` are set at the index, or added to the elements there.
-    `action` is "set" or "add"."""
+    `action` is "set" or "add". The other arguments are those of `at(x)[index].set(values)`."""
     function = f"at(x)[...].{action}"
     checks = checks_of(x, function)
     x = (
@@ -124,8 +124,9 @@ def _with_values(x: Any, index: Any, values: Any, action: str) -> Any:
 
 
 def _values_like(checks: Checks, x: Any, values: Any, function: str) -> Any:
-    """Returns the argument `values` as a tensor with the dtype and on the device of `x`. Raises `DTypeError` if the
-    dtype of `x` cannot represent the values, and `DeviceMismatchError` if `values` is a tensor on another device."""
+    """Returns the argument `values`, a number or a tensor, as a tensor with the dtype and on the device of `x`. Raises
+    `DTypeError` if the dtype of `x` cannot represent the values, and `DeviceMismatchError` if `values` is a tensor on
+    another device. `function` is the function's name in the errors."""
     name = checks.dtype_of(x)
     if type(values) in NUMBERS:
         if dtypes.with_number(name, values) != name:
@@ -150,9 +151,11 @@ def _positions(
     """Returns two vectors: the positions in the flattened tensor that the index selects, and, for each of them, the
     position of its value in the flattened values. `shape` and `values_shape` are the shapes of the tensor and of the
     values. Raises `IndexError` if the index is out of range or not an index, and `ShapeError` if the values do not
-    broadcast to the shape that the index selects."""
+    broadcast to the shape that the index selects. `function` is the function's name in the errors."""
     import numpy as np
 
+    # broadcast like the values themselves, so that each selected position gets the position of its
+    # value
     positions = _selected(shape, index, function)
     try:
         value_positions = np.broadcast_to(
@@ -169,7 +172,8 @@ def _positions(
 
 def _selected(shape: tuple[int, ...], index: Any, function: str) -> Any:
     """Returns the positions in the flattened tensor x that the index selects, in the shape of `x[index]`. `shape` is
-    the shape of x. Raises `IndexError` if the index is out of range or not an index."""
+    the shape of x. Raises `IndexError` if the index is out of range or not an index; `function` is the function's
+    name in the error."""
     import numpy as np
 
     # the index is applied to an array that contains the position of each element

@@ -156,14 +156,16 @@ def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) 
 
 
 def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function: str) -> Any:
-    """Returns the indices as int32 or int64, in which each negative index is replaced by the equivalent non-negative
-    index. Raises `IndexError` for indices outside the axis, which the frameworks treat differently. While a function
-    is traced, the indices have no values and are not checked."""
+    """Returns the indices, which select elements of `x` along `axis`, as int32 or int64. Each negative index is
+    replaced by the equivalent non-negative index. Raises `IndexError` for indices outside the axis, which the
+    frameworks treat differently; `function` is the function's name in the error. While a function is traced, the
+    indices have no values and are not checked."""
     kernels, length = checks.kernels, shape_of(x)[axis]
     name = checks.dtype_of(indices)
     # all frameworks accept indices of int32 and int64
     index_dtype = name if name in ("int32", "int64") else checks.supported_dtype("int64")
-    # for traced indices, operations of the framework replace the negative indices
+    # for traced indices, operations of the framework replace the negative indices. The length of
+    # the axis is None if it is unknown, too; the framework then computes it
     if not checks.has_values(indices):
         indices = checks.cast(indices, index_dtype)
         axis_length = (
