@@ -87,8 +87,9 @@ def is_for_collectives(x: jax.Array, natives: tuple[Any, ...]) -> bool:
 def by_collectives(
     arrays: list[jax.Array], natives: tuple[Any, ...], mean: bool
 ) -> list[jax.Array]:
-    """Returns the sum of the arrays, or their mean if `mean` is True, as a new array on each of the devices. The arrays
-    are passed to JAX as one array whose first axis is spread over the devices, which requires no copy."""
+    """Returns the sum of the arrays, or their mean if `mean` is True, as a new array on each of the devices. `natives`
+    contains the JAX device of each array, and the arrays have the same shape and dtype. They are passed to JAX as one
+    array whose first axis is spread over the devices, which requires no copy."""
     shape = arrays[0].shape
     # arrays without axes get an axis that can be spread
     shards = arrays if shape else [x.reshape(1) for x in arrays]

@@ -154,7 +154,7 @@ class PaddleModels(Models):
 
     def variables(self, model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
         """Yields the name and the tensor of each variable of a layer, as in `state_dict`. For an
-        optimizer, yields them for each part of its state; the name is, for example, "0.moment1_0"
+        optimizer, yields them for each part of its state; the name is, for example, "0.moment1"
         for the first parameter. Raises `NotBuiltError` for a parameter without memory, and
         `UnsupportedError` for an entry of `state_dict` that is not a tensor."""
         if isinstance(model, paddle.optimizer.Optimizer):

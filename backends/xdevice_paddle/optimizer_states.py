@@ -1,5 +1,5 @@
-"""Lists the state of Paddle's optimizers under xdevice's names: "0.moment1_0" is the state
-`moment1_0` of the first parameter. Paddle's own names contain numbers that are counted over the
+"""Lists the state of Paddle's optimizers under xdevice's names: "0.moment1" is the state
+`moment1` of the first parameter. Paddle's own names contain numbers that are counted over the
 whole process, so they differ in another process."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def kept(optimizer: Any) -> Iterable[Any]:
 
 def variables(optimizer: Any) -> Iterator[tuple[str, paddle.Tensor]]:
     """Yields the name and the tensor of each part of the state. The name begins with the number
-    of the parameter: "0.moment1_0"."""
+    of the parameter: "0.moment1"."""
     parameters = parameters_of(optimizer)
     if accumulators_holder(optimizer) and not accumulators(optimizer):
         # set_state_dict() was called before the first step, and has stored the state in the

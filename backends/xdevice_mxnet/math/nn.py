@@ -206,8 +206,8 @@ def adam(
     rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float
 ) -> Any:
     """Returns, for each row (parameter, gradient, two running means), the new parameter and the new means after a
-    step of Adam, computed by MXNet's kernel. Returns NotImplemented on a GPU; the core then computes the step with
-    its own formula."""
+    step of Adam, computed by MXNet's kernel. `step` is a tensor with the number of previous steps, and `rate` is the
+    learning rate. Returns NotImplemented on a GPU; the core then computes the step with its own formula."""
     # the kernel requires the number of steps as a Python number; reading it from a GPU would
     # wait for the GPU
     if step.ctx.device_type != "cpu":

@@ -170,7 +170,8 @@ class MxnetOptimizers(Optimizers):
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
         """Returns a dict of new arrays for the state of those parameters of a Trainer that occur in `names` and have
-        no state yet. Returns {} for an optimizer without a Trainer, and for a network."""
+        no state yet. A name such as "0.1" begins with the index of the parameter. Returns {} for an optimizer without
+        a Trainer, and for a network."""
         if not isinstance(optimizer, mx.gluon.Trainer):
             return {}
         numbers = {name.partition(".")[0] for name in names}
@@ -186,7 +187,8 @@ class MxnetOptimizers(Optimizers):
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
         """Stores in a Trainer the new arrays of `state` and its counts of steps, which MXNet stores as numbers
-        outside the arrays. Does nothing for an optimizer without a Trainer, or for a network."""
+        outside the arrays. The names in `state` are those that `trainers.named` yields. Does nothing for an optimizer
+        without a Trainer, or for a network."""
         if not isinstance(optimizer, mx.gluon.Trainer):
             return
         private.require("optimizers")

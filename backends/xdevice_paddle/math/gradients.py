@@ -107,7 +107,8 @@ class PaddleGradients(Gradients):
                 "trace the function whose gradients you compute",
             )
         was_on = paddle.is_grad_enabled()
-        # whether gradients flow on from the results to the caller's tensors
+        # whether gradients flow on from the results to the caller's tensors: a leaf of `leaves` is a
+        # leaf of Paddle's graph too, unless it is the result of recorded operations
         flows_on = was_on and (nested or not all(map(_is_leaf, leaves)))
         with _no_change if was_on else paddle.enable_grad():
             inputs = _inputs(leaves, flows_on)

@@ -132,8 +132,9 @@ def adam(
     rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float
 ) -> Any:
     """Returns, for each row (parameter, gradient, two running means), the new parameter and
-    means after a step of Adam, computed by Paddle's kernel. Returns NotImplemented if the kernel
-    cannot be used; then the core computes the step by its own formula."""
+    means after a step of Adam, computed by Paddle's kernel. `step` is a tensor with the number of
+    previous steps, and `rate` is the learning rate. Returns NotImplemented if the kernel cannot be
+    used; then the core computes the step by its own formula."""
     # the kernel is used only on the CPU. A beta of 0 is excluded, because the powers of beta are
     # computed from its logarithm
     if not _HAS_ADAM or not step.place.is_cpu_place() or 0 in betas:

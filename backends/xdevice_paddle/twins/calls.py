@@ -11,6 +11,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import paddle
+from paddle.jit.dy2static.program_translator import ProgramTranslator
 from paddle.nn import Layer
 
 from xdevice.contract.patching import Patches
@@ -94,8 +95,9 @@ class PaddleCalls(Calls):
                 return compute
 
             # compiling is disabled, because the operators that a compiled program calls are not visible to Python
+            was_enabled = ProgramTranslator().enable_to_static
             paddle.jit.enable_to_static(False)
-            stack.callback(paddle.jit.enable_to_static, True)
+            stack.callback(paddle.jit.enable_to_static, was_enabled)
             patches = stack.enter_context(Patches())
             for owner, name in functions + methods:
                 patches.replace(owner, name, partial(replaced, name))

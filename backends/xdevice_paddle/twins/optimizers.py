@@ -1,5 +1,5 @@
-"""Reads the formulas of Paddle's optimizers, and names their state so that it can be saved in files: "0.moment1_0" is
-the state `moment1_0` of the first parameter.
+"""Reads the formulas of Paddle's optimizers, and names their state so that it can be saved in files: "0.moment1" is
+the state `moment1` of the first parameter.
 
 Facts about Paddle on which the code depends:
 - The numbers in Paddle's own names, such as `linear_0.w_0_moment1_0`, are counted over the whole process, so the names
@@ -200,8 +200,9 @@ class PaddleOptimizers(Optimizers):
     def state_to_come(
         self, optimizer: Any, names: Sequence[str]
     ) -> Mapping[str, paddle.Tensor]:
-        """Returns new state for the parameters that are mentioned in `names` and have no state yet. The state is
-        created by a copy of the optimizer without any state. Returns {} for a network."""
+        """Returns new state for the parameters that are mentioned in `names` and have no state yet. A name such as
+        "0.moment1" begins with the number of the parameter. The state is created by a copy of the optimizer without
+        any state. Returns {} for a network."""
         if not isinstance(optimizer, paddle.optimizer.Optimizer):
             return {}
         numbers = {name.partition(".")[0] for name in names}

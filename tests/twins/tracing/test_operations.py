@@ -287,3 +287,25 @@ def test_what_is_not_combined_is_refused(tmp_path):
     done = python("-m", "xdevice", "parity", str(script), "--trace", "--operations")
     assert done.returncode == 2
     assert "choose one" in done.stderr
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_paddle_compiles_again_only_if_it_did_before(is_enabled):
+    backend = xdevice.backend("paddle")
+    import paddle
+
+    traced = []
+
+    @paddle.jit.to_static(full_graph=True)
+    def doubled(x):
+        traced.append(not paddle.in_dynamic_mode())
+        return 2 * x
+
+    paddle.jit.enable_to_static(is_enabled)
+    try:
+        with backend.operation_calls(lambda name, arguments, call, *_: call(), lambda *_: None):
+            doubled(paddle.ones([2]))
+        doubled(paddle.ones([2]))
+    finally:
+        paddle.jit.enable_to_static(True)
+    assert traced == [False, is_enabled]
