@@ -36,6 +36,18 @@ def test_the_frameworks_trees_walk_a_registered_container(name, is_first):
     assert printed("-c", code, XDEVICE_BACKEND=name) == "1 [2.0, 2.0] chess [] Game"
 
 
+def test_a_type_that_first_had_functions_becomes_a_node_when_it_is_registered_without():
+    needs("jax")
+    code = GAME + (
+        "import jax\nxdevice.backend('jax')\n"
+        "xdevice.register_container(Game, flatten=vars, rebuild=lambda old, inside: Game(**inside))\n"
+        "print(len(jax.tree.leaves(Game(xdevice.ones(2), 'chess'))), end=' ')\n"
+        "xdevice.register_container(Game)\nxdevice.register_container(Game)\n"
+        "print(jax.tree.leaves(Game(xdevice.ones(2), 'chess'))[0].tolist())"
+    )
+    assert printed("-c", code, XDEVICE_BACKEND="jax") == "1 [1.0, 1.0]"
+
+
 def test_a_jitted_function_compiles_anew_for_other_static_attributes():
     needs("jax")
     code = GAME + (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.core import registry
 
-from . import attributes, trees, ways
+from . import attributes, trees
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -62,10 +62,9 @@ def register_container(
         >>> xdevice.device_of([Game(xdevice.ones(2, device="cpu"))])
         Device('cpu:0')
     """
-    # a type cannot be registered twice with a framework's trees
-    is_first = cls not in ways.registered
     trees.register(cls, flatten, rebuild, move)
-    if is_first and flatten is None and move is None:
+    # a type cannot be registered twice with a framework's trees
+    if cls not in _shared and flatten is None and move is None:
         _share(cls)
     return cls
 

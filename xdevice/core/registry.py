@@ -332,6 +332,7 @@ def make(name: str) -> Backend:
         except Exception as error:
             raise _import_failed(name, error) from error
         _refuse_too_old(backend)
+        # virtual GPUs, float64 and blocking mode, if the program or the environment requests them
         environment.provide(backend)
         _register(backend)
         return backend
