@@ -89,6 +89,7 @@ class Liveness:
         ] or [last]
         oldest = self._recent[0]
         self._recent.append(reading)
+        # `max`, because after a shorter time, a single burst would be a large part of that time
         return (
             reading.others - oldest.others
             > BUSY * max(_SPAN_SECONDS, reading.when - oldest.when)

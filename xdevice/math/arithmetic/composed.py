@@ -134,6 +134,7 @@ def _triangle(checks: Checks, x: Any, k: int, is_above: bool) -> Any:
     import numpy
 
     rows, columns = checks.full_shape(x, "tril or triu")[-2:]
-    # a mask is used, because a product with ones and zeros would turn infinity into NaN
+    # a mask of the elements that remain is used, because a product with ones and zeros would
+    # turn infinity into NaN
     mask = checks.constant(numpy.tri(rows, columns, k, bool) != is_above, x)
     return checks.kernels.where(mask, x, checks.kernels.number(0, checks.dtype_of(x), x))

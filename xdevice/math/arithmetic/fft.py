@@ -169,7 +169,8 @@ def _transformed(
     """Returns the transform `function` of `x`, which is computed by the adapter's kernel of this name, or from other
     transforms. `lengths`, `axes` and `norm` are the checked arguments of `_checked_transform`."""
     # `hfft` and `ihfft` are computed from `irfft` and `rfft`, so adapters need no kernels for
-    # them
+    # them. The two transforms are in opposite directions, so the conjugate and the opposite
+    # normalization are used
     if function == "hfft":
         return _transformed(checks, checks.xp.conj(x), "irfft", lengths, axes, _OPPOSITE[norm])
     if function == "ihfft":

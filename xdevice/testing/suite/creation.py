@@ -123,7 +123,7 @@ class CreationChecks(Suite):
                 self.adapter.from_buffer(source),
             ):
                 assert self.adapter.device_of(x) in (devices.CPU, self.home_device), name
-                # `peek` may share the memory, `to_numpy` may not; both must return every value
+                # both may return the tensor's own memory, and both must return every value
                 for array in (self.adapter.to_numpy(x), self.adapter.peek(x)):
                     assert_same(array, expected, name)
             assert self.adapter.device_of(self.adapter.from_buffer(source)) is devices.CPU
@@ -195,6 +195,8 @@ class CreationChecks(Suite):
 
     def test_what_was_read_outlives_its_tensor(self) -> None:
         array = extreme_values("float32")
+        # no variable refers to the two tensors. The adapter's own array may share the memory of its
+        # tensor, and must keep this memory alive until it is copied
         arrays = [
             xdevice.to_numpy(self.make(array)),
             self.adapter.to_numpy(self.make(array)).copy(),

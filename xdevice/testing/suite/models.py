@@ -205,7 +205,11 @@ class ModelChecks(Suite):
             y = net(self.make(x))
         expected = x @ canonical["weight"].T + canonical["bias"]
         np.testing.assert_allclose(xdevice.to_numpy(y), expected, rtol=1e-6, atol=1e-6)
-        # no two parts may contain the same parameter, because a conversion would write it twice
+        self.assert_parts_differ()
+
+    def assert_parts_differ(self) -> None:
+        """Checks that, in the layout of each kind of layer, no two parts contain the same parameter, because a
+        conversion would write it twice."""
         for kind in layouts.KINDS:
             covered = [
                 name for part in self.adapter.parts(kind, {"layers": 1}) for name in part.of
