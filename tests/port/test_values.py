@@ -39,6 +39,11 @@ def test_a_function_that_a_decorator_adds_to_a_class_is_its_method():
     assert ITEM in ported(text)
 
 
+def test_a_function_without_parameters_may_be_added_to_a_class():
+    head = "import torch\nfrom d2l import torch as d2l\n\n\nclass Net:\n    pass\n\n\n@d2l.add_to_class(Net)\n"
+    assert ITEM in ported(f"{head}def f(*args):\n    x = torch.ones(1)\n    return x.item()\n")
+
+
 @pytest.mark.parametrize(
     ("line", "is_known"),
     [

@@ -128,7 +128,7 @@ def guarded_by(
         match outer:
             case ast.UnaryOp(op=ast.Not()):
                 is_true = not is_true
-            # the device is assumed to be on the left side, as in `device_count() > 0`
+            # a number of GPUs is assumed to be on the left side, as in `device_count() > 0`
             case ast.Compare(ops=[op], comparators=[right]):
                 if _is_reversed(op, right):
                     is_true = not is_true

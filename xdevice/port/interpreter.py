@@ -485,9 +485,9 @@ class Interpreter(Inference):
             for cls in classes_in(inferred(node.args[0])):
                 cls.methods.setdefault(function.name, function)
                 function.owner, function.is_method = cls, True
-                self.add_to_cell(
-                    (function, function.positional[0]), make_value("instance", cls)
-                )
+                # None for a function that receives the object through `*args`
+                if function.receiver:
+                    self.add_to_cell((function, function.receiver), make_value("instance", cls))
             return value
         if name in knowledge.TRANSPARENT_DECORATORS or name.endswith(
             knowledge.TRANSPARENT_ENDINGS

@@ -180,7 +180,8 @@ class Class:
             bases = self.direct_bases()
             rows = [*[base._find_lineage(lineages) for base in bases], bases]
             # Python's own algorithm (C3): the next class is the first class of a row that comes
-            # after no other class in any row
+            # after no other class in any row. Classes that are already in the lineage are removed
+            # from the rows, and the loop ends when all rows are empty
             while rows := [
                 rest for row in rows if (rest := [cls for cls in row if cls not in lineage])
             ]:

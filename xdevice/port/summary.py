@@ -171,6 +171,7 @@ def _tables(figures: dict[str, Any]) -> list[list[tuple[str | int, ...]]]:
     """Returns the tables of the summary. Each table is a list of rows, and each row consists of
     a label and numbers. The first row is the heading."""
     parts, reasons = figures["parts"].items(), figures["reasons"].items()
+    # the counts of a part are in the order of the headings
     return [
         [
             ("part", "sites", "mechanical", "for a person"),

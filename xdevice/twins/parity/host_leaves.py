@@ -92,7 +92,7 @@ def read_leaf(path: str, x: Any) -> Iterator[HostLeaf]:
         # raises an error for an object of an unknown type that contains tensors, which would otherwise be compared by
         # `==`
         trees.refuse_stranger(path, trees.stranger(x))
-        # a scalar of NumPy has a dtype, and Python's own numbers have none
+        # a scalar of NumPy has a dtype, and Python's own numbers have none. Neither has a device
         if isinstance(x, numpy.generic):
             yield HostLeaf(
                 path, numpy.asarray(x), x.dtype.name, None, f"numpy {numpy.__version__}"

@@ -178,6 +178,7 @@ def _read_recorded(leaf: Leaf) -> Iterable[HostLeaf]:
     # `convert_state` has returned NumPy arrays, so NumPy's backend reads these
     backend = registry.load("numpy")
     tensors = [read_tensor(backend, joined(leaf.path, name), x) for name, x in state.items()]
+    # the device and the framework are those of the model; all its leaves have the same framework
     return [tensor._replace(device=device, owner=whole[0].owner) for tensor in tensors]
 
 

@@ -215,7 +215,7 @@ class _Axes:
             if 0 < size < math.inf
         ]
         # the axis has one more power of ten than necessary at each end, and spans at least two, so that its height is
-        # not 0
+        # not 0. Without any size, it goes from 1e-8 to 1
         self._low = math.floor(math.log10(min(sizes))) - 1 if sizes else -8
         self._high = max(math.ceil(math.log10(max(sizes))) + 1 if sizes else 0, self._low + 2)
 

@@ -162,9 +162,9 @@ def load(folder: Path) -> RunFolder:
         # if no backend was selected and only one framework was loaded, the name is that of the framework
         name = header["backend"] or (versions[0] if len(versions) == 1 else folder.name)
         # nothing is known about its process: no duration, no error, no interpreter
-        only = _read_backend(folder, Ended(name, None, "", ""))
-        # it is its own reference; such a folder has no calibration, and the report shows no gradients
-        return RunFolder(folder, only, {name: only}, False, {})
+        only = _read_backend(folder, Ended(name, seconds=None, error="", python=""))
+        # it is its own reference
+        return RunFolder(folder, only, {name: only}, has_gradients=False, calibration={})
     path = folder / RUN
     if not path.exists():
         raise RecordingError(_no_recording(folder))

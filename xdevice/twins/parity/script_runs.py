@@ -269,7 +269,7 @@ def _wait(process: subprocess.Popen[bytes], timeout: float, tick: Callable[[], N
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         with suppress(subprocess.TimeoutExpired):
-            # in steps of 0.2 s, so that `tick` can update the progress line
+            # in steps of 0.2 s, so that `tick` can update the progress line; `timeout` may be shorter
             status = process.wait(timeout=min(0.2, timeout))
             return "" if status == 0 else f"ended {status_text(status)}"
         tick()

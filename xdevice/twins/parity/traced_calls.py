@@ -92,7 +92,7 @@ class TracedCall(NamedTuple):
             layers.append(Layer(line["path"], line["kind"], tuple(parts), settings))
         backend: Any = SimpleNamespace(name=owner)  # pairing uses only the name of the backend
         # []: no variables outside the known layers, because the trace does not contain any
-        return Twin(backend, layers, variables, [])
+        return Twin(backend, layers, variables, singles=[])
 
 
 class Traces(NamedTuple):

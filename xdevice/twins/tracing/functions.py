@@ -121,12 +121,14 @@ def subject_of(
     if isinstance(x, Subject):
         return x
     owner = owners.backend_of_model(x)
+    # a model is its own only model, and its variables show the device, so no tensor is needed
     if owner is not None:
-        return Subject(x, owner, x, (x,), None)
+        return Subject(x, owner, model=x, models=(x,), tensor=None)
     if not is_function(x):
         raise NotATensorError(
             f"{requirement}, not {shown(x, 60)} of type {type(x).__qualname__}"
         )
+    # a tuple is a pair `(apply, parameters)`, because `is_function` accepts no other
     itself = _bound_to_parameters(x) if isinstance(x, tuple) else x
     search = _ModelSearch(itself)
     backend = registry.load(search.framework())

@@ -225,6 +225,8 @@ def _of_keras_2(group: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
             # Keras 3 names this kernel differently; `pieces[-2:-1]` is empty for a name without a layer
             if pieces[-1] == "kernel" and pieces[-2:-1] and pieces[-2] in depthwise:
                 pieces[-1] = "depthwise_kernel"
+            # a cell gets the path that it has in Keras 3, such as `bidirectional/forward_layer/cell/kernel`;
+            # `[()]` reads all values into an array
             yield (
                 _SIDE.sub(r"/\1_layer/cell/", "/".join(pieces[start:])),
                 group[layer][name][()],
