@@ -121,9 +121,8 @@ def _attribute_tensors(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
 def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the name and the tensor of each tensor in `value`, which is a tensor, or consists
     of nested dicts (or `_MovingState`s), lists and tuples. `name` is the name of `value`. Keys
-    are appended to the name as "['key']" and positions as "[1]", except that the first position
-    is omitted. If `dot` is ".", the keys of `value` itself are appended as ".key", and its
-    first position as "[0]"."""
+    are appended to the name as "['key']" and positions as "[1]". If `dot` is ".", the keys of
+    `value` itself are appended as ".key"."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, dict | _MovingState):
@@ -131,7 +130,7 @@ def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.
             yield from _tensors(inside, f"{name}.{key}" if dot else f"{name}[{key!r}]")
     elif isinstance(value, list | tuple):
         for number, inside in enumerate(value):
-            yield from _tensors(inside, f"{name}[{number}]" if number or dot else name)
+            yield from _tensors(inside, f"{name}[{number}]")
 
 
 def move(model: Any, native: torch.device) -> Any:
@@ -215,7 +214,7 @@ def _recomputed_names(module: Module) -> Iterator[str]:
     recompute before each call of `module`."""
     for hook in _pre_hooks(module).values():
         # the hooks of the two norms store the name in `name`, and those of `prune` in
-        # `_tensor_name`; other hooks have neither
+        # `_tensor_name`; a function, as which programs usually write their hooks, has neither
         name = getattr(hook, "name", None) or _tensor_name.get(hook)
         if isinstance(name, str):
             yield name

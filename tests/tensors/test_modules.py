@@ -317,3 +317,11 @@ def test_a_model_made_in_inference_mode_can_be_trained_outside(make):
     optimizer.step()
     assert not any(x.is_inference() for x in (*net.parameters(), *net.buffers()))
     assert before.shape == net[0].weight.shape
+
+
+def test_each_tensor_in_the_state_of_an_optimizer_has_its_own_name():
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    optimizer.state[weight]["history"] = [[torch.ones(1), torch.ones(1)], [torch.ones(1)]]
+    names = [name for name, _ in xdevice.backend("torch").model_devices(optimizer)]
+    assert names == [f"state[0]['history']{place}" for place in ("[0][0]", "[0][1]", "[1][0]")]

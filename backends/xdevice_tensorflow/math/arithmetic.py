@@ -248,6 +248,7 @@ def _exchanged_with_last(x: Any, axis: int) -> Any:
     """Returns `x` with `axis` and the last axis exchanged."""
     order = list(range(len(x.shape)))
     order[axis], order[-1] = order[-1], order[axis]
+    # nothing is exchanged if `axis` is the last axis
     return x if axis == order[axis] else tf.transpose(x, order)
 
 
