@@ -795,7 +795,8 @@ class Hub(threading.Thread):
         if in_engine and not absent and self._end_if_stuck(now, in_engine):
             return
         if now - self._waiting_since > self._log_after and absent:
-            # the next warning comes when the wait is twice as long
+            # the next warning comes when the wait is twice as long. It names one waiting rank, and at
+            # most four of the ranks for which it waits
             self._log_after *= 2
             places = "; ".join(
                 f"rank {peer.rank} is at {peer.program_line or 'an unknown line'}"

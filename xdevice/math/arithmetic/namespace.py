@@ -61,6 +61,7 @@ class Namespace:
         functions: dict[str, Callable[..., Any]] = {}
         for module in (casting, creation, manipulation, places, reducing, sets):
             functions |= _functions(module, checks)
+        # the functions of these two modules are created for `checks`, so they need not be bound to it
         closures = elementwise.functions(checks) | fast.functions(checks)
         for name, function in closures.items():
             # Python's error for a wrong keyword contains this name

@@ -167,7 +167,7 @@ class StreamChecks(Suite):
             side = xdevice.accelerator.Stream(self.home_device)
             work = self.samples.long_work(self.home_device)
             x, expected = self.pending()
-            # both represent the work that the current stream contains so far
+            # both represent the work that the current stream contains so far, which includes `work`
             mark = (
                 xdevice.accelerator.Event(self.home_device).record()
                 if way == "event"

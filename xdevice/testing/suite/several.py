@@ -124,6 +124,7 @@ class ReplicaChecks(Suite):
                 else cast(np.full(tuple(x.shape), 1), dtype)
             )
             value = self.make(new, dtype=dtype)
+            # False if the leaf is a variable, as on TensorFlow, which can always be written
             is_tensor = self.adapter.tensor_of(leaf) is None
             if is_tensor and not self.adapter.can_write(leaf):
                 with pytest.raises(
