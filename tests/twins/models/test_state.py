@@ -1025,6 +1025,36 @@ def test_two_values_for_one_tied_weight_are_an_error():
         xdevice.models.convert_state(source, "torch", like=tied())
 
 
+def test_a_tied_weight_on_meta_is_refused_like_any_other():
+    torch, model = xdevice.backend("torch").framework, tied()
+    empty = torch.empty(5, 4, device="meta")
+    state = {"0.weight": empty, "1.weight": empty.clone(), "1.bias": torch.ones(5)}
+    with pytest.raises(
+        xdevice.errors.StateError, match="weight: it is on the meta device"
+    ) as error:
+        xdevice.load(state, into=model)
+    assert str(error.value).count("it is on the meta device") == 2
+
+
+@pytest.mark.parametrize("is_target", [False, True])
+def test_a_layer_whose_kind_is_given_must_have_the_shapes_of_its_counterpart(is_target):
+    torch = xdevice.backend("torch").framework
+
+    class OwnConv(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(4, 3, 3, 3))
+
+    models = [
+        torch.nn.Sequential(OwnConv()),
+        torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, bias=False)),
+    ]
+    source, target = models[::-1] if is_target else models
+    # only the Conv2d states its groups, so no setting explains the other shape
+    with pytest.raises(xdevice.errors.StateError, match="they are of the shapes weight"):
+        xdevice.models.convert_state(source, "torch", like=target, kinds={"0": "conv"})
+
+
 def test_one_value_with_nan_for_a_tied_weight_is_no_error():
     source = _paddle().Sequential(_paddle().Embedding(5, 4), _paddle().Linear(4, 5))
     values = np.arange(20, dtype="float32").reshape(5, 4)

@@ -168,10 +168,12 @@ def _read(
         source_twin = reading.read_model(owner, source, kinds)
         if target_twin is not None:
             # the layers of linen are described by names and shapes only, so the other model can correct their kinds
-            back = {target_path: source_path for source_path, target_path in names.items()}
+            source_path_of = {
+                target_path: source_path for source_path, target_path in names.items()
+            }
             source_twin, target_twin = (
                 reading.with_kinds_of(source_twin, target_twin, names),
-                reading.with_kinds_of(target_twin, source_twin, back),
+                reading.with_kinds_of(target_twin, source_twin, source_path_of),
             )
             if not source_twin.has_forms_of(target_twin):
                 # low-rank adapters (LoRA) would change the layers; models with equal layers have no adapters, or the
@@ -254,6 +256,7 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
     if source.singles and target.singles:
         paths = single_tensors.pair_singles(source, target, names)
         singles = [single_tensors.pairs_of(source, target, pairs) for pairs in paths]
+        # the pairing by names if any tensors are in doubt, otherwise the sure pairs; messages show it as a guess
         likely = paths[-1]
     runs = None if request.inputs is None else Runs(source, target, request.inputs)
     doubts = []
@@ -263,6 +266,7 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
                 # there may be several pairings of the tensors outside layers: each is tried with each pairing of the
                 # layers
                 values = [partial(_values, source, target, request, pairs) for pairs in singles]
+                # `number` is the index in `singles` of the pairing that was used
                 pairs, run, with_values, number, doubt = pair_by_inputs(runs, names, values)
                 plain = differences.compare_by_calls(source, runs.expected, target, run, pairs)
                 # if the inputs left no question open, the order of the layers is not in doubt

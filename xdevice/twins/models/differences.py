@@ -209,13 +209,13 @@ class Lister:
         # a parameter of LoRA or a quantizer has no counterpart at all, so a guess by its shape would be misleading
         if instead := advice_of_tensor(name):
             return instead
-        # each pair has a path in the source and a path in the target
+        # each pair has a path in the source and a path in the target; a tensor is in at most one pair
         likely = self._pairing.likely.items()
         pairs = [
             (here, there) for here, there in likely if path == (there if is_target else here)
         ]
         if pairs:
-            here, there = pairs[-1]
+            here, there = pairs[0]
             return f"several tensors have its shape; a guess is names={{{here!r}: {there!r}}}"
         hint = (
             "pass names= to say from which tensor of the source to make it"
@@ -282,12 +282,13 @@ class Lister:
     def _attentions_in_code(self) -> Iterator[str]:
         """Yields a line that names the attentions that were assembled from linear layers. Their heads and scale are set
         in the model's code, which xdevice does not read."""
-        # each entry has the model, the layer and its counterpart
+        # entries as `_both_ways` yields them: the model, the layer and its counterpart
         attentions = [
             each for each in self._both_ways() if each[1].settings.get(layouts.ASSEMBLED)
         ]
         if not attentions:
             return
+        # the first attention is named, the others are counted
         twin, _, other = attentions[0]
         more = f" and {len(attentions) - 1} more" if len(attentions) > 1 else ""
         order = ""
@@ -383,7 +384,8 @@ class Lister:
 
     def _axes_in_doubt(self) -> Iterator[str]:
         """Yields a line that names the normalization layers that may normalize another axis than their counterparts."""
-        # if both layers have this setting, it is compared like any other
+        # if both layers have this setting, it is compared like any other; a norm that does not state it normalizes the
+        # channels, which are the second axis in PyTorch
         doubts = [
             (twin, layer)
             for twin, layer, other in self._both_ways()
@@ -420,7 +422,8 @@ def _differences_of_pair(
     """Yields the differences between the settings of two paired layers with parameters: `one` of the source, with the
     settings `ours`, and `other` of the target, with the settings `theirs`. `activated` contains the paths of the layers
     whose activation was already compared as a separate layer."""
-    # a layer whose kind comes from kinds= or names has only the settings that its shapes show
+    # whether the settings of both layers were read: a layer whose kind comes from kinds= or names has only the settings
+    # that its shapes show, or that mark its form
     is_read = all(
         set(settings).difference(SHAPING, layouts.STATED_BY_BOTH) for settings in (ours, theirs)
     )
@@ -591,6 +594,7 @@ def _gaps_without_code(sequence: Iterable[Layer], numbers: Mapping[str, int]) ->
     """Returns the gaps between paired layers in which the model calls nothing except the layers of the sequence. A gap
     is an entry of a dict: the number of the pair after it, by the number of the pair before it."""
     ends = {}
+    # only for a model that consists of one line is it known that nothing is called before the first layer
     before, line, is_certain = -1, WHOLE, True
     for layer in sequence:
         # only between consecutive layers of the same line is nothing else called
@@ -613,10 +617,10 @@ def _gaps_without_code(sequence: Iterable[Layer], numbers: Mapping[str, int]) ->
 def compare_gaps(
     ours: Gaps, theirs: Gaps, missing_at: Mapping[int, str], owners: Container[str]
 ) -> PlainComparison:
-    """Compares the layers of the source (`ours`) and of the target (`theirs`) in each gap between paired layers with
-    parameters. `missing_at` maps the numbers of the gaps in which no function is called to descriptions of their
-    places. A layer that only one model has in such a gap is reported as missing in the other. `owners` contains the
-    paths of the layers with parameters."""
+    """Compares the layers without parameters of the source (`ours`) and of the target (`theirs`), gap by gap.
+    `missing_at` maps the numbers of the gaps in which no function is called to descriptions of their places. A layer
+    that only one model has in such a gap is reported as missing in the other, unless a layer of another kind may
+    replace it. `owners` contains the paths of the layers with parameters."""
     differences: list[SettingDifference] = []
     # the layers of both models that are not compared in their gaps
     left: list[Layer] = []
@@ -626,36 +630,38 @@ def compare_gaps(
         number, kind = gap
         one, other = ours.get(gap, []), theirs.get(gap, [])
         # modules of unknown classes may compute anything, so equal numbers of them prove nothing
-        is_counted = len(one) == len(other) and kind != OTHER
-        if not is_counted and not (
+        is_paired = len(one) == len(other) and kind != OTHER
+        if not is_paired and not (
             number in missing_at and _is_missing(gap, one, other, ours, theirs)
         ):
             left += one
             right += other
             continue
-        # in a gap, the first layer of a kind is paired with the first one of the other model, and so on; a layer
-        # without a counterpart is paired with None
+        # in a gap, the first layer of a kind is paired with the first one of the other model, and so on; a surplus
+        # layer is paired with None, and is missing in the other model, where no function is called in its place
         for mine, its in zip_longest(one, other):
             if mine is not None and its is not None:
                 differences += _differences_between(mine, its)
                 activated.update((parent_of(mine.path), parent_of(its.path)))
-            elif (lone := mine or its) is not None and parent_of(
-                lone.path
-            ) not in owners:  # otherwise it is listed as a setting of that layer
+            # an activation inside a layer with parameters is listed as a setting of that layer
+            elif (lone := mine or its) is not None and parent_of(lone.path) not in owners:
                 differences.append(_missing_layer(missing_at[number], mine, its))
     # if all layers of a kind have equal settings, it does not matter which is paired with which
     in_both = {kind for _, kind in theirs} - {OTHER}
     for kind in dict.fromkeys(kind for _, kind in ours if kind in in_both):
-        if both := _uniform_layers(kind, ours, theirs):
+        if uniform := _uniform_layers(kind, ours, theirs):
+            # the layers that the gaps have not paired; if there are none, the gaps have found all differences
             rest = [layer for layer in (*left, *right) if layer.kind == kind]
             if rest:
-                differences += _differences_of_kind(kind, *both, differences)
+                differences += _differences_of_kind(kind, *uniform, differences)
                 activated.update(parent_of(layer.path) for layer in rest)
             left, right = (
                 [layer for layer in side if layer.kind != kind] for side in (left, right)
             )
-    # a layer that is called twice has produced its differences twice
+    # a layer that is called twice has produced its differences twice; they are compared as strings, because a setting
+    # may have no hash
     once = {str(one): one for one in differences}
+    # without "", which is no layer's path, but the parent of the layers directly in the model
     return PlainComparison(
         list(once.values()), activated - {""}, (_unique(left), _unique(right))
     )
@@ -669,9 +675,11 @@ def _unique(layers: Iterable[Layer]) -> list[Layer]:
 def _is_missing(
     gap: tuple[int, str], one: list[Layer], other: list[Layer], ours: Gaps, theirs: Gaps
 ) -> bool:
-    """Whether the layers that only one model has are really missing in the other model, rather than present as layers
-    of another kind. `gap` is the number of the gap and the kind of these layers."""
+    """Whether the surplus layers of one model in a gap are really missing in the other model, rather than present as
+    layers of another kind. `gap` is the number of the gap and the kind of the layers; `one` and `other` are the layers
+    of that kind in the gap, and `ours` and `theirs` all gaps, of the source and the target."""
     number, kind = gap
+    # the kinds that the model with fewer layers has in the gap
     other_kinds = [
         name for at, name in (theirs if len(one) > len(other) else ours) if at == number
     ]

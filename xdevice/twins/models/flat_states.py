@@ -154,8 +154,8 @@ def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
     # of two tensors with the same name, one would be lost
     if not changed or len(set(new.values())) < len(new):
         return source
-    first = next(iter(changed.items()))
-    done.append(f"read {first[0]} as {first[1]}, and {len(changed) - 1} more names likewise")
+    name, one = next(iter(changed.items()))
+    done.append(f"read {name} as {one}, and {len(changed) - 1} more names likewise")
     return {new[name]: value for name, value in source.items()}
 
 
@@ -207,6 +207,7 @@ def _renamed(
     """Returns the state with one prefix removed from its names, or added to all names, and adds a line to `done`.
     Returns the state unchanged if this does not make more of `paths` match. Examples of prefixes are "module." of a
     data-parallel model, "model." of a training program, and the name of a backbone."""
+    # the prefix to remove and the prefix to add, at least one of which is ""
     best, most = ("", ""), _count_matching(source, paths)
     # both directions are tried: a state may have a prefix that the target's paths lack, or lack a prefix that these
     # paths have
@@ -278,13 +279,15 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
     backend = _backend_of(tensors)
     variables = {name: _tensor(backend, value) for name, value in tensors.items()}
     stated = spelled_out(request.kinds, variables, None)
-    # paths of the state by paths of the target
-    back = {target_path: source_path for source_path, target_path in request.names.items()}
+    # names= reversed: the path in the state, by the path in the target
+    source_path_of = {
+        target_path: source_path for source_path, target_path in request.names.items()
+    }
     # the kinds of the target's layers, by the path in the state
     by_like = (
         {}
         if target is None
-        else {back.get(one.path, one.path): one.kind for one in target.layers}
+        else {source_path_of.get(one.path, one.path): one.kind for one in target.layers}
     )
     # kinds= overrides the target
     kinds = {
@@ -292,13 +295,14 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
         for path, kind in {**by_like, **stated}.items()
         if not is_skipped(path, request.skip)
     }
+    # the framework that wrote the file, or the one that the tensors belong to, limits the possible dialects
     origin = header.origin if header else backend.name
     possible = recognition.possible_dialects(origin, request.layout)
-    every = recognition.readings(possible, variables, kinds, target, back)
+    best = recognition.readings(possible, variables, kinds, target, source_path_of)
     # a dict, or a file of NumPy or JAX arrays, is assumed to be laid out as in PyTorch unless its names show another
     # dialect
     is_torch_assumed = header is None or origin in ("numpy", "jax")
-    reading = recognition.chosen_reading(every, is_torch_assumed)
+    reading = recognition.chosen_reading(best, is_torch_assumed)
     _require_stated(reading, stated, possible[reading.dialect], variables)
     # raises if shapes do not fit; this comes first, because the errors below would hide the cause
     read_layers = [with_shape_settings(layer, variables) for layer in reading.layers]
@@ -309,6 +313,7 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
         if (target is not None or layer.path in kinds)
         and not is_skipped(layer.path, request.skip)
     ]
+    # the tensors that belong to none of these layers; with a target, they are paired one by one
     unknown = {
         name: x
         for name, x in without_owner(variables, layers).items()
@@ -320,6 +325,7 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
             f"{advice(unknown) or _advice_on_kinds(recognition.question(unknown, reading))}"
         )
     _require_certain(reading, layers)
+    # a target that consists of single tensors only has no layers that the state could lack
     if target is not None and target.layers and not layers:
         raise StateError(
             f"the state has no layer of like=, which has {some_of(target.variables)}; the state has "

@@ -401,13 +401,13 @@ class _ParameterPair(NamedTuple):
 def _pair_up(
     ours: _ReadOptimizer, theirs: _ReadOptimizer, state: State, source: Twin, target: Twin
 ) -> tuple[list[_ParameterPair], list[str]]:
-    """Returns the pairs of parameters of the two optimizers, and for each parameter without a counterpart a line with
-    the reason. `state` records from which variables of the model `source` each variable of the model `target` was
-    converted."""
+    """Returns the pairs of parameters of the two optimizers whose state can be converted, and for each other parameter
+    of the target a line with the reason. One more line names the parameters that only the source updates. `state`
+    records from which variables of the model `source` each variable of the model `target` was converted."""
     # the parameters of the source's optimizer, by the `id` of the model's variable
     updated = {id(parameter.variable): parameter for parameter in ours.optimizer.parameters}
     # reversed, so that the first name of a tied weight overwrites the others
-    names = {
+    name_of = {
         id(x): name
         for name, x in reversed(list(target.variables.items()))
         if name in state.origins
@@ -416,14 +416,16 @@ def _pair_up(
     unpaired = []
     used: set[int] = set()
     for number, parameter in enumerate(theirs.optimizer.parameters):
-        name = names.get(id(parameter.variable))
+        name = name_of.get(id(parameter.variable))
         if name is None:
             unpaired.append(
                 f"parameter {number} of {theirs}: it is not in models[1], or `state` has no tensor for it"
             )
             continue
         origins = state.origins[name]
+        # the `id` of None, for a variable that the model lacks, is not in `updated`
         ids = [id(source.variables.get(origin)) for origin in origins]
+        # even if the pair is refused below, because the line about that pair is enough
         used.update(ids)
         places = _places(name, origins, source, target)
         if not updated.keys() >= set(ids):
@@ -437,6 +439,7 @@ def _pair_up(
     ]
     if unused:
         unpaired.append(f"{theirs} updates no parameter made from {some_of(unused)}")
+    # by the `id` of the source's parameter, how often its elements are used
     taken = _elements_taken(pairs)
     # two kinds of sources are left out: a source whose elements are copied into several parameters, because its moments
     # are those of the sum of the parameters' gradients; and a source that is used only in part, because the rest of its
@@ -594,6 +597,7 @@ def _values(
     values: dict[str, Array] = {}
     unfilled = []
     for pair in pairs:
+        # a parameter may be made from several of the source, such as one weight for queries, keys and values
         states = [_canonical(ours, parameter, sources) for parameter in pair.sources]
         counts = {state[terms.STEP] for state in states if terms.STEP in state}
         if len(counts) > 1:
@@ -678,6 +682,7 @@ def _native(slot: str, pair: _ParameterPair, states: list[dict[str, Any]]) -> An
     if any(wanted not in state for state in states):
         return None
     settings: _Settings = pair.parameter.settings
+    # the default is never used: `steps` is only needed for a count or a power, and all states have the count then
     steps = states[0].get(terms.STEP, 0)
     if slot == terms.STEP:
         return steps

@@ -288,21 +288,26 @@ def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
 
 def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
     """Raises `StateError` if the source's layer `one` cannot become the target's layer `other`, because the two layers
-    differ in kind or in the shapes of their parameters. Different shapes are allowed if a setting in `SHAPING` differs
-    too, because the result then lists that setting."""
+    differ in kind or in the shapes of their parameters. Different shapes are allowed if both layers state a setting in
+    `SHAPING`, with different values, because the result then lists that setting."""
     ours, theirs = source.shapes(one), target.shapes(other)
     same_kind = one.kind == other.kind
+    # a setting that determines shapes differs: the result lists that setting, and the pairing may be right. A setting
+    # that only one layer states is not listed, so it explains no difference
     if same_kind and any(
-        one.settings.get(name) != other.settings.get(name) for name in SHAPING
+        other.settings.get(name, value) != value
+        for name, value in one.settings.items()
+        if name in SHAPING
     ):
-        return  # a setting that determines shapes differs: the result lists that setting, and the pairing may be right
-    off = [
+        return
+    differing = [
         f"{name or 'the tensor'} {shape} and {theirs[name]}"
         for name, shape in ours.items()
-        # the g of a weight norm may have another shape, because it depends on the axis of the norm
+        # a parameter that the other layer lacks is not compared. The g of a weight norm may have another shape, because
+        # it depends on the norm's axis; the result lists that difference
         if shape != theirs.get(name, shape) and name != layouts.NORMED[0]
     ]
-    if same_kind and not off:
+    if same_kind and not differing:
         return
     hints = [
         f"kinds={{{this.path!r}: {that.kind!r}}}"
@@ -312,9 +317,12 @@ def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
     instead = "say "
     if hints and not same_kind:
         instead = f"say {' or '.join(hints)} if names and shapes mislead, or "
+    # "" unless both are embeddings with different numbers of rows
     rows = advice_on_rows(one, ours.get("weight"), other, theirs.get("weight"))
     difference = (
-        f"of the shapes {', '.join(off)}" if same_kind else f"a {one.kind} and a {other.kind}"
+        f"of the shapes {', '.join(differing)}"
+        if same_kind
+        else f"a {one.kind} and a {other.kind}"
     )
     raise StateError(
         f"{_part_names(one)} of {source.name} cannot become {_part_names(other)} of {target.name}: "

@@ -353,6 +353,7 @@ def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | Non
     """Raises `StateError` if `kinds` assigns to a layer a kind that the layer has neither in the source nor in the
     target."""
     for path, kind in kinds.items():
+        # the models, each with the key of kinds= in the model's own terms, because names= gives paths that differ
         paths = [(source, path)] + ([] if target is None else [(target, names.get(path, path))])
         # the layers to which the key refers, as pairs of the backend's name and the layer's kind
         of_classes = [
@@ -470,24 +471,24 @@ def laid_out(parts_of: PartsOf, path: str, kind: str, variables: Variables) -> L
     """Returns the layer of a kind at a path, with the parts that `parts_of` returns for one dialect, and with the
     settings for which `variables` contains the most parameters. Returns None if `variables` contains no parameter of
     the layer, or lacks a weight of a recurrent or attention layer."""
-    has_several = kind in layouts.RECURRENT or kind == layouts.ATTENTION
+    has_several_weights = kind in layouts.RECURRENT or kind == layouts.ATTENTION
     every = []
     # paths in Keras have slashes
     for separator in (".", "/"):
         start = path + separator if path else ""
         for settings in _possible_settings(kind, start, variables):
-            own = _with_norm(parts_of(kind, settings), start, variables)
+            own = _as_stored(parts_of(kind, settings), start, variables)
             if kind in layouts.RECURRENT and any(part.rule.refusal for part in own):
                 continue  # the framework has no recurrent layer with these settings
             parts = _parts_at(own, path, separator)
             present = tuple(part for part in parts if part.name in variables)
             # a bias alone does not reveal the numbers of layers and directions
-            if present and not (has_several and _weights(present) != _weights(parts)):
+            if present and not (has_several_weights and _weights(present) != _weights(parts)):
                 every.append(Layer(with_dots(path), kind, present, settings))
     return max(every, key=lambda layer: len(layer.parts), default=None)
 
 
-def _with_norm(parts: Sequence[Part], start: str, variables: Variables) -> Sequence[Part]:
+def _as_stored(parts: Sequence[Part], start: str, variables: Variables) -> Sequence[Part]:
     """Returns the parts of a layer, with the part `weight` replaced if `variables` contains the weight in another form:
     as a weight norm, as a spectral norm, or as the kernel of a depthwise convolution of Keras. `start` is the common
     prefix of the names of the layer's variables."""

@@ -21,6 +21,7 @@ from .reading import (
     check_shapes,
     is_skipped,
     laid_out,
+    last_name,
     module_of,
     paths_in,
     shapes_of,
@@ -101,14 +102,15 @@ def readings(
     variables: Variables,
     kinds: Names,
     target: Twin | None,
-    names: Names,
+    source_path_of: Names,
 ) -> list[Reading]:
     """Reads the state, whose tensors are `variables`, in each dialect, and returns the best readings, which are all
     equally good. The best readings have the fewest layers whose shapes contradict the dialect; among these, the most
     layers that the target also has; and among these, the most tensors in layers. `kinds` maps paths to kinds. `target`
-    is the model passed as `like=`, or None. `names` maps paths of the target to paths of the state."""
+    is the model passed as `like=`, or None. `source_path_of` maps paths of the target to paths of the state, if these
+    differ."""
     every = [
-        _read(name, parts_of, variables, kinds, target, names)
+        _read(name, parts_of, variables, kinds, target, source_path_of)
         for name, parts_of in dialects.items()
     ]
     # a shape that contradicts a dialect outweighs any number of names that agree
@@ -148,20 +150,22 @@ def _read(
     variables: Variables,
     kinds: Names,
     target: Twin | None,
-    names: Names,
+    source_path_of: Names,
 ) -> Reading:
     """Returns the reading of a state in one dialect. `variables` contains the tensors of the state, and `parts_of`
     returns the parts of a layer in this dialect. `kinds` maps paths to kinds. `target` is the model passed as `like=`,
-    or None. `names` maps paths of the target to paths of the state."""
+    or None. `source_path_of` maps paths of the target to paths of the state, if these differ."""
     layers, lacking, misfits = [], [], 0
     # the target's layers, by the paths of their counterparts in the state
     target_at = (
         {}
         if target is None
-        else {names.get(layer.path, layer.path): layer for layer in target.layers}
+        else {source_path_of.get(layer.path, layer.path): layer for layer in target.layers}
     )
     # first the layers whose kinds are given, then those that names and shapes reveal
     for path, kind in kinds.items():
+        # the target's own layer first, because its parts are those of this very layer, and `parts_of` returns the parts
+        # that layers of the kind usually have
         layer = _as_in_target(dialect, target_at.get(path), variables, target) or laid_out(
             parts_of, path, kind, variables
         )
@@ -183,10 +187,10 @@ def _read(
     # sorted in the order of the state, because layers may later be paired by their order
     layers += sorted(by_names, key=lambda layer: places[layer.parts[0].name])
     explained = sum(len(layer.parts) for layer in layers)
-    signatures = () if target is None else target.signatures()
+    target_signatures = () if target is None else target.signatures()
     fitting = [layer for layer in layers if _fits(layer, variables)]
     in_target = sum(
-        signature in signatures for signature in _signatures(fitting, variables, target)
+        signature in target_signatures for signature in _signatures(fitting, variables, target)
     )
     return Reading(dialect, layers, lacking, doubts, misfits, in_target, explained)
 
@@ -267,11 +271,12 @@ def _layers_by_names(
     layers: list[Layer] = []
     doubts: dict[str, list[str]] = {}
     used: set[str] = set()
-    # the path of each group and of the modules around it, the outermost first, because an attention or a cell may
-    # contain other groups
+    # the path of each group and of the modules around it, the outermost first, because an attention or a recurrent
+    # layer may contain several groups
     around = [["", *reversed(list(paths_in(group)))] for group in groups]
     # first attentions and recurrent layers, which consist of several modules
     for path in dict.fromkeys(chain.from_iterable(around)):
+        # the tensors in modules inside the module at this path: `is_skipped` accepts the path itself and all inside it
         below = {
             name: x
             for name, x in variables.items()
@@ -282,10 +287,11 @@ def _layers_by_names(
             _complete_layer(parts_of, path, kind, below) for kind in layouts.RECURRENT if below
         ]
         for layer in (_attention(parts_of, path, variables), *cells):
+            # a layer around or inside one that was found already would have the same tensors
             if layer is not None and not used & {part.name for part in layer.parts}:
                 layers.append(layer)
                 used |= {part.name for part in layer.parts}
-    signatures = () if target is None else target.signatures()
+    target_signatures = () if target is None else target.signatures()
     # then the layers that consist of one module
     for path, own in groups.items():
         # some of these tensors already belong to a layer, for example those of a linear layer inside an attention
@@ -300,12 +306,13 @@ def _layers_by_names(
             continue
         possible = _likely_first(possible)
         if target is not None:
-            # a kind cannot be right if the target has no layer of this kind and shape
+            # a kind cannot be right if the target has no layer of this kind and shape. If that rules out all kinds, the
+            # layer has no counterpart, so only the guess remains, and the user is not asked for the kind
             own_signatures = _signatures(possible, variables, target)
             in_target = [
                 layer
                 for layer, one in zip(possible, own_signatures, strict=True)
-                if one in signatures
+                if one in target_signatures
             ]
             possible = in_target or possible[:1]
         if len(possible) > 1:
@@ -348,7 +355,7 @@ def _complete_layer(parts_of: PartsOf, path: str, kind: str, own: Variables) -> 
 
 def _likely_first(possible: list[Layer]) -> list[Layer]:
     """Returns the possible layers of one path, starting with those whose kind the last name in the path suggests."""
-    word = with_dots(possible[0].path).rpartition(".")[2].lower()
+    word = last_name(possible[0].path).lower()
     meant = [kind for kind, pattern in _HINTS if re.search(pattern, word)]
     return sorted(possible, key=lambda layer: layer.kind not in meant)
 

@@ -283,7 +283,7 @@ class Writer:
                 self._list_missing(part, missing)
             else:
                 self._write(layer, part, [values[name] for name in part.of])
-        # PyTorch's names of all parameters that some part of the target uses
+        # PyTorch's names of all parameters that some part of the target uses; the source may have more
         used = {name for part in parts for name in part.of}
         for name, value in values.items():
             if name not in used:
@@ -423,8 +423,9 @@ class Writer:
     # one tensor
 
     def _write(self, layer: Layer, part: Part, values: list[_Value]) -> None:
-        """Writes one tensor of the target, which is made from `values`, the values of PyTorch's parameters in
-        `part.of`. If the values do not fit the target's layout, lists the tensor as unmapped."""
+        """Writes one tensor of the target, described by `part`. `layer` is the layer of the source, and `values` are
+        its values of PyTorch's parameters in `part.of`. If they do not fit the target's layout, lists the tensor as
+        unmapped."""
         arrays = [value.array for value in values]
         try:
             array = arrays[0] if part.rule is layouts.SAME else part.rule.native(*arrays)
@@ -435,18 +436,20 @@ class Writer:
             array = floats.take(array)
         # one variable of the source may contain several of PyTorch's parameters; its name is then listed once
         names = tuple(dict.fromkeys([value.origin for value in values]))
-        first = self._source.variables[names[0]]
+        # of several variables, only the first is looked up: two tied layers are assumed to share all of them
+        first_source = self._source.variables[names[0]]
         variable = None if self._like is None else self._like.variables[part.name]
         wanted = None if variable is None else _name_of(variable.dtype)
-        came, cast = _name_of(array.dtype), wanted if self._dtype == LIKE else self._dtype
+        came, requested = _name_of(array.dtype), wanted if self._dtype == LIKE else self._dtype
         # counters and other integers keep their dtype, because dtype= is for floats
-        if cast is not None and cast != came and came in FLOATS:
-            array, came = array.astype(host_dtype(cast)), cast
+        if requested is not None and requested != came and came in FLOATS:
+            array, came = array.astype(host_dtype(requested)), requested
         if wanted is not None and wanted != came:
             self._casts.setdefault((came, wanted), []).append(part.name)
         if variable is not None:
             self._refuse_two_values(part.name, id(variable), array)
-            self._list_split_variable(layer, part.name, id(variable), id(first))
+            self._list_split_variable(layer, part.name, id(variable), id(first_source))
+        # a tensor is on one device, so the device of the first value decides for a tensor made from several
         place = self._place(values[0].place, variable)
         # checked once for each device and dtype
         if (place, came) not in self._supported:
@@ -458,8 +461,9 @@ class Writer:
             self._supported.add((place, came))
         self._state[part.name] = self._tensor(array, place)
         self._state.origins[part.name] = names
+        # there is no note on a tensor made from several variables, whose shapes it does not have anyway
         self._state._shape_notes[part.name] = (
-            _shape_note(tuple(first.shape), array.shape) if len(names) == 1 else ""
+            _shape_note(tuple(first_source.shape), array.shape) if len(names) == 1 else ""
         )
 
     def _place(self, place: Device, variable: Any) -> Device:
@@ -622,7 +626,12 @@ def _misfits(
         if owner is None or owner.kind != "tensor" or owner.backend is not backend:
             yield f"{name}: expected a tensor of {backend.name}, got {type(value).__qualname__}; use convert_state"
             continue
+        # before everything else, because the comparison of two values of a tied variable would raise an error
+        if backend.device_of(value).kind == "meta":
+            yield f"{name}: it is on the meta device, where it has no values"
+            continue
         expected, actual = _form(variable), _form(value)
+        # the dtypes differ, and not the shapes
         if expected != actual and tuple(variable.shape) == tuple(value.shape):
             casts.setdefault((_name_of(value.dtype), _name_of(variable.dtype)), []).append(name)
         elif expected != actual:
@@ -632,8 +641,6 @@ def _misfits(
             yield f"{name}: the variable cannot be written"
         elif lack := lack_of_memory(backend, variable):
             yield f"{name}: the variable {lack}"
-        elif backend.device_of(value).kind == "meta":
-            yield f"{name}: it is on the meta device, where it has no values"
         first = first_names.setdefault(id(variable), name)
         # checkpoints contain a tied weight under each of its names, with equal values
         if first != name and expected == actual and not _equal(backend, value, state[first]):

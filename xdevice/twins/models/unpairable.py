@@ -88,6 +88,7 @@ def unclear_message(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signa
     of the source, and `theirs` those of the target. `signatures` contains the kinds and shapes that several layers
     share."""
     source_name, target_name = ours.name, theirs.name
+    # how many layers are in the same order, and where the orders differ
     common, breaks = _breaks(ours, theirs)
     head = (
         f"these parameters of {source_name} fit several parameters of {target_name}: "
@@ -166,7 +167,8 @@ def _breaks(ours: Unpaired, theirs: Unpaired) -> tuple[int, list[_Break]]:
         for twin in (ours, theirs)
     )
     common, breaks = 0, []
-    # without autojunk, which ignores frequent items of a long sequence, such as the repeated layers of a deep model
+    # without autojunk, which ignores frequent items of a long sequence, such as the repeated layers of a deep model.
+    # `start:end` are the layers of the source, and `first:last` those of the target
     for how, start, end, first, last in SequenceMatcher(
         None, one, other, autojunk=False
     ).get_opcodes():

@@ -183,7 +183,7 @@ class ForcedRun:
         self._remaining_calls: dict[str, list[_SourceCall]] = {}
         # the results of `_had_input` for the input of the target's latest call, by the `id` of the source's call
         self._had_input_by_id: dict[int, bool] = {}
-        # the path of the target's layer that was called last
+        # the path of the layer of the target that was called last, of those with a counterpart
         self._previous = ""
         try:
             self.run = runs.run(self._give)
@@ -214,21 +214,21 @@ class ForcedRun:
         # the results of `_had_input` so far are for the input of the previous call
         self._had_input_by_id.clear()
         source_path = self._choose(call.path, own_input, _size(call.outputs))
-        expected = self._next_call(call.path, source_path, own_input)
-        if expected is None:
+        source_call = self._next_call(call.path, source_path, own_input)
+        if source_call is None:
             return result
-        if not self._had_input(expected, own_input):
+        if not self._had_input(source_call, own_input):
             self.apart.append((call.path, self._previous))
         self._previous = call.path
         tensors = list(layer_calls.tensors(backend, result))
         # some layers return a state in one framework only. There must be an output of the source for each output of the
-        # target, and each tensor in the result must be an output
-        if not len(expected.outputs) >= len(call.outputs) == len(tensors):
+        # target (a surplus of the source is ignored), and each tensor in the result must be an output
+        if not len(source_call.outputs) >= len(call.outputs) == len(tensors):
             return result
         kind = self._theirs[call.path].kind
         outputs = []
         for x, y in zip(
-            expected.outputs, [backend.to_numpy(y) for y in call.outputs], strict=False
+            source_call.outputs, [backend.to_numpy(y) for y in call.outputs], strict=False
         ):
             x = _laid_out(x, y, kind, self._runs.channels_last)
             if self._time_axes_differ(source_path, call.path):
@@ -320,7 +320,8 @@ class ForcedRun:
             if signature == self._target_signatures[path]
         ]
         # the output must have the same size too: a shortcut may have the same kind, shape and input as the layer that
-        # it bypasses, but another stride
+        # it bypasses, but another stride. If no output has this size, a setting such as a padding may differ, so the
+        # size is ignored
         fitting = [
             source for source in fitting if _size(self._calls[source][0].outputs) == size
         ] or fitting
@@ -333,7 +334,8 @@ class ForcedRun:
         taken = {*self.chosen.values(), *self._fixed.values()}
         # of the fitting layers and of those with this input, the ones that are still free
         free, free_with_input = (
-            [source for source in owns if source not in taken] for owns in (fitting, with_input)
+            [source for source in paths if source not in taken]
+            for paths in (fitting, with_input)
         )
         guess = self._guess.get(path, "")
         self.ties[path] = frozenset(free_with_input)
@@ -342,6 +344,8 @@ class ForcedRun:
         if len(with_input) == len(free_with_input) == 1:
             self.sure[path] = free_with_input[0]
         if free_with_input and guess not in free_with_input:
+            # among those, the layers that the source calls next to the counterpart of the previous layer are preferred,
+            # and then the one with the most similar name
             nearby = [
                 source for source in self._called_next(with_input) if source in free_with_input
             ]
@@ -349,16 +353,18 @@ class ForcedRun:
         # here no free layer has the input, or the guess is one of the free layers with the input
         if guess in free:
             return guess
+        # the only free layer of this kind and shape is the counterpart, whatever its input was
         if len(free) < 2:
             return free[0] if free else ""
         ranked = sorted(
             ((similarity(self._calls[source][0].input, own_input), source) for source in free),
             reverse=True,
         )
-        (first, best), (second, _) = ranked[:2]
+        (highest, likeliest), (second, _) = ranked[:2]
         # the best similarity must exceed the second by half of its own distance from 1 plus 0.05, or the second layer
         # might be the right one
-        return best if first > _LIKELY and first - second > (1 - first) / 2 + 0.05 else ""
+        is_clear = highest > _LIKELY and highest - second > (1 - highest) / 2 + 0.05
+        return likeliest if is_clear else ""
 
     def _called_next(self, same: Sequence[str]) -> list[str]:
         """Returns the layers in `same` (paths of the source) that the source calls directly before or after one
@@ -379,16 +385,16 @@ class ForcedRun:
 
 def _groups(ties: dict[str, frozenset[str]]) -> list[list[str]]:
     """Returns groups of two or more layers of the target whose counterparts may be exchanged, because they have the
-    same kind and input. `ties` maps each layer of the target to the layers of the source that have the same input. The
-    result is empty if there are no ties."""
-    # each group with the candidates of its first layer
+    same kind and input. `ties` maps each layer of the target to the layers of the source that have the same kind, shape
+    and input, and were still free. The result is empty if there are no ties."""
+    # each group with the candidates of its first layer; a later layer of the group has only those that are still free
     groups: list[tuple[list[str], frozenset[str]]] = []
-    for path, close in ties.items():
-        group = next((paths for paths, inputs in groups if close & inputs), None)
+    for path, candidates in ties.items():
+        group = next((paths for paths, of_first in groups if candidates & of_first), None)
         if group is not None:
             group.append(path)
-        elif close:
-            groups.append(([path], close))
+        elif candidates:
+            groups.append(([path], candidates))
     return [paths for paths, _ in groups if len(paths) > 1]
 
 

@@ -50,8 +50,8 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
     both models agree. Otherwise layers of the same kind, shape and input are paired; if several layers agree in these
     three, their paths or their order decide. `names` contains the pairs that the caller has fixed, as paths of the
     target by paths of the source. Each function in `values` returns the target's values for a given pairing of the
-    layers. The functions differ in how they pair the tensors outside layers, and are tried in turn until the outputs of
-    both models agree.
+    layers. The functions differ in how they pair the tensors outside layers: the first pairs only those whose
+    counterpart is sure. They are tried in turn until the outputs of both models agree.
 
     Raises:
         StateError: if it cannot be determined which layer of the source is the counterpart of a
@@ -63,11 +63,13 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
     try:
         guesses = [pair_layers(source, target, names)]
     except StateError as error:
-        # an error in names= itself is raised first: the caught error is about the layers that names= does not mention
+        # raises the error again if it is one in names= itself; otherwise the error is about the layers that names= does
+        # not mention, and the inputs may tell them apart
         if names:
             by_name(source, target, names)
         refusal = error
         ours, theirs = source.by_path, target.by_path
+        # two guesses: the likely pairs of the error, where names may override the order, and the pairs in order
         guesses = [
             [
                 (ours[source_path], theirs[target_path])
@@ -80,6 +82,7 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
         if guesses[0] == guesses[1]:
             del guesses[1]
     likely = guesses[0]
+    # the distance between the outputs, and the pairing, for each guess with each function
     tried = []
     for guess in guesses:
         for number, values_of in enumerate(values):
@@ -88,18 +91,19 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
             if apart <= runs.limit:
                 return result
             tried.append((apart, result))
-    # the likeliest pairing, with which the forced one is compared
-    apart, first = tried[0]
+    # the pairing `likely` with the sure tensors only, with which the forced one is compared
+    likely_apart, likeliest = tried[0]
     try:
         forced = _by_forcing(runs, names, likely, refusal, values[0])
     except StateError as error:
+        # without a refusal, the pairing is not a guess, and the inputs were only to confirm it
         if refusal is None:
-            return first._replace(
+            return likeliest._replace(
                 doubt=f"inputs= decides nothing, so the layers are paired as without inputs=: {error}"
             )
-        apart, closest = min(tried, key=lambda one: one[0])
+        least, closest = min(tried, key=lambda one: one[0])
         # if a setting differs, such as an eps, the distance of the outputs exceeds the limit even for the right pairing
-        if apart < _NEAR and len(closest.pairs) == len(source.layers) == len(target.layers):
+        if least < _NEAR and len(closest.pairs) == len(source.layers) == len(target.layers):
             # only the first sentence, because the others are advice
             why = str(error).partition(". ")[0]
             doubt = f"not compared: which layer is which; the outputs are closest with this pairing, but {why}"
@@ -111,8 +115,8 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
         return forced
     # the first pairing is kept unless the forced one is better: the forced one may be wrong about layers with equal
     # inputs
-    now_apart, computed = _try(runs, forced.pairs, values[0])
-    return first if now_apart >= apart else forced._replace(with_values=computed)
+    forced_apart, computed = _try(runs, forced.pairs, values[0])
+    return likeliest if forced_apart >= likely_apart else forced._replace(with_values=computed)
 
 
 def _try(runs: Runs, pairs: Pairs, values_of: Values) -> tuple[float, ModelRun]:
@@ -139,7 +143,7 @@ def _by_forcing(
         for target_path, source_path in guess.items()
         if target_path not in fixed
     ):
-        # if both models have the same paths, equal paths identify the pairs
+        # if all layers that names= does not pair have equal paths in the guess, these paths identify the pairs
         fixed = {**guess, **fixed}
     try:
         with runs.lending(values_of(likely)):
@@ -156,11 +160,12 @@ def _by_forcing(
             chosen[target_path] = source_path
 
     # pairs that the forced runs found come first; the guess only adds pairs of layers for which the runs found no
-    # counterpart
+    # counterpart; it is empty if `likely` is a mere guess
     for target_path, source_path in guess.items():
         choose(target_path, source_path)
     for one, other in likely:
-        # attentions that were assembled from linear layers are never called themselves
+        # even a mere guess decides about layers that were never called; a layer in `open` was called, but the inputs do
+        # not contain its counterpart. An attention that was assembled from linear layers is never called itself
         if other.path not in forced.open or one.settings.get(layouts.ASSEMBLED):
             choose(other.path, one.path)
     if refusal is not None:
@@ -181,7 +186,8 @@ def _require_all(
 ) -> None:
     """Adds to `chosen` the layers that are the only unpaired ones of their kind and shape in both models. Then raises
     `StateError` if a layer of the target is still unpaired although the source has an unpaired layer of its kind and
-    shape."""
+    shape. `chosen` maps paths of the target to paths of the source. `forced` is the best forced run, which shows for
+    the message where the values differ. `refusal` is the error of pairing without inputs."""
     source, target = runs.source, runs.target
     # the kind and the shapes of each unpaired layer, by its path
     in_source = {

@@ -66,11 +66,11 @@ def _joined(
         # attentions of equal forms keep their layers, which are paired one by one later
         if _form(source, one) == _form(target, other):
             continue
-        # the rows of query, key and value: in one of the two models it may not be clear how many rows belong to each
+        # the numbers of rows of query, key and value, which only one of the two models may reveal; [] if neither does
         rows = _rows(source, one) or _rows(target, other)
         for twin, group, joins in ((source, one, source_joins), (target, other, target_joins)):
-            # the first layer does not have the rows of query, key and value, so these two layers are not an attention,
-            # and the other groups may not be attentions either
+            # the first of two layers does not have the rows of query, key and value, or their numbers are unknown. So
+            # these two layers may not be an attention, and then the other groups may not be attentions either
             if len(group) == 2 and sum(rows) != _height(twin, group[0]):
                 return source, target
             if len(group) > 1:
@@ -240,6 +240,7 @@ def _attention(twin: Twin, group: Group, rows: Sequence[int]) -> Layer:
     *inputs, output = group
     parts = []
     for layer, roles in zip(inputs, _ROLES[len(inputs)], strict=True):
+        # `roles` is a string such as "kv", with one letter for each projection that the layer joins
         heights = [rows[_SEPARATE.index(role)] for role in roles]
         for part in layer.parts:
             names = tuple(f"{role}_proj.{name}" for role in roles for name in part.of)

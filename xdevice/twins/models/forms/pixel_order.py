@@ -70,6 +70,7 @@ def in_doubt(source: Twin, target: Backend) -> Iterator[str]:
         if layer.kind in ("conv", "batch_norm") and shape:
             channels = shape[0]
         elif layer.kind == "linear" and shape:
+            # there is such a part, because the weight has a shape
             part = next(part for part in layer.parts if "weight" in part.of)
             is_known = part.rule.order or part.rule.refusal
             if channels and shape[1] > channels and shape[1] % channels == 0 and not is_known:

@@ -34,14 +34,16 @@ def with_own_classes(twin: Twin, other: Twin) -> Twin:
     are read as such a kind only if exactly as many layers of this kind, shape and parameters are missing in this model
     compared with the other one. For linear layers, the other model's modules of unknown classes are counted too."""
     for kind in _OF_OWN_CLASSES:
-        lacking = _forms(twin=other, kind=kind) - _forms(twin, kind)
+        lacking = _forms(other, kind) - _forms(twin, kind)
         candidates = _candidates(twin, kind)
         if kind == "linear":
-            both = Counter(_form(other, layer) for layer in _candidates(other, kind))
+            # the other model may have these layers in modules of unknown classes too
+            unread = Counter(_form(other, layer) for layer in _candidates(other, kind))
             twin = _with_layers(
-                twin, _rectangular(twin, _fitting(twin, candidates, lacking + both))
+                twin, _rectangular(twin, _fitting(twin, candidates, lacking + unread))
             )
-            # the classes of some programs compute `x @ weight`, where the weight has the shape (inputs, outputs)
+            # the classes of some programs compute `x @ weight`, where the weight has the shape (inputs, outputs); the
+            # layers that are lacking are counted again, because the twin has more layers now
             lacking = _forms(other, kind) - _forms(twin, kind)
             turned = [_transposed(layer) for layer in _candidates(twin, kind)]
             candidates = _rectangular(twin, _fitting(twin, turned, lacking))
@@ -155,6 +157,7 @@ def with_biases(twin: Twin, other: Twin) -> Twin:
     must be in the same module and fit each other, and the number of such pairs must equal the number of layers with a
     bias, of the same shape, that this model lacks compared with the other one. A graph convolution, for example, adds
     its bias after the sum over the neighbours."""
+    # by signature, which depends on the weight only: it is the same for a layer with a bias and for one without
     lacking = Counter(map(other.signature, filter(_has_bias, other.layers)))
     lacking.subtract(map(twin.signature, filter(_has_bias, twin.layers)))
     # the single tensors, by their module and their shape
@@ -163,17 +166,18 @@ def with_biases(twin: Twin, other: Twin) -> Twin:
         biases.setdefault((parent_of(single.path), twin.signature(single)[1]), []).append(
             single
         )
-    # the layers without a bias, by the same kind of key: their module, and the number of their rows, which would be the
-    # shape of a bias
-    owners: dict[object, list[Layer]] = {}
+    # the layers without a bias, by the same kind of key: their module, and the shape that a bias would have, which is
+    # the first size in the shape of the weight
+    unbiased: dict[object, list[Layer]] = {}
     for layer in twin.layers:
         if layer.kind in _BIASED and not _has_bias(layer):
-            rows: Any = twin.signature(layer)[1]
-            owners.setdefault((parent_of(layer.path), rows[:1]), []).append(layer)
+            shape: Any = twin.signature(layer)[1]
+            unbiased.setdefault((parent_of(layer.path), shape[:1]), []).append(layer)
+    # only if a module has one such layer and one such tensor is it clear that the tensor is the bias of the layer
     pairs = [
-        (owners[key][0], biases[key][0])
-        for key in owners
-        if len(owners[key]) == 1 == len(biases.get(key, ()))
+        (unbiased[key][0], biases[key][0])
+        for key in unbiased
+        if len(unbiased[key]) == 1 == len(biases.get(key, ()))
     ]
     counts = Counter(twin.signature(layer) for layer, _ in pairs)
     # the numbers must agree: with one bias more or one fewer, the choice would be a guess
@@ -185,6 +189,7 @@ def with_biases(twin: Twin, other: Twin) -> Twin:
         for layer, bias in pairs
         if counts[twin.signature(layer)] == lacking[twin.signature(layer)]
     }
+    # the last part of each of these layers is the bias that was added
     names = {layer.parts[-1].name for layer in joined.values()}
     twin = twin.with_layers([joined.get(id(layer), layer) for layer in twin.layers])
     return twin._replace(
@@ -230,6 +235,7 @@ def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
     # with groups, an output depends on only some of the channels, unlike the output of a linear layer
     if layer.kind != "conv" or layer.settings.get("groups", 1) != 1:
         return None
+    # the shape of the weight; the signature of a layer without a weight has only the kind, a string
     shape: Any = twin.signature(layer)[-1]
     is_plain = _is_each(layer.settings.get("stride"), 1) and _is_each(
         layer.settings.get("padding"), 0
@@ -247,6 +253,7 @@ def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
     settings: dict[str, object] = (
         {"activation": layer.settings.get("activation")} if layer.settings else {}
     )
+    # a kernel of one pixel only multiplies channels; over a larger one, the order of the pixels is in question
     if math.prod(shape[2:]) != 1:
         settings[layouts.FLATTENS] = True
     return layer._replace(kind="linear", parts=parts, settings=settings)
@@ -304,7 +311,8 @@ def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str
         for path, form in ours.items()
         if path not in taken and theirs.get(path) == form
     }
-    # first by their complete shapes, because axes of length 1 distinguish more tensors
+    # first by their complete shapes, because axes of length 1 distinguish more tensors; this adds pairs to `sure`, and
+    # what remains in doubt is paired in the second call
     _pair_alike(_whole_shapes(source), _whole_shapes(target), sure)
     in_order, likely = _pair_alike(ours, theirs, sure)
     return [sure, *(pairs for pairs in (sure | in_order, sure | likely) if pairs != sure)]
