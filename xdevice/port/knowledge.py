@@ -376,6 +376,7 @@ def result(full_name: str) -> Value | None:
     # so many functions of these modules return tensors that only the exceptions are listed
     if root in _ALL_TENSORS and name not in _NO_TENSORS and name[:1].islower():
         return TENSOR
+    # `numpy.load`, for example, may return an archive of several arrays
     if full_name.startswith("numpy.") and name not in {"random", "load", "load_txt"}:
         return ARRAY
     if root in {"torch.optim", "paddle.optimizer", "tensorflow.keras.optimizers"}:

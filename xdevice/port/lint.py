@@ -103,7 +103,12 @@ class Choice(NamedTuple):
         """Whether findings of a code are reported in a file."""
         ignored = (
             *self.ignore,
-            *(code for glob, codes in self.per_file if _matches(path, glob) for code in codes),
+            *(
+                prefix
+                for glob, prefixes in self.per_file
+                if _matches(path, glob)
+                for prefix in prefixes
+            ),
         )
         # if no codes are ignored, use "-", with which no code begins
         if code.startswith(ignored or "-"):

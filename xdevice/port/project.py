@@ -262,7 +262,8 @@ def origin_of(node: ast.ImportFrom, importer: PythonModule) -> str:
     if not node.level:
         return node.module or ""
     parts = importer.name.split(".")
-    # in the __init__.py of a package, one dot means the package itself
+    # each dot leads one level up from the module. In the __init__.py of a package, whose name is that of the package,
+    # one dot means the package itself
     above = node.level - (importer.path.name == "__init__.py")
     parts = parts[: len(parts) - above]
     if node.module:

@@ -274,6 +274,7 @@ def _device_scope(use: Use, row: Row) -> Judgement:
         return OTHER_ARGUMENTS
     means = inferred(argument)
     edits = use.rename(_word_without_arguments(use, row))
+    # both functions also accept None, and then change nothing
     if is_only(means, (*NUMBERS, "none")):
         return proven("the index is a number", edits)
     match re.fullmatch(r"cuda:(\d+)", text_of(argument) or ""):

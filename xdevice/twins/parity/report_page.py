@@ -184,6 +184,7 @@ def plot(name: str, series: Mapping[str, list[ComparedValue]]) -> str:
         for number, (backend, values_of_backend) in enumerate(series.items())
     ]
     limit = axes.limit(values)
+    # for each line of the legend, a drawing of 16 x 12 pixels (`swatch` below) and its text; 8, 6 is the middle
     legend = [(_mark(8, 6, number), backend) for number, backend in enumerate(series)]
     if limit:
         legend.append((f'<path d="M0,6 h16" {_DASHED}/>', "tolerance"))

@@ -50,7 +50,8 @@ def apart_by_rows(actual: Array, expected: Array) -> float:
     if not distance or not math.isfinite(distance) or expected.ndim < 2 or len(expected) < 2:
         return distance
     rows = wide(expected)
-    # the largest absolute value, and how far each number is from the mean of its column
+    # the largest finite absolute value, and how far each number is from the mean of its column. A finite value exists,
+    # because the distance would otherwise be 0 or infinite
     most = float(numpy.abs(rows[numpy.isfinite(rows)]).max())
     spread = numpy.abs(rows - rows.mean(axis=0))
     spread = spread[numpy.isfinite(spread)]

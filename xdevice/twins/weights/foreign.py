@@ -90,7 +90,7 @@ def kind_of(path: str) -> Kind | None:
     """Returns the kind of a file that is not in the safetensors format, by its first bytes or the ending of its name;
     None if the kind is unknown. Raises `FilePathError` if the file cannot be read."""
     with path_errors(f"{path!r:.1000} cannot be read"), open(path, "rb") as file:
-        start = file.read(32)
+        start = file.read(32)  # at least as long as each signature
     # PyTorch, Keras, TorchScript and NumPy all write zip archives, which differ in the names of their files
     if start.startswith(b"PK\x03\x04") and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
