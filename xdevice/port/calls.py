@@ -42,10 +42,10 @@ class Invocation:
     values to the parameters of the functions that may be called, and return the possible
     results.
 
-    An atom is one thing that the called object, or the object before the dot, may be (see
-    `values`). `UNKNOWN` is the value of an object about which nothing is known. At the end of
-    this class, `_CALLEES` lists a method for each kind of called object, and `_OWNERS` lists
-    one for each kind of object before the dot.
+    The called object, and the object before the dot, are described by atoms; an atom is one thing that an expression
+    may be (see `values`). `UNKNOWN` is the value of an object about which nothing is known. At the end of this class,
+    `_CALLEES` lists a method for each kind of called object, and `_OWNERS` lists one for each kind of object before the
+    dot.
     """
 
     inference: Inference
@@ -93,8 +93,9 @@ class Invocation:
         return self.keywords.get(name, default)
 
     def _pass_arguments_out(self) -> None:
-        """Records that code outside the project gets all arguments. If an argument is a function, that code may call it
-        with any arguments."""
+        """Records that code outside the project gets all arguments. If an argument is a function, code outside the
+        project may call this function with any arguments.
+        """
         self.inference.mark_as_passed_out(union(*self.values, *self.keywords.values()))
 
     def _other(self, callee: Atom) -> Value:
@@ -123,8 +124,9 @@ class Invocation:
         return instance
 
     def _instance(self, callee: Atom) -> Value:
-        """Returns the possible results of calling an object of a class of the project;
-        "anything" if the class does not have any of the methods in `_FORWARD`."""
+        """Returns the possible results of calling an object of a class of the project; "anything" if the class has none
+        of the methods in `_FORWARD`.
+        """
         # PyTorch calls `forward`, Keras calls `call`, and a class that uses no framework has
         # `__call__`
         for name in _FORWARD:
@@ -402,8 +404,9 @@ class Invocation:
         return value_of(owner)
 
     def _add_argument(self, parser: ast.AST) -> None:
-        """`parser.add_argument(...)`: adds the possible values of a command-line argument to
-        the cell that `args.name` reads. `parser` is the call that created the parser."""
+        """Interprets `parser.add_argument(...)`: adds the possible values of a command-line argument to the cell that
+        `args.name` reads. `parser` is the call that created the parser.
+        """
         flags = [flag for flag in map(_constant, self.node.args) if isinstance(flag, str)]
         options: dict[str | None, Any] = {
             keyword.arg: keyword.value for keyword in self.node.keywords
@@ -475,14 +478,14 @@ class Invocation:
 
 
 def _collate(item: Value) -> Value:
-    """Returns the value of the batch that a data loader makes from items with this value."""
+    """Returns the value of a batch of items. A data loader creates the batch, and `item` is the value of each item."""
     return union(*map(_collate_atom, item))
 
 
 def _collate_atom(atom: Atom) -> Value:
-    """Returns the value of the batch for one possible item. The batch is a tensor if the item
-    is a tensor, a number or an array, and a tuple of batches if the item is a tuple. For all
-    other items, it may be anything."""
+    """Returns the value of the batch for one possible item. The batch is a tensor if the item is a tensor, a number or
+    an array, and a tuple of batches if the item is a tuple. For all other items, the batch may be anything.
+    """
     if atom.kind in ("tensor", "array", "int", "float", "bool"):
         return TENSOR
     return tuple_of(map(_collate, atom.subject)) if atom.kind == "tuple" else UNKNOWN
@@ -502,8 +505,10 @@ def pattern_of(node: ast.expr) -> str:
 
 
 def filled_text(pattern: str, node: ast.AST) -> Value:
-    """Returns the value of a string that is the result of inserting values into `pattern`: the name of a device if the
-    pattern matches one, else any string. `node` is the expression that creates the string."""
+    """Returns the value of the string that results from inserting values into `pattern`. The string is the name of a
+    device if `pattern` has the form of such a name; otherwise, it may be any string. `node` is the expression that
+    creates the string.
+    """
     return (
         make_value("spelling", pattern, node)
         if "*" in pattern and SPELLING.fullmatch(pattern)

@@ -91,7 +91,7 @@ class Cells:
             self._wake(key)
 
     def _wake(self, key: Any) -> None:
-        """Schedules all modules and functions that have read a cell."""
+        """Schedules all modules and functions that have read the cell with this key."""
         for reader in self._readers.get(key, ()):
             # None stands for the rules, which read cells after the analysis
             if reader is not None:
@@ -124,15 +124,17 @@ class Cells:
     # containers
 
     def list_of(self, key: Any, items: Value) -> Value:
-        """Adds `items` to the possible items of the lists with this key, and returns the value
-        of such a list. `key` is the node that creates the list, or stands for the place where
-        the list is created. All lists created there share their items."""
+        """Adds `items` to the possible items of the lists with this key, and returns the value of such a list. `key`
+        identifies the place where the list is created, for example by the node that creates the list. All lists created
+        at the same place share their items.
+        """
         self.add_to_cell(("items", key), items)
         return make_value("list", key)
 
     def dict_of(self, key: Any, items: Value) -> Value:
-        """Adds `items` to the possible values in the dicts with this key, and returns the value
-        of such a dict (see `list_of`). The keys of these dicts are not followed."""
+        """Adds `items` to the possible values in the dicts with this key, and returns the value of such a dict (see
+        `list_of`). The keys in these dicts are ignored.
+        """
         self.add_to_cell(("items", key), items)
         return make_value("dict", key)
 
@@ -156,9 +158,10 @@ class Cells:
         return "attr", family, name
 
     def unite(self, cls: Class, base: Class) -> None:
-        """Merges the family of a class into that of its base. A family consists of classes that are related by
-        inheritance; they share the cells of their attributes. The contents of the old family's cells move to those of
-        the base's family."""
+        """Merges the family of a class into the family of its base. A family consists of classes that are related by
+        inheritance; they share the cells of their attributes. The values in the cells of the class's family are moved
+        to the cells of the base's family.
+        """
         old, new = cls.family(), base.family()
         if old is new:
             return

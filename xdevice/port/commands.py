@@ -340,9 +340,9 @@ def lint(
             _exit_with_unreadable(examined, 0)
 
         def narrow(findings: list[Finding]) -> list[Finding]:
-            """Returns the findings to show. Findings that the revision or the baseline already
-            contained are left out, and guarded findings are merged into those of their
-            tests."""
+            """Returns the findings to show. Findings that the revision or the baseline already contained are left out,
+            and each guarded finding is merged into the finding of its test.
+            """
             if revision is not None:
                 findings = lint_module.only_added(findings, revision, root)
             elif baseline is not None:

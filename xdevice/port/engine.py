@@ -68,7 +68,8 @@ class Examined:
 
     def rewrite(self, source: Source, sites: list[Site]) -> bytes:
         """Returns the bytes of a file after rewriting these sites. The imports that the new text needs are inserted,
-        and imports that lose their last use are removed."""
+        and imports that are no longer used are removed.
+        """
         edits = {edit for site in sites for edit in site.edits}
         # an import is removed only if these edits replace all its uses
         for module in source.modules:
@@ -144,14 +145,13 @@ def examine(
     """Reads all files under the paths as one project, and returns them with a verdict for each
     site.
 
-    `only` is the level of `port --only`: sites with a weaker grade stay open. Imports are
-    resolved from the folder `root`, and paths are shown relative to this folder. By default,
-    `root` is the folder that contains all paths or, if that folder is in a package, the folder
-    that contains the package. `backend` is the name that is written into each file's
-    `set_backend` call. If it is None, the name of the framework that the file imports is
-    written, provided that the file imports only one. `goal` says whose words are written, and
-    `progress` is called again and again during the work. The path "-" means a script on the
-    standard input. Files that cannot be read are listed in `unreadable`.
+    `only` is the level of `port --only`: sites with a weaker grade stay open. Imports are resolved from the folder
+    `root`, and paths are shown relative to this folder. By default, `root` is the folder that contains all paths or, if
+    that folder is in a package, the folder that contains the package. `backend` is the name that is written into each
+    file's `set_backend` call. If it is None, the name of the framework that the file imports is written, provided that
+    the file imports only one. `goal` says whether words of xdevice or of PyTorch are written. `progress` is called many
+    times during the work. The path "-" means a script on the standard input. Files that cannot be read are listed in
+    `unreadable`.
     """
     places = [Path(path) for path in paths]
     root = root or _common_folder(places)
@@ -240,9 +240,10 @@ def _name_of_task(task: Task) -> str:
 
 
 def _merged(first: Site, second: Site) -> Site:
-    """Merges two sites of the same use, which two tabs share, and which was judged in both tabs. If the verdicts and
-    edits agree, returns the site with the weaker grade. If neither site has edits, returns the open site. Otherwise,
-    the tabs disagree, and the result is an open site. All results are copies, with the tabs of both sites."""
+    """Merges two sites that describe the same use. Two tabs share this use, and it was judged once in each tab. If the
+    verdicts and edits agree, returns the site with the weaker grade. If neither site has edits, returns the open site.
+    Otherwise, the tabs disagree, and the result is an open site. All results are copies, with the tabs of both sites.
+    """
     tabs = (*first.tabs, *second.tabs)
     if set(first.edits) == set(second.edits) and first.verdict == second.verdict:
         # `GRADES` begins with the strongest grade; a site without a grade is treated as
@@ -273,8 +274,9 @@ def _open_if_weaker(site: Site, only: Grade) -> Site:
 
 
 def _new_text(source: Source, site: Site) -> str:
-    """Returns the text of a site after its edits. If they also replace code around the
-    expression, that code is included."""
+    """Returns the text of a site after its edits. If the edits also replace code around the expression, the new text of
+    this code is included.
+    """
     # an edit may extend beyond the expression: in `len(list)`, the whole call is replaced
     end = source.offset(*site.end)
     start = min(end - len(site.before.encode()), *(edit.start for edit in site.edits))

@@ -42,10 +42,11 @@ _KINDS: Final[dict[str, set[str]]] = {
 
 
 def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
-    """Returns a copy of an environment without the values that a test excludes. If `is_true`, these are the values that
-    a name cannot have when the test is true; otherwise, the values that it cannot have when the test is false. The test
-    may consist of comparisons with None, `isinstance`, plain names, tests for a GPU, `not`, `and` and `or`; any other
-    test excludes nothing."""
+    """Returns a copy of the environment `env` without the values that a test excludes. `is_true` is the result of the
+    test: a value is excluded if a name cannot have this value when the test has this result. The test may consist of
+    comparisons with None, `isinstance`, plain names, tests for a GPU, `not`, `and` and `or`; any other test excludes
+    nothing.
+    """
     new = dict(env)
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -69,10 +70,10 @@ def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
 
 
 def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable[[Atom], bool]]:
-    """Returns the expression that a test examines, and a predicate for atoms. The predicate returns whether the test
-    excludes an atom: if `is_true`, whether the expression cannot be this atom when the test is true; otherwise, whether
-    it cannot be this atom when the test is false. If the test is not understood, returns None and a predicate that
-    excludes nothing."""
+    """Returns the expression that a test examines, and a predicate for atoms. `is_true` is the result of the test. The
+    predicate returns True for an atom if the expression cannot be this atom when the test has this result. If the test
+    is not understood, returns None and a predicate that excludes nothing.
+    """
     match test:
         case ast.Compare(left=name, ops=[op], comparators=[ast.Constant(value=None)]):
             # `x is None` is true, or `x is not None` is false: x is None. A value that may be
@@ -219,20 +220,23 @@ def _guarded_by_name(
 
 
 def tells_vendors_apart(node: ast.AST, parents: Parents) -> bool:
-    """Whether the tests around a node name a vendor other than NVIDIA. If an `elif` follows a
-    branch around the node, its test is searched, too."""
+    """Whether the tests around a node name a vendor other than NVIDIA. If the node is in a branch of an `if`, and an
+    `elif` follows the `if`, the test of the `elif` is searched, too.
+    """
     return any(map(_OTHER_VENDORS.search, _names_in_tests(node, parents)))
 
 
 def is_chosen_by_release(node: ast.AST, parents: Parents) -> bool:
-    """Whether the tests around a node check the version of a framework. The other branch of
-    such code already contains the new name."""
+    """Whether the tests around a node check the version of a framework. If they do, the other branch already contains
+    the new name.
+    """
     return any(map(_RELEASE.search, _names_in_tests(node, parents)))
 
 
 def _names_in_tests(node: ast.AST, parents: Parents) -> Iterator[str]:
-    """Yields the last names and the strings in the tests around a node, up to the function or
-    class that contains the node."""
+    """Yields the names and the strings in the tests around a node. Only tests inside the function or class that
+    contains the node are searched. For a dotted name, yields each part; for other code, may also yield "".
+    """
     while node in parents and not isinstance(node, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
         node = parents[node]
         match node:
@@ -354,8 +358,9 @@ def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
 
 
 def selected_tab(test: ast.expr, module: PythonModule) -> bool | None:
-    """Whether a test such as `tab.selected("mxnet", "jax")` names the tab of the module; None
-    if it is any other test, or if the module has no tab."""
+    """Whether a test such as `tab.selected("mxnet", "jax")` names the tab of the module; None for any other test, or if
+    the module has no tab.
+    """
     if (
         module.tab is None
         or not isinstance(test, ast.Call)

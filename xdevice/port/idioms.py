@@ -1,5 +1,5 @@
-"""Tables of the uses of devices that `scan` counts and `port` judges. They contain the names of
-each framework, their codes, and the way in which each use is rewritten.
+"""Tables of the uses of devices that `scan` counts and `port` judges. For each listed name of a framework, they contain
+a code, and say how a use of the name is rewritten.
 
 `rule` is the name of the function in `rules_of_calls` or `rules_of_methods` that judges the
 use, and `text` is the new text that the rule writes. `text` contains no quotes, colons or
@@ -19,8 +19,8 @@ class Idiom:
     name of the rule that judges it, and `text` is the new text that the rule writes. If there is no vendor-neutral
     replacement, `why` is the reason that reports show, and `link` is a page of the documentation to read, or "".
 
-    Idioms that are not in the tables, such as that of `device="cuda"`, are created and judged
-    in `rules`. For these, `rule` is only a label.
+    Idioms that are not in the tables, such as the idiom for `device="cuda"`, are created and judged in `rules`. For
+    these, `rule` is only a label.
     """
 
     name: str

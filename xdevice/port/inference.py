@@ -1,5 +1,6 @@
-"""The facts about a project that is being interpreted: the values that names, attributes and items may have. They are
-stored in cells, each of which contains a set of possible values (see `cells`)."""
+"""The facts about a project that is being interpreted: the values that names, attributes and items may have. The values
+are stored in cells; each cell contains a set of possible values (see `cells`).
+"""
 
 from __future__ import annotations
 
@@ -31,10 +32,9 @@ class Inference(Cells):
     """The facts about a project: the values of its names, attributes and items. The interpreter
     inherits from this class.
 
-    `functions` and `classes` map the nodes of the project's definitions to their `Function` or
-    `Class`. `loop_ends` maps each loop to the environment at its end when the loop was last
-    read. In the arguments, an `Atom` is one thing that an expression may be, and a `Value` is a
-    set of atoms (see `values`).
+    `functions` and `classes` map the nodes of the project's definitions to their `Function` or `Class`. `loop_ends`
+    maps each loop to the environment at the end of the loop, as it was when the loop was last interpreted. In the
+    arguments, an `Atom` is one thing that an expression may be, and a `Value` is a set of atoms (see `values`).
     """
 
     def __init__(self, project: Project) -> None:
@@ -50,15 +50,18 @@ class Inference(Cells):
         self._foreign: dict[str, Value] = {}
 
     def mark_as_passed_out(self, value: Value) -> None:
-        """Marks the functions in a value as passed to code outside the project, which may call them with any arguments.
-        Their parameters get the values of such arguments later, when `infer` calls `assume_unknown_callers`."""
+        """Marks the functions in a value as passed to code outside the project, which may call these functions with any
+        arguments. The values of such arguments are added to the parameters later, when `infer` calls
+        `assume_unknown_callers`.
+        """
         for atom in value:
             if atom.kind in ("function", "bound"):
                 atom.subject.has_unknown_callers = atom.subject.has_callers = True
 
     def stop_following(self, value: Value) -> None:
-        """Prepares for the replacement of a value by "anything" (`UNKNOWN`): from now on, its functions may be called
-        with any arguments, and its lists and dicts may contain anything."""
+        """Prepares a value for its replacement by "anything" (`UNKNOWN`): from now on, functions in the value may be
+        called with any arguments, and lists and dicts in the value may contain anything.
+        """
         for atom in value:
             match atom.kind:
                 case "function" | "bound":
@@ -113,8 +116,9 @@ class Inference(Cells):
         return ""
 
     def value_of_annotation(self, node: ast.expr | None, module: PythonModule) -> Value | None:
-        """Returns the values that an annotation allows. None if there is no annotation, or if
-        no table of `knowledge` has the type that it names."""
+        """Returns the values that an annotation allows; None if there is no annotation, or if the annotated type is in
+        no table of `knowledge`.
+        """
         match node:
             # `None`, or a type in quotes
             case ast.Constant(value=value):
@@ -193,9 +197,10 @@ class Inference(Cells):
     # the attributes and items of values
 
     def attribute(self, atom: Atom, name: str, node: ast.expr) -> Value:
-        """Returns the possible values of `x.name`, where `x` is the object that `atom` stands
-        for. The result is "anything" for kinds of atoms that are not listed here. `node` is the
-        expression that reads the attribute."""
+        """Returns the possible values of `x.name`, where `x` is the object that `atom` stands for. The result is
+        "anything" for kinds of atoms that this method does not handle. `node` is the expression that reads the
+        attribute.
+        """
         match atom.kind:
             case "foreign":
                 return self.foreign(f"{atom.subject}.{name}")
@@ -222,9 +227,10 @@ class Inference(Cells):
         return UNKNOWN
 
     def _attribute_of_module(self, module: PythonModule, name: str) -> Value:
-        """Returns the possible values of an attribute of a module of the project: those of a
-        global name, or the module of this name in the package. The result is empty if there is
-        neither."""
+        """Returns the possible values of the attribute `name` of a module of the project. The attribute is a global
+        name of the module or, if the module is a package, a module in this package. The result is empty if there is no
+        such attribute.
+        """
         value = self.read_cell((module, name))
         # in `a.b.c` after `import a`, b may be a module in the package a. It is an attribute of a as soon as any module
         # has imported it
@@ -276,13 +282,11 @@ class Inference(Cells):
         )
 
     def iterate(self, value: Value) -> Value:
-        """Returns the possible values of the variable of a loop over an object with this
-        value."""
+        """Returns the possible values of `x` in `for x in y`, where `value` is the value of `y`."""
         return union(*map(self._iterate_atom, value))
 
     def _iterate_atom(self, atom: Atom) -> Value:
-        """Returns the possible values of the variable of a loop over the object that `atom`
-        stands for."""
+        """Returns the possible values of `x` in `for x in y`, where `y` is the object that `atom` stands for."""
         match atom.kind:
             case "tensor" | "array" | "str":
                 return value_of(atom)

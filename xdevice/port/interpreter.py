@@ -186,7 +186,7 @@ class Interpreter(Inference):
         return self.env
 
     def _assign(self, node: ast.Assign) -> Env:
-        """`a = b = value`: binds each target to the value."""
+        """Interprets `a = b = value`: binds each target to the value."""
         value = self.evaluate(node.value)
         # d2l's own modules refer to themselves like this: `d2l = sys.modules[__name__]`
         if (
@@ -199,8 +199,9 @@ class Interpreter(Inference):
         return self.env
 
     def _annotated_assign(self, node: ast.AnnAssign) -> Env:
-        """`a: int = value`: binds the target to the value. If a field of a class has an
-        annotation but no value, the field is bound to the values that the annotation allows."""
+        """Interprets `a: int = value`: binds the target to the value. If a field of a class has an annotation but no
+        value, the field is bound to the values that the annotation allows.
+        """
         # if there is a value, the annotation is ignored, because it may be too wide or wrong
         if node.value is not None:
             self.bind(node.target, self.evaluate(node.value))
@@ -211,7 +212,7 @@ class Interpreter(Inference):
         return self.env
 
     def _augmented_assign(self, node: ast.AugAssign) -> Env:
-        """`a += value`: binds the target to the result of the operation."""
+        """Interprets `a += value`: binds the target to the result of the operation."""
         # `x += 1` first reads x, and then binds it
         left, right = self.evaluate(node.target), self.evaluate(node.value)
         self.bind(node.target, self._operate(node, left, right))
@@ -281,9 +282,9 @@ class Interpreter(Inference):
         """Returns the environment at the end of a loop. `read_body` interprets one round of the
         loop, and is called until the environment no longer changes.
 
-        If the loop has been interpreted before, its first round also begins with the values
-        that it had at its end then. So the body of an inner loop is usually interpreted only
-        once in each round of the outer loop.
+        If the loop has been interpreted before, the first round begins with additional values: the values that the
+        names had at the end of the loop last time. So the body of an inner loop is usually interpreted only once in
+        each round of the outer loop.
         """
         ends = self.loop_ends
         # values only grow, so all values from the end of an earlier reading are still possible
@@ -376,8 +377,9 @@ class Interpreter(Inference):
         return self.env
 
     def _import(self, node: ast.Import) -> Env:
-        """`import a.b` and `import a.b as c`: binds `a` to the package, or `c` to the module in
-        it."""
+        """Interprets `import a.b`, which binds `a` to the package, and `import a.b as c`, which binds `c` to the module
+        `b` in the package.
+        """
         for alias in node.names:
             package = alias.name.split(".")[0]
             # even without `as`, because the call records that this module imports a.b
@@ -388,8 +390,9 @@ class Interpreter(Inference):
         return self.env
 
     def _import_from(self, node: ast.ImportFrom) -> Env:
-        """`from a import b`: binds `b`. `from a import *`: only records the module `a`, in which `global_value` looks
-        up names later."""
+        """Interprets `from a import b`, which binds `b`. For `from a import *`, only records the module `a`; later,
+        `global_value` looks up names in this module.
+        """
         origin = origin_of(node, self.module)
         for alias in node.names:
             if alias.name == "*":
@@ -875,7 +878,7 @@ class Interpreter(Inference):
         return value
 
     def _inner(self, node: ast.Starred | ast.Await) -> Value:
-        """Returns the value of `*x` or `await x`, which is taken to be the value of `x`."""
+        """Returns the value of `*x` or `await x`, which is assumed to be the value of `x`."""
         return self.evaluate(node.value)
 
     def _yield(self, node: ast.Yield) -> Value:

@@ -44,10 +44,10 @@ def left_open(why: str, code: str = "") -> Judgement:
 
 
 def proven(why: str, edits: Edits, *consumed: ast.AST, since: str = "") -> Judgement:
-    """Returns the judgement that a use is rewritten, because the project's own text proves that
-    the edits are right. `consumed` are nodes inside the use that are rewritten together with
-    it, and so are not sites of their own. `since` is the oldest release of PyTorch that has the
-    new words; "" means every release."""
+    """Returns the judgement that a use is rewritten, because the project's own text proves that the edits are right.
+    `consumed` are nodes inside the use that are rewritten together with the use, and are therefore not separate sites.
+    `since` is the oldest release of PyTorch that has the new words; "" means every release.
+    """
     return Judgement("rewritten", why, "", "proven", edits, since, consumed)
 
 
@@ -81,13 +81,12 @@ class."""
 class JudgedModule:
     """A module whose uses of devices are being judged, with the facts that the rules need.
 
-    `text_origins` are nodes that choose a device, or a string that names one, which some module
-    of the project also uses as text: the "cuda" in `d = "cuda"` if the program prints `d`.
-    `device_origins` are nodes that choose a device, or a string that names one, which is passed
-    to some function as its device (if the target is "xdevice": to one of PyTorch, by keyword).
-    `sets_current_device` says whether the program may set the current device, in which case
-    "cuda" may mean a GPU other than the first. `goal` says whose words are written: xdevice's
-    or PyTorch's.
+    An origin is a node that chooses a device, or a string that names a device. `text_origins` are the origins of
+    devices that some module of the project also uses as text: for example, the "cuda" in `d = "cuda"` if the program
+    prints `d`. `device_origins` are the origins of devices that are passed to a function as its device; if the target
+    is "xdevice", only keyword arguments of PyTorch's functions count. `sets_current_device` says whether the program
+    may set the current device; if it does, "cuda" may mean a GPU other than the first. `goal` says whether words of
+    xdevice or of PyTorch are written.
     """
 
     def __init__(
@@ -216,10 +215,10 @@ class Use:
     call. For the others, it is a name, an attribute, a string, a comparison, a conditional
     expression or a keyword argument.
 
-    `start` and `end` are the offsets of the use in `Source.text`. For a call, `args` are the
-    positional arguments, `keywords` maps names to keyword arguments (None to `**x`), and
-    `arguments` are the values of both. If a call has one positional argument and no others,
-    `only_argument` is this argument; otherwise, it is None.
+    `start` and `end` are the offsets of the use in `Source.text`. For a call, `args` are the positional arguments,
+    `keywords` maps names to keyword arguments (None to `**x`), and `arguments` are the values of the positional
+    arguments and the keyword arguments. If a call has one positional argument and no others, `only_argument` is this
+    argument; otherwise, it is None.
     """
 
     module: JudgedModule
@@ -263,8 +262,9 @@ class Use:
 
     @property
     def indent(self) -> str | None:
-        """The white space before a use if there is no other code on its lines; a comment may
-        follow it. None if there is other code on these lines."""
+        """The white space before a use if there is no other code on its lines; a comment may follow the use. None if
+        there is other code on these lines.
+        """
         text = self.module.source.text
         before = text[text.rfind(b"\n", 0, self.start) + 1 : self.start]
         rest = re.compile(rb"[ \t]*(#[^\r\n]*)?(\r?\n|$)").match(text, self.end)
@@ -301,9 +301,10 @@ class Use:
     def replace_around(
         self, part: ast.AST, before: str, after: str, node: ast.AST | None = None
     ) -> Edits:
-        """Returns the edits that replace the text before and after `part`, which is a part of
-        the use, or of `node` if it is not None. The part itself stays, and may have its own
-        edits."""
+        """Returns the edits that replace the text around `part` inside the use: `before` replaces the text in front of
+        `part`, and `after` replaces the text behind it. If `node` is not None, it takes the place of the use. `part`
+        itself stays, and may have its own edits.
+        """
         start, end = self.span(node or self.node)
         part_start, part_end = self.span(part)
         return Edit(start, -end, part_start, before), Edit(part_end, -end, end, after)
@@ -380,8 +381,9 @@ class Use:
         return self.find(b".", self.span(self.receiver)[1])
 
     def find(self, mark: bytes, at: int) -> int:
-        """Returns the offset of the first `mark` at or after the offset `at` that is not in a comment. The text must
-        contain such a mark."""
+        """Returns the offset of the first `mark` outside comments, searching from the offset `at`. The text must
+        contain such a `mark`.
+        """
         match = re.compile(rb"(?:#[^\r\n]*|[^#])*?" + re.escape(mark)).match(
             self.module.source.text, at
         )

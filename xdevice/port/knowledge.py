@@ -1,8 +1,8 @@
 """Tables of facts about packages outside the project: the results of functions and methods, and
 the values of attributes.
 
-If a name is in no table, its result may be anything. So if an entry is missing, a use of a device stays as it is, but
-if an entry is wrong, code is rewritten that must not change.
+If a name is in no table, its result may be anything. So a missing entry only leaves a use of a device as it is, but a
+wrong entry may cause `port` to rewrite code that must not change.
 """
 
 from __future__ import annotations
@@ -388,7 +388,9 @@ def result(full_name: str) -> Value | None:
 
 def output_of(full_name: str) -> Value | None:
     """Returns the possible results of calling a layer or model; None if they are not known. `full_name` is the full
-    name of its class or, for a model from a model zoo, of the function that returned it."""
+    name of the class of the layer or model. For a model from a model zoo, `full_name` is the full name of the function
+    that returned the model.
+    """
     root, _, name = full_name.rpartition(".")
     if full_name.startswith(("gluoncv.model_zoo", "mxnet.gluon.model_zoo")):
         return GLUONS_OUTPUT

@@ -58,11 +58,11 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """One place that a rule has reported. `line`, `col` and `end` are positions in the file:
-    lines and columns count from 1, and columns are in characters. `cell` is the number of the
-    cell in a notebook; it is None in other files. `text` is the first line of the place, in
-    which each sequence of white space is replaced with one space. A baseline recognizes the
-    finding by this text."""
+    """One place that a rule has reported. `line`, `col` and `end` are positions in the file: lines and columns count
+    from 1, and columns are in characters. `cell` is the number of the cell in a notebook; it is None in other files.
+    `text` is the first line of the place, with each sequence of white space replaced with one space. A baseline
+    recognizes the finding by this text.
+    """
 
     path: str
     line: int
@@ -90,10 +90,10 @@ class Finding:
 
 
 class Choice(NamedTuple):
-    """The codes to report (`select`) and to ignore (`ignore`). Each is a whole code or a
-    prefix. If `select` is empty, the findings of the rules that are enabled by default are
-    reported. `per_file` contains pairs of a glob and the codes that are ignored in the files
-    that match the glob."""
+    """The codes to report (`select`) and to ignore (`ignore`). Each entry is a whole code or the prefix of several
+    codes. If `select` is empty, the findings of the rules that are enabled by default are reported. `per_file` contains
+    pairs of a glob and the codes that are ignored in the files that match the glob.
+    """
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -346,8 +346,9 @@ def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, i
 
 
 def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Finding]:
-    """Yields the findings. The attribute `fix` of each contains the edits with which `port` would fix it. In notebooks,
-    `fix` stays empty, because edits of the code have no positions in the JSON file."""
+    """Yields the findings. In each finding, the attribute `fix` contains the edits that `port` would make to fix the
+    finding. In notebooks, `fix` stays empty, because edits of the code have no positions in the JSON file.
+    """
     # only notebooks have `tokens`, which are their JSON strings
     sources = {source.path: source for source in examined.sources if not source.tokens}
     for finding in findings:
@@ -372,9 +373,10 @@ def _position(source: Source, offset: int) -> Place:
 
 
 def _site_of(finding: Finding, examined: Examined, source: Source) -> Site | None:
-    """Returns the site whose edits fix a finding; None if there is no such site. Either the
-    site ends or begins where the finding does, or one of its edits replaces the finding
-    together with the code around it, as in `"cuda" if torch.cuda.is_available() else "cpu"`."""
+    """Returns the site whose edits fix a finding; None if there is no such site. Either the site begins or ends at the
+    same position as the finding, or an edit of the site replaces the finding together with the code around it, as in
+    `"cuda" if torch.cuda.is_available() else "cpu"`.
+    """
     if finding.code not in lint_rules.BY_PORT:
         return None
     first, last = finding.part
@@ -394,9 +396,10 @@ def _site_of(finding: Finding, examined: Examined, source: Source) -> Site | Non
 
 
 def fixed_files(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes]:
-    """Returns a dict with the new bytes of each file in which `port` rewrites code for these findings, or for findings
-    that they guard. Other files are left out. In each file, streams and events are rewritten together or not at all,
-    because PyTorch's streams cannot be mixed with CUDA's."""
+    """Returns a dict that maps each changed file to its new bytes. The new bytes contain the changes that `port` makes
+    for these findings, and for the findings that they guard. Files without changes are left out. In each file, streams
+    and events are rewritten together or not at all, because PyTorch's streams cannot be mixed with CUDA's.
+    """
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
         by_path.setdefault(finding.path, []).extend((finding, *finding.guarded_findings))

@@ -245,9 +245,9 @@ class _View:
         return ""
 
     def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-        """Yields the nodes around a node, from the innermost outwards, up to the function or
-        class that contains the node. Each is yielded as a pair of the outer node, and the child
-        through which it contains `node`."""
+        """Yields the nodes around a node, from the innermost outwards, up to the function or class that contains the
+        node. Each result is a pair of an outer node and its direct child; the child is or contains `node`.
+        """
         while node in self.parents:
             child, node = node, self.parents[node]
             yield node, child

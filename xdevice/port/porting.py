@@ -106,8 +106,9 @@ def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
 
 
 def _is_unused(module: PythonModule, name: str, edits: set[Edit]) -> bool:
-    """Whether an imported name becomes unused: it has uses, the edits replace all of these, and
-    no string is equal to the name."""
+    """Whether an imported name becomes unused: the name has uses, the edits replace all of these uses, and no string is
+    equal to the name.
+    """
     nodes = module.nodes
     uses = [
         module.span(node) for node in nodes if isinstance(node, ast.Name) and node.id == name
@@ -181,9 +182,9 @@ def _has_import(tree: ast.Module, package: str) -> bool:
 
 
 def _statement_below_import(module: PythonModule, first_use: int) -> ast.stmt | None:
-    """Returns the statement before which the import is inserted. This is the first import of a
-    framework, unless a site is above it; then it is the first statement after the docstring and
-    the imports from `__future__`. Returns None if the module has no such statement.
+    """Returns the statement below the inserted import. This is the first import of a framework. If a site is above that
+    import, returns the first statement after the docstring and the imports from `__future__`. Returns None if the
+    module has no such statement.
 
     `first_use` is the line of the first site.
     """

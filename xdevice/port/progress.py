@@ -11,7 +11,7 @@ the total amount, as in ("reading", 12, 476)."""
 
 
 def unseen(step: str, done: int, total: int) -> None:
-    """Ignores its arguments: the `Progress` for callers that do not want a bar."""
+    """Does nothing. This is the `Progress` for callers that do not want a progress bar."""
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def shown_on_terminal() -> Iterator[Progress]:
 
         # all steps use the same bar: only its label and its total change
         def show(step: str, done: int, total: int) -> None:
-            """Moves the bar: the `Progress` for the block."""
+            """Moves the bar. This function is the `Progress` that the block receives."""
             bars.update(bar, description=step, completed=done, total=total)
 
         yield show

@@ -257,8 +257,9 @@ class Project:
 
 
 def origin_of(node: ast.ImportFrom, importer: PythonModule) -> str:
-    """Returns the full name of the module from which a `from` import in the module `importer` imports names: for `from
-    ..x import y`, the full name of `x`. Returns "" if the names come from the root folder."""
+    """Returns the full name of the module that a `from` import names after `from`: for `from ..x import y`, the full
+    name of `x`. The import is in the module `importer`. Returns "" if the names come from the root folder.
+    """
     if not node.level:
         return node.module or ""
     parts = importer.name.split(".")

@@ -89,8 +89,9 @@ def totals(sites: Iterable[Site]) -> dict[str, int]:
 
 
 def share_ported(total: dict[str, int]) -> float | None:
-    """Returns the fraction, from 0 to 1, that `port` rewrites of all sites that must change;
-    None if no site must change. `total` is a result of `totals`."""
+    """Returns the number of sites that `port` rewrites, divided by the number of sites that must change; None if no
+    site must change. `total` is a result of `totals`.
+    """
     # sites with the other verdicts, "neutral" and "not a device", need no change
     must_change = total["rewritten"] + total["open"]
     return total["rewritten"] / must_change if must_change else None

@@ -92,10 +92,10 @@ class JudgedSites(JudgedModule):
         "cuda"` stays as it is; None if there is no reason to keep it, or if the use is not a
         test.
 
-        A test is kept if it guards a use that needs one vendor's devices. It is also kept
-        if the tests around it name other vendors, and the guarded code does more than choose a
-        device; a mere choice is right for the devices of any vendor. `vendor_uses` maps nodes
-        to uses, and contains all uses that need one vendor's devices.
+        A test is kept if it guards a use that needs one vendor's devices. It is also kept if the tests around it name
+        other vendors, and the guarded code does more than choose a device. Code that only chooses a device is right for
+        the devices of any vendor. `vendor_uses` maps nodes to uses, and contains all uses that need one vendor's
+        devices.
         """
         # in `name.startswith("cuda")`, the use is the string, but the test is the call
         is_argument = isinstance(use.node, ast.Constant) and isinstance(use.parent, ast.Call)
@@ -128,9 +128,9 @@ class JudgedSites(JudgedModule):
         )
 
     def _site(self, use: Use, judgement: Judgement) -> Site:
-        """Returns the site of a use with this judgement. If the use could be rewritten, but the
-        code around it is a reason against the edit, the site gets that judgement instead (see
-        `_reason_against_edit`)."""
+        """Returns the site of a use with this judgement. If the use could be rewritten, but the code around the use is
+        a reason against the edit, the site gets the judgement of `_reason_against_edit` instead.
+        """
         node, idiom = use.node, use.idiom
         # reports show only the value of a keyword argument
         shown: Any = node.value if isinstance(node, ast.keyword) else node
@@ -307,8 +307,9 @@ class JudgedSites(JudgedModule):
     # uses that are not calls
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
-        """Judges a keyword argument such as `device="cuda"`. Returns None for other keyword
-        arguments, and for those of calls that have their own rule."""
+        """Judges a keyword argument such as `device="cuda"`. Returns None for other keyword arguments, and for keyword
+        arguments of a call that has its own rule.
+        """
         call = self.parents.get(node)
         if node.arg not in idioms.KEYWORDS or not isinstance(call, ast.Call):
             return None

@@ -45,12 +45,12 @@ handles other parents, such as calls."""
 
 
 def no_word(use: Use) -> Judgement:
-    """Judges names that have no vendor-neutral replacement. The use stays open, and the reason is that of the idiom."""
+    """Judges names that have no vendor-neutral replacement. The use stays open, and the reason is the idiom's `why`."""
     return left_open(use.idiom.why)
 
 
 def neutral(use: Use) -> Judgement:
-    """Judges names that are right on every device. The use is neutral, and the reason is that of the idiom."""
+    """Judges names that are right on every device. The use is neutral, and the reason is the idiom's `why`."""
     return Judgement("neutral", use.idiom.why)
 
 
@@ -212,10 +212,9 @@ def _judge_without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgem
     """Completes the judgement on a device that has no index in the old text. `judgement` does
     not yet consider that xdevice's device has the index 0.
 
-    The index shows if the device is printed, and it may mean the wrong GPU after `set_device`.
-    In these cases, the new text creates a device without an index, or the use stays open. In
-    all other cases, returns `judgement`. `is_gpu` says whether the use is certain to mean a
-    GPU.
+    If the device is printed, its index is visible; after `set_device`, the index 0 may mean the wrong GPU. In these
+    cases, the new text creates a device without an index, or the use stays open. In all other cases, returns
+    `judgement`. `is_gpu` says whether the use is certain to mean a GPU.
     """
     in_text = use.node in use.module.text_origins
     # the index 0 is not printed, and it does not mean the wrong GPU

@@ -63,8 +63,8 @@ class Edit:
     """Replaces the bytes from `start` to `end` of `Source.text` with `text`. If `start == end`,
     the edit is an insertion.
 
-    `rank` orders the edits that begin at the same position. It is the negative end of the
-    site's expression, so that the outer of two nested sites comes first.
+    `rank` orders the edits that begin at the same position. It is the end of the site's expression, negated, so that
+    the outer of two nested sites comes first.
     """
 
     # edits are sorted by their fields in this order: by `start`, and then by `rank`
@@ -74,8 +74,9 @@ class Edit:
     text: str
 
     def shifted(self, distance: int) -> Edit:
-        """Returns the same edit, moved by `distance` bytes. With a negative distance, the edit
-        fits a part that was cut out of the text."""
+        """Returns the same edit, moved by `distance` bytes. A negative distance adapts the edit to a part that was cut
+        out of the text.
+        """
         return Edit(self.start + distance, self.rank, self.end + distance, self.text)
 
 
@@ -101,8 +102,8 @@ def splice(text: bytes, edits: Iterable[Edit]) -> bytes:
 # eq=False: sites are equal only if they are the same object, so that they can be keys
 @dataclass(eq=False)
 class Site:
-    """One use of a device idiom. Sites are sorted by file and position. (file, line, col,
-    idiom) is unique, so that a use that several tabs of a page of d2l share is counted once.
+    """One use of a device idiom. Sites are sorted by file and position. No two sites have the same file, line, column
+    and idiom. If several tabs of a page of d2l share a use, it is therefore counted once.
 
     `line` and `col` (in bytes, from 0, as in `ast`) are positions in `Source.text`; `Source.line_and_cell(line)`
     returns the line of the file and, for a notebook, the cell. `idiom` is the name of the use in reports, such as
@@ -137,8 +138,7 @@ class Site:
 
     @property
     def key(self) -> tuple[str, int, int, str]:
-        """The file, the line, the column and the idiom, which no two sites of a project
-        share."""
+        """The file, the line, the column and the idiom. No two sites of a project have the same key."""
         return self.file, self.line, self.col, self.idiom
 
     def __lt__(self, other: Site) -> bool:
@@ -147,8 +147,7 @@ class Site:
 
 
 def grouped(sites: Iterable[Site], key: Callable[[Site], str]) -> dict[str, list[Site]]:
-    """Returns a dict that maps each result of `key` to the list of the sites for which `key`
-    returns it."""
+    """Groups sites by the result of `key`. Returns a dict that maps each result to the list of its sites."""
     groups: dict[str, list[Site]] = {}
     for site in sites:
         groups.setdefault(key(site), []).append(site)

@@ -132,8 +132,9 @@ class PythonModule:
         return self._walked[1]
 
     def release(self) -> None:
-        """Deletes the stored values of `nodes` and `parents`, because those of all modules of a
-        large project would not fit into memory. They are computed again at their next use."""
+        """Deletes the stored values of `nodes` and `parents`, because the lists and dicts of all modules of a large
+        project would not fit into memory. They are computed again at their next use.
+        """
         self.__dict__.pop("_walked", None)
 
     def segment(self, node: ast.AST) -> str:
@@ -278,7 +279,9 @@ def files_in(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _is_skipped(folders: tuple[str, ...]) -> bool:
-    """Whether one of these folders, which lie between a file and the folder that the user passes, is not searched."""
+    """Whether a file is skipped because it is inside a folder that is not searched. `folders` are the names of the
+    folders between the folder that the user passes and the file.
+    """
     return any(folder.startswith(".") or folder in SKIPPED for folder in folders)
 
 
@@ -438,9 +441,9 @@ def _cell(begin: int, lines: list[str]) -> Cell:
 
 
 def _default_tabs(cells: list[Cell]) -> tuple[str, ...]:
-    """Returns the tabs of the cells that name no tab themselves: those that
-    `tab.interact_select` lists, else the tab of the framework that such cells import first,
-    else "pytorch"."""
+    """Returns the tabs of the cells that name no tab themselves: the tabs that `tab.interact_select` lists, else the
+    tab of the framework that these cells import first, else "pytorch".
+    """
     # only the code of the cells that name no tab decides
     plain = "\n".join(cell.text for cell in cells if not cell.tabs)
     selected = re.search(r"tab\.interact_select\(([^)]*)\)", plain)
@@ -578,9 +581,10 @@ def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
 
 
 def _touched(tokens: list[_Token], edits: list[Edit]) -> Iterator[tuple[int, int, list[Edit]]]:
-    """Groups sorted edits by the strings that they touch. For each group, yields the indices of
-    its first and last string, and its edits. If an edit spans several strings, they are in the
-    same group. There must be at least one edit."""
+    """Groups sorted edits by the strings that they touch. For each group, yields the indices of its first and last
+    string, and its edits. If an edit spans several strings, these strings are in the same group. There must be at least
+    one edit.
+    """
     starts = [token.at for token in tokens]
     # the strings of the current group; -1 is before all strings, so that the first edit begins a
     # group
@@ -667,7 +671,7 @@ def _as_python(text: str) -> str:
 
 
 def _is_python(source: Source, cell: Cell, text: str) -> bool:
-    """Whether the text of a cell is Python. A cell that is not is added to `source.broken`."""
+    """Whether the text of a cell is Python. A cell that is not Python is added to `source.broken`."""
     try:
         _tree(text)
     except SyntaxError as error:

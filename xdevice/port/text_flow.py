@@ -37,7 +37,7 @@ def origins(
     inference: Inference,
     parts_of: Callable[[ast.AST, Inference], Sequence[ast.expr]],
 ) -> set[ast.AST]:
-    """Returns the expressions that choose the devices which reach certain places in a module.
+    """Finds the devices that reach certain places in a module, and returns the expressions that choose these devices.
 
     `parts_of(node, inference)` returns the places in one node. It is `parts_in_text`,
     `devices_in` or `devices_by_keyword`. The choosing expression may be far from the place, or in another module: for

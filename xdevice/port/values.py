@@ -96,9 +96,10 @@ value of each item is "anything"."""
 
 
 def union(*values: Value) -> Value:
-    """Returns the union of values. If the union contains "anything", or more than `_MOST_ATOMS`
-    atoms, it is reduced to "anything" and its atoms of the kinds in `_FOLLOWED`, which have to
-    be followed in any case. Otherwise, tuples of the same length in it are merged."""
+    """Returns the union of values. If the union contains "anything", or more than `_MOST_ATOMS` atoms, it is reduced to
+    "anything" and its atoms of the kinds in `_FOLLOWED`, which have to be followed in any case. Otherwise, tuples of
+    the same length are merged.
+    """
     result = NOTHING.union(*values)
     # a shortcut: most calls unite a value with itself or with the empty set, so there is
     # nothing to reduce or to merge
@@ -145,8 +146,9 @@ def is_known(value: Value) -> bool:
 
 
 def inferred(node: ast.AST | None) -> Value:
-    """Returns the inferred value of an expression: the set of things that it may be. `NOTHING`
-    if `node` is None, or if the expression is never reached."""
+    """Returns the inferred value of an expression: the set of things that the expression may be. The value is `NOTHING`
+    if `node` is None, or if the expression is never reached.
+    """
     return getattr(node, "means", NOTHING)
 
 

@@ -1,10 +1,10 @@
 """The table of vendor-specific names. For each name, it contains the word that `port` writes
 instead, and that `lint` recommends.
 
-There are two targets. "accelerator" means PyTorch's own words for the devices of any vendor:
-`torch.accelerator`, `torch.Stream`, `torch.Event`. Other frameworks have no such words.
-"xdevice" means xdevice's words or, if it has none, those of "accelerator". A version is the
-first release of PyTorch in which the word works as it is used here.
+There are two targets. "accelerator" means PyTorch's own words for the devices of any vendor: `torch.accelerator`,
+`torch.Stream`, `torch.Event`. Other frameworks have no such words. "xdevice" means xdevice's words; if xdevice has no
+word for a name, the word of "accelerator" is used. A version is the first release of PyTorch in which the word works as
+it is used here.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Row(NamedTuple):
     `since` is the oldest release of PyTorch that has the word for "accelerator"; it is "" if every supported release
     has the word. `rule` names the rule that rewrites a call of the name; it is a key of `rules_of_words.WORD_RULES`. On
     a machine without a GPU, some words raise an error although the old name returns a value. For these words,
-    `without_gpu` is that value, as source text; for all others, it is None. `differs` says how the word differs from
-    the old name or, if there is no word, why there is none.
+    `without_gpu` is the value that the old name returns, as source text; for all others, it is None. `differs` says how
+    the word differs from the old name or, if there is no word, why there is none.
     """
 
     name: str
