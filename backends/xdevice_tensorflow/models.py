@@ -264,9 +264,9 @@ def _refusal(model: Any, why: str, backend: Models) -> UnsupportedError:
 
 
 def _duplicate(model: Any, memo: _Memo) -> Any:
-    """Returns a copy of a model. All parts are copied before any attribute is copied, because the parts refer to each
-    other in circles. `memo` maps the `id`s of objects that have already been copied to their copies; the copies of all
-    parts are added."""
+    """Returns a copy of a model. All parts are created before any attribute is copied, because the parts contain
+    circular references to each other. `memo` maps the `id`s of objects that have already been copied to their copies;
+    the copies of all parts are added."""
     owned = parts.owned(model)
     # pairs of a part and its copy, for parts whose attributes have to be copied
     pairs = []

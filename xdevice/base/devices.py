@@ -313,8 +313,8 @@ def _parse_text(text: str) -> Device:
 
 
 def _nearest(name: str) -> str:
-    """Returns a question for an error ("did you mean ...?") that suggests the known word for a device that is most
-    similar to `name`; "" if no word is similar."""
+    """Returns a hint for an error message ("did you mean ...?") with the known device word most similar to `name`; ""
+    if no word is similar."""
     import difflib
 
     close = difflib.get_close_matches(name, sorted(KINDS | HARDWARE), n=1)

@@ -76,7 +76,8 @@ class Models(Primitives):
         """Yields three items for the model and for each of its submodels: its name ("" for the model itself), the
         object, and the keys of the object's `__dict__` whose values belong to the framework or are computed at each
         call. The core searches the values of the other keys for tensors and models that the framework does not list,
-        and moves these together with the model. Yields nothing if the framework itself moves all of them."""
+        and moves these together with the model. Yields nothing if the framework itself
+        moves everything that a model holds."""
         return ()
 
     def parameters_of(self, model: Any) -> Iterable[Any]:

@@ -295,7 +295,8 @@ def _no_stream(*args: Any) -> Any:
 
 
 def _no_communication(*args: Any) -> Any:
-    """Replaces a collective of `torch.nn.parallel`, which is written for CUDA, and always raises `UnsupportedError`."""
+    """Replaces a collective of `torch.nn.parallel`. Always raises `UnsupportedError`, because these collectives are
+    written for CUDA."""
     raise UnsupportedError(
         "torch.nn.DataParallel and torch.nn.parallel do not support virtual GPUs; "
         "use xdevice.parallel.replicate, xdevice.split_batch, xdevice.parallel.run and xdevice.parallel.all_reduce"

@@ -440,7 +440,7 @@ def test_a_class_that_is_not_known_is_refused_by_name():
         xdevice.models.compare_optimizers(known, np.zeros(2))
     with pytest.raises(
         xdevice.errors.NotATensorError,
-        match="expected an optimizer of a framework, not 3 of type int",
+        match="expected an optimizer from a supported framework, not 3 of type int",
     ):
         xdevice.models.compare_optimizers(known, 3)
 

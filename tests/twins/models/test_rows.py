@@ -69,7 +69,7 @@ def test_the_refusal_says_how_rows_are_asked_for():
     ("asked", "why"),
     [
         ({"other[2:]": "places"}, "no embedding, linear layer or tensor outside"),
-        ({"places[9:]": "places"}, "rows 7 to 7 of places, which has only 7"),
+        ({"places[9:]": "places"}, "selects no rows of places, which has only 7 rows"),
         ({"places[1:]": "places"}, r"\(6, 4\) and \(5, 4\)"),
     ],
 )

@@ -397,8 +397,8 @@ def squeezed(shape: Sequence[int]) -> Rule:
 
 
 def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
-    """Returns a rule that converts as `rule` does, but whose arrays in PyTorch's layout have the shape `shape`; the
-    arrays that `rule` returns have the shape `own`."""
+    """Returns a rule that converts like `rule`, with arrays of the shape `shape` in PyTorch's layout. In the layout
+    that `rule` itself uses for PyTorch, these arrays have the shape `own`."""
     return Rule(
         lambda x: tuple(array.reshape(shape) for array in rule.canonical(x)),
         lambda x: rule.native(x.reshape(own)),

@@ -107,8 +107,8 @@ def _target_of(backend: str | Backend) -> Backend:
     model = None if isinstance(backend, str | Backend) else registry.kind_of(type(backend))
     if model is not None:
         raise ArgumentError(
-            f"the second argument must be the name of the target, not an object of type "
-            f"{type(backend).__qualname__}; to convert for it, write "
+            f"the second argument must be the name of the target framework, not an object of type "
+            f"{type(backend).__qualname__}; to convert the weights for that object, write "
             f"convert_state(source, {model.backend.name!r}, like=...)"
         )
     return registry.load(backend.name if isinstance(backend, Backend) else backend)

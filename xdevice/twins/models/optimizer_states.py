@@ -202,7 +202,7 @@ def _read(x: Any) -> _ReadOptimizer:
     )
     if backend is None:
         raise NotATensorError(
-            f"expected an optimizer of a framework, not {shown(x, 60)} of type {type(x).__qualname__}"
+            f"expected an optimizer from a supported framework, not {shown(x, 60)} of type {type(x).__qualname__}"
         )
     return _ReadOptimizer(backend, backend.optimizer(x))
 

@@ -78,9 +78,7 @@ def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool
     # as for Python's slices, so that [2:] and [:-1] have their usual meaning
     first, last, _ = rows.indices(total)
     if first >= last:
-        raise StateError(
-            f"names= selects rows {first} to {last} of {layer.path}, which has only {total} rows"
-        )
+        raise StateError(f"names= selects no rows of {layer.path}, which has only {total} rows")
     rest = "the others are zeros" if is_target else "the others are left out"
     done.append(
         f"rows {first} to {last - 1} of the {total} of {layer.path}, as names= says; {rest}"
