@@ -425,7 +425,7 @@ def test_a_gru_of_nnx_has_no_bias_for_the_state():
     source, twin, x = TorchGru(), NnxGru(nnx.Rngs(0)), torch.ones(2, 5, 4)
     state = xdevice.models.convert_state(source, "jax", like=twin)
     (why,) = state.unmapped.values()
-    assert "no bias for the state of n" in why
+    assert "has no bias for the state" in why
     source.rnn.bias_hh_l0.data[12:] = 0
     state = xdevice.models.convert_state(source, "jax", like=twin, inputs=x)
     assert not state.unmapped
@@ -436,6 +436,24 @@ def test_a_gru_of_nnx_has_no_bias_for_the_state():
     assert not back.unmapped
     xdevice.load(back, into=source)
     xdevice.assert_parity(source, twin, inputs=x)
+
+
+def test_a_reversed_rnn_of_nnx_is_listed():
+    model = NnxGru(nnx.Rngs(0))
+    model.rnn.reverse = True
+    lines = xdevice.models.convert_state(model, "torch", like=TorchGru()).differences
+    assert "rnn: reverse is True in jax, None in torch" in lines
+
+
+def test_a_cell_of_an_own_class_is_not_taken_for_its_base():
+    class Constant(nnx.GRUCell):
+        def __call__(self, carry, inputs):
+            return carry, 0 * carry
+
+    model = NnxGru(nnx.Rngs(0))
+    assert [layer.path for layer in xdevice.backend("jax").layers(model)] == ["rnn", "fc"]
+    model.rnn.cell = Constant(4, 6, rngs=nnx.Rngs(0))
+    assert "rnn" not in [layer.path for layer in xdevice.backend("jax").layers(model)]
 
 
 def test_other_functions_in_a_cell_of_nnx_are_listed():

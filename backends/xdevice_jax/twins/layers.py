@@ -75,9 +75,9 @@ def _describe_nnx(module: Any) -> _Description | None:
                 _attention_settings(module),
             )
         # a bare cell has no loop over time, and is treated as code of the model
-        case library.RNN if isinstance(module.cell, library.OptimizedLSTMCell):
+        case library.RNN if type(module.cell) is library.OptimizedLSTMCell:
             return "lstm", dialects.flax("lstm", {}), _recurrent_settings(module)
-        case library.RNN if isinstance(module.cell, library.GRUCell):
+        case library.RNN if type(module.cell) is library.GRUCell:
             return "gru", dialects.flax("gru", {}), _recurrent_settings(module)
         case _:
             return None
@@ -190,7 +190,8 @@ def _attention_settings(module: Any) -> dict[str, object]:
 
 def _recurrent_settings(module: Any) -> dict[str, object]:
     """Returns the settings of an RNN of nnx around one cell. The functions of the cell are included only if they differ
-    from PyTorch's."""
+    from PyTorch's, and `reverse` only if the RNN reads the sequence from its end, as no layer of PyTorch does in one
+    direction."""
     cell = module.cell
     functions = {
         "activation": (cell.activation_fn, "tanh"),
@@ -202,6 +203,8 @@ def _recurrent_settings(module: Any) -> dict[str, object]:
     }
     # no setting is needed for functions that PyTorch's cells have
     changed = {key: name for key, (name, default) in names.items() if name != default}
+    if module.reverse:
+        changed["reverse"] = True
     return {**layouts.ONE_CELL, "batch_first": not module.time_major, **changed}
 
 
