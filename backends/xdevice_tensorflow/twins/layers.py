@@ -209,7 +209,7 @@ def _conv_settings(layer: Any) -> dict[str, object]:
         padding = layouts.same_padding(
             layer.kernel_size, stride, dilation, pixels.size_of_image(layer)
         )
-    # the zeros are all before the first step of the sequence
+    # only Conv1D, whose images have one axis, has this padding: the zeros are all before the first step of the sequence
     elif padding == "causal":
         padding = layouts.sides([dilation[0] * (layer.kernel_size[0] - 1), 0], 1)
     return {
@@ -631,6 +631,7 @@ def _avg_pool(axes: int, path: str, layer: Any) -> Layer:
 def _upsample(axes: int, path: str, layer: Any) -> Layer:
     """Returns the description of the layer at `path`, an UpSampling over this number of axes."""
     mode = getattr(layer, "interpolation", "nearest")
+    # None, because Keras multiplies the size, and cannot set it
     return ops.upsample(
         path, axes, None, layouts.per_axis(layer.size, axes), _INTERPOLATIONS.get(mode, mode)
     )

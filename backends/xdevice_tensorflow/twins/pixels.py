@@ -299,10 +299,12 @@ def _doubt_before(reshape: _Reshape, graph: Graph) -> str:
         if not (_is_one_of(op, (*CONVS, *_OF_IMAGES)) or _is_elementwise_function(op)):
             return f"{_class_and_name(op)}, which may move axes, comes before it"
         # the walk ends at a convolution, because the order of its outputs does not depend on the ops before it
-        convs += [op] if isinstance(op, CONVS) else []
+        if isinstance(op, CONVS):
+            convs.append(op)
         # None stands for the model's input: there is no op before this op, so the image does not come from a
         # convolution
-        waiting += [] if isinstance(op, CONVS) else graph.before(op) or [None]
+        else:
+            waiting += graph.before(op) or [None]
     # `convs` is not empty, because every way back has ended at a convolution
     return (
         ""
@@ -501,7 +503,7 @@ def _count_features(layer: Any, of_outputs: bool) -> int | None:
     if not layer.weights:
         return None
     # the first weight is the kernel, (inputs, outputs)
-    if isinstance(layer, kl.Dense | kl.LSTM | kl.GRU):
+    if isinstance(layer, kl.Dense | kl.LSTM | kl.GRU | kl.SimpleRNN):
         return int(layer.units if of_outputs else layer.weights[0].shape[0])
     if isinstance(layer, kl.Bidirectional):
         in_one_direction = _count_features(layer.forward_layer, of_outputs)

@@ -181,10 +181,9 @@ class Recorder(Mode):
         super().__init__()
         self._refuse = refuse
         self._inputs = tensors
-        # all arguments are on one device, so the first tells which generator the function draws from.
-        # The states of this generator at the start, and after the last operation that
-        # drew numbers. If the current state differs from the second one, the function has
-        # seeded the generator
+        # the states of the random generator at the start, and after the last operation that drew
+        # numbers. If the current state differs from the second one, the function has seeded the
+        # generator. All arguments are on one device, so the first one tells whose generator it is
         self._random_at_start = self._random_now = _random_state(tensors[0].device)
         self._has_drawn, self._default_dtype = False, torch.get_default_dtype()
         self._variables = (f"v{i}" for i in count())

@@ -817,12 +817,12 @@ def test_in_a_subclassed_keras_model_what_may_be_behind_a_flatten_is_listed():
             return self.conv(self.shape_(self.fc(self.first(x))))
 
     class Rows(keras.Model):
-        def __init__(self):
+        def __init__(self, recurrent):
             super().__init__()
             self.conv, self.rows, self.rnn = (
                 kl.Conv2D(4, 3),
                 kl.Reshape((5, 20)),
-                kl.Bidirectional(kl.LSTM(3)),
+                kl.Bidirectional(recurrent(3)),
             )
             self.fc = kl.Dense(2)
 
@@ -847,13 +847,14 @@ def test_in_a_subclassed_keras_model_what_may_be_behind_a_flatten_is_listed():
         "dense_1/kernel",
         "dense_1/bias",
     }
-    rows = Rows()
-    rows(IMAGE.swapaxes(1, 3))
-    listed = xdevice.models.convert_state(rows, "torch").unmapped
-    assert [name.rpartition("/")[2] for name in listed] == ["kernel", "kernel"]
-    assert all(
-        "lstm_cell" in name and "judging by its size" in why for name, why in listed.items()
-    )
+    for recurrent in (kl.LSTM, kl.GRU, kl.SimpleRNN):
+        rows = Rows(recurrent)
+        rows(IMAGE.swapaxes(1, 3))
+        listed = xdevice.models.convert_state(rows, "torch").unmapped
+        assert [name.rpartition("/")[2] for name in listed] == ["kernel", "kernel"]
+        assert all(
+            "_cell" in name and "judging by its size" in why for name, why in listed.items()
+        )
     wrapped = _keras(kl.Conv2D(4, 3), Wrapped(), kl.Dense(3, name="fc"), shape=(7, 7, 4))
     assert set(xdevice.models.convert_state(wrapped, "torch").unmapped) == {"fc/kernel"}
 
