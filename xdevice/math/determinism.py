@@ -19,10 +19,10 @@ def deterministic() -> Iterator[list[str]]:
     Experimental: it may change in a minor version.
 
     The block applies to the selected backend and to every other loaded backend. `with deterministic() as lacking:`
-    returns a list of strings. Each string describes something that stays nondeterministic because a backend cannot
-    change it now, such as a setting that the framework reads only when it starts. At the end of the block, and also
-    after an error, the frameworks' former settings are restored. The settings apply to the whole process, including
-    other threads. Seed the random numbers as well: `xdevice.random.seed_all`.
+    assigns a list of strings to `lacking`. Each string describes something that stays nondeterministic because a
+    backend cannot change it now, such as a setting that the framework reads only when it starts. At the end of the
+    block, and also after an error, the frameworks' former settings are restored. The settings apply to the whole
+    process, including other threads. Seed the random numbers as well: `xdevice.random.seed_all`.
 
     | backend | set in the block |
     |---|---|

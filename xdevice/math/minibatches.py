@@ -26,12 +26,12 @@ def batches(
 
     Args:
         arrays: a tensor, or a container of tensors of equal length along the first axis. Each batch is a container of
-            the same type, which contains some rows of each tensor, and all other values unchanged. Changes that are
-            made to the container after this call have no effect.
+            the same type, with some rows of each tensor, and with all other values unchanged. Changes that are made to
+            the container after this call have no effect.
         size: the number of rows of each batch, at least 1. The last batch may be shorter.
-        shuffle: whether to return the rows in a random order, that of `xdevice.random.permutation`. The order for the
-            first loop is drawn at this call, and each further loop draws a new one. With a seed, the order is the
-            same on every backend.
+        shuffle: whether to return the rows in a random order, which is drawn with `xdevice.random.permutation`. The
+            order for the first loop is drawn at this call, and each further loop draws a new one. With a seed, the
+            order is the same on every backend.
         drop_last: whether to leave out a last batch that is shorter than `size`.
 
     Raises the following errors at the call, before the first batch:

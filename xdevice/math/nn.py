@@ -7,9 +7,9 @@ Images have the shape (N, C, H, W): batch, channels, height, width. Kernels of c
 height, width), where O is the number of filters. `size`, `stride` and `padding` are each an int, which applies to
 both height and width, or a pair (height, width). Padding is the same on both sides.
 
-All tensors of a call must have the same backend, device and float dtype, which are also those of the result. float32
-and float64 work on every backend; float16 and bfloat16 work if the framework supports them. The framework computes
-the gradients; there are none on NumPy.
+All tensors of a call must have the same backend, device and float dtype, and so does the result. float32 and float64
+work on every backend; float16 and bfloat16 work if the framework supports them. The framework computes the gradients;
+there are none on NumPy.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ _KERNELS: Final = ("filters", "channels", "height", "width")
 
 
 def _without_scopes(function: F) -> F:
-    """A decorator. While the decorated function runs, the open scopes of devices (`with device:`) are removed from
-    the framework to which the function's first argument belongs. Open scopes would only cost time: PyTorch runs their
-    code at every operation, but the functions of this module name the device of each tensor that they create."""
+    """A decorator. While the decorated function runs, the open scopes of devices (`with device:`) are removed from the
+    framework of the function's first argument. Open scopes would only cost time: PyTorch runs their code at every
+    operation, but the functions of this module name the device of each tensor that they create."""
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -176,8 +176,8 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
 
 @_without_scopes
 def dropout(x: Any, mask: Any, p: float, **misspelled: NoReturn) -> Any:
-    """Returns `x * mask / (1 - p)`, which is 0 for each element whose mask is False. If each element of the mask is
-    False with probability `p`, the expected value of the result is `x`.
+    """Returns `x * mask / (1 - p)`. An element of the result is 0 if the mask is False there. If each element of the
+    mask is False with probability `p`, the expected value of the result is `x`.
 
     Args:
         mask: a bool tensor of the same shape as `x`. With `xdevice.random.bernoulli(x.shape, p=1 - p)`, the same
@@ -357,8 +357,8 @@ def batch_norm(
 def moments(x: Any) -> tuple[Any, Any]:
     """Returns two vectors for `batch_norm`: the mean and the variance of each channel (axis 1 of `x`).
 
-    The variance is computed with the divisor n, the number of elements, because normalization needs that form.
-    PyTorch's running variance is computed with the divisor n - 1.
+    The divisor of the variance is n, the number of elements, as normalization requires. The divisor of PyTorch's
+    running variance is n - 1.
 
     Raises:
         ShapeError: `x` has fewer than two axes, or `x` has no elements. Other errors: those of `relu`.
@@ -387,16 +387,16 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
         q: the queries, of the shape (..., queries, features). The batch and the heads come first, as in PyTorch.
         k: the keys, of the shape (..., keys, features), with the same leading axes as `q`.
         v: the values, of the shape (..., keys, any size), with the same leading axes as `q`.
-        mask: a bool tensor of the shape (..., queries, keys), or of a shape that broadcasts to it. A query uses the
-            keys for which the mask is True; if there are none, its result is zeros.
+        mask: a bool tensor of the shape (..., queries, keys), or of a shape that broadcasts to it. A query uses only
+            the keys for which the mask is True; if there are no such keys, the query's result is zeros.
         causal: whether to hide all keys after the i-th from query i, in addition to the keys that the mask hides.
 
     Raises:
         ShapeError: the shapes do not match. DTypeError: `mask` is not bool. Other errors: those of `conv2d`.
 
-    On PyTorch, it costs as much as PyTorch's own attention, which has no second gradient on the CPU for tensors with
-    four axes, and since PyTorch 2.14 also for tensors with three axes. On the other frameworks, it needs memory for the
-    weight of each pair of a query and a key.
+    On PyTorch, it costs as much as PyTorch's own attention. On the CPU, PyTorch's attention has no second gradient for
+    tensors with four axes; since PyTorch 2.14, the same is true of tensors with three axes. On the other frameworks,
+    attention needs memory for the weight of each pair of a query and a key.
 
     Example:
         >>> x = xdevice.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -445,7 +445,7 @@ def cross_entropy(
         labels: the classes, ints from 0 to classes - 1, of the shape (n,) and the dtype int32 or int64. Probabilities
             are refused; for probabilities p, the loss is `-xp.mean(xp.sum(p * xdevice.nn.log_softmax(logits),
             axis=1))`.
-        reduction: "mean", "sum", or "none" for the loss of each row, of the shape (n,).
+        reduction: "mean", "sum" or "none"; "none" means that the loss of each row is returned, in the shape (n,).
 
     Raises:
         IndexError: a label is not a class. On a GPU and in a traced function, the framework reports the wrong label
@@ -506,7 +506,7 @@ def binary_cross_entropy_with_logits(
     Args:
         logits: floats of any shape.
         labels: floats from 0 to 1, of the same shape and dtype.
-        reduction: "mean", "sum", or "none" for the loss of each element.
+        reduction: "mean", "sum" or "none"; "none" means that the loss of each element is returned.
 
     Raises:
         ShapeError: the shapes differ, or `reduction` is "mean" and there are no elements. ArgumentError: `reduction`
@@ -557,8 +557,8 @@ def embedding(indices: Any, table: Any) -> Any:
         table: floats of the shape (rows, features).
 
     Raises:
-        IndexError: an index has no row. Devices other than the CPU report such an index in their own way, as they
-            report a wrong label of `cross_entropy`.
+        IndexError: an index is out of range. Devices other than the CPU report such an index in their own way, like a
+            wrong label of `cross_entropy`.
         ShapeError: `table` has another shape, or no elements. Other errors: those of
             `cross_entropy`.
 
@@ -594,8 +594,8 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **misspelled: NoRetur
 
     Raises:
         IndexError: an index is below 0, or is `n` or more. Devices other than the CPU report such an index in their own
-            way, as they report a wrong label of `cross_entropy`. If `dtype` is an integer dtype or bool, all devices
-            raise this error, but a traced function does not check the indices.
+            way, like a wrong label of `cross_entropy`. If `dtype` is an integer dtype or bool, all devices raise this
+            error, but a traced function does not check the indices.
         ArgumentError: `n` is not a positive int.
         DTypeError: `indices` are not int32 or int64, or the backend does not support the dtype here.
         NotATensorError, UnsupportedError: as with `relu`.
@@ -644,7 +644,7 @@ def conv2d(
         bias: a tensor of the shape (O,), added to each filter's result.
         stride: at least 1. A window that would exceed the padded image is left out, so rows = (H + 2 * padding -
             height) // stride + 1.
-        padding: the number of zeros that are added on both sides of each row and column, at least 0.
+        padding: the number of zeros that are added at each end of every row and column, at least 0.
 
     Raises:
         ShapeError: the shapes do not match. ArgumentError: `stride` or `padding` is invalid.
@@ -752,7 +752,7 @@ def _pool(
 
 
 class _Layers(Functions):
-    """The neural-network kernels of one backend, which are functions of its adapter, and the checks of their
+    """The neural-network kernels of one backend (functions of its adapter), and the checks of the kernels'
     arguments."""
 
     def __init__(self, checks: Checks) -> None:
@@ -782,10 +782,10 @@ class _Layers(Functions):
     def run_with_indices(
         self, function: str, name: str, indices: Any, n: int | None, tensors: dict[str, Any]
     ) -> Any:
-        """Returns the result of the kernel `name` for `tensors`, which maps the names of the arguments to the
-        tensors, and contains `indices`. The valid indices are 0 to n - 1; `n` is None if this number is unknown while
-        a function is traced. `function` is the function's name in errors. Raises `IndexError` for an index out of
-        range, and `DeviceMismatchError` for tensors on several devices."""
+        """Returns the result of the kernel `name` for `tensors`, a dict that maps the names of the arguments to the
+        tensors. One of these tensors is `indices`. The valid indices are 0 to n - 1; `n` is None if this number is
+        unknown while a function is traced. `function` is the function's name in errors. Raises `IndexError` for an
+        index out of range, and `DeviceMismatchError` for tensors on several devices."""
         operands = (*tensors.values(),)
         if not self.checks.are_together(operands):
             self.require_one_device(**tensors)
@@ -803,8 +803,8 @@ class _Layers(Functions):
     ) -> Any:
         """Returns `kernel(*operands)`. One of the operands is `indices`. The valid indices are 0 to n - 1; `n` is
         None if this number is unknown while a function is traced. If the kernel does not detect indices out of range
-        itself, this method checks the indices before the call; for this check, it reads them and waits for the
-        device. Otherwise it checks them only if the kernel raises, so that the error is the same `IndexError` on
+        itself, this method reads and checks the indices before the call, and must wait for the device. Otherwise the
+        indices are checked only after the kernel has raised an error, so that the error is the same `IndexError` on
         every backend."""
         if not self.detects_out_of_range(indices):
             self.require_range(indices, n, function)

@@ -6,9 +6,9 @@ Experimental: it may change in a minor version.
 The state is a dict. Its item "step" is a tensor without dimensions, and all other items are containers with the same
 structure as the parameters. No state is hidden in objects, so the state can be saved, replicated and compiled like
 the parameters. A learning rate is a Python number or a tensor without dimensions, such as the factor that a schedule
-computes from the state's "step". A compiled step is compiled again for each new number, but not for a new tensor.
-With `weight_decay`, the product of `weight_decay` and the parameter is added to the gradient; only `adamw` shrinks
-the parameter itself instead.
+computes from the state's "step". A compiled step is compiled again for each new number, but not for a tensor with a new
+value. All optimizers except `adamw` add the product of `weight_decay` and the parameter to the gradient; `adamw`
+shrinks the parameter itself.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def sgd(
         nesterov: whether the new parameter is `p - lr * (g + momentum * m)` instead.
 
     Returns the new parameters and the new state. Raises ArgumentError if `state` belongs to another optimizer, and the
-    errors of `update`. Costs as much as `update` without the copies that `update` makes.
+    errors of `update`. Costs as much as `update`, except that no copies are made.
 
     Example:
         >>> params = xdevice.tensor([1.0])
@@ -134,8 +134,8 @@ def adam(
     weight_decay: float = 0.0,
 ) -> tuple[Any, dict[str, Any]]:
     """Computes a step of Adam: `p - lr * m' / (sqrt(v') + eps)`. Here m' is the bias-corrected running average of the
-    gradients, and v' is that of the squared gradients. `betas` are the two weights of the old averages in the new
-    averages.
+    gradients, and v' is the bias-corrected running average of the squared gradients. `betas` contains the decay rates
+    of the two averages.
 
     The other arguments, the result, the errors and the cost are those of `sgd`.
 
@@ -159,7 +159,8 @@ def adamw(
     eps: float = 1e-8,
     weight_decay: float = 1e-2,
 ) -> tuple[Any, dict[str, Any]]:
-    """Computes a step of Adam that begins at `p * (1 - lr * weight_decay)`, so the decay is not part of the gradient.
+    """Computes a step of Adam, after each parameter p has been replaced by `p * (1 - lr * weight_decay)`. The decay is
+    therefore not part of the gradient.
 
     The arguments are those of `adam`, and the result, the errors and the cost are those of `sgd`.
     """
@@ -320,7 +321,7 @@ def _step_eagerly(
     state: Any,
     step_rows: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
-    """Returns the result of `_step`, which has the same arguments. `_step` calls this function outside compilers,
+    """Returns the result of `_step`, which has the same arguments. `_step` runs this function outside compilers,
     because a compiler such as torch.compile could not compile the walk over containers."""
     parts, walk = _PARTS[optimizer], flatten(params)
     with ScopesRemoved(backend_of(walk)):
@@ -374,9 +375,9 @@ def _moved_to_device_of(x: Any, p: Any) -> Any:
 
 
 def _once_per_device_and_dtype(make: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Returns a function that returns `make(p)` for a parameter `p`. That function calls `make` only for the first
-    parameter of each combination of device and dtype, and returns the same result for all other parameters of that
-    combination."""
+    """Returns a cached variant of the function `make`, which accepts a parameter. The variant calls `make` only for the
+    first parameter with each combination of device and dtype. For all other parameters with the same combination, it
+    returns the cached result."""
     values: dict[Any, T] = {}
 
     def for_parameter(p: Any) -> T:
@@ -450,8 +451,7 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
 
 
 def warmup(step: Any, steps: int) -> Any:
-    """Returns a factor for the learning rate, which is `(step + 1) / steps` for the first `steps` steps, and 1
-    afterwards.
+    """Returns a factor for the learning rate: `(step + 1) / steps` for the first `steps` steps, and 1 afterwards.
 
     Args:
         step: an int, or the "step" of a state. The result is a float for an int, and a tensor without dimensions for
@@ -470,8 +470,8 @@ def warmup(step: Any, steps: int) -> Any:
 
 
 def cosine(step: Any, steps: int) -> Any:
-    """Returns a factor for the learning rate, which falls from 1 to 0 within `steps` steps, following half a period
-    of a cosine.
+    """Returns a factor for the learning rate. The factor falls from 1 to 0 within `steps` steps, along half a period of
+    a cosine, and is 0 afterwards.
 
     The arguments are those of `warmup`. The two can be combined: `lr = 0.1 * warmup(step, 10) * cosine(step, 100)`.
 

@@ -13,9 +13,9 @@ generator depends on the size and dtype of the draw, but not on the backend.
 | all other code: `threading.Thread`, cells of a notebook | the process's generator, one draw at a time |
 
 The numbers therefore do not depend on timing, unless several `threading.Thread`s draw from the same generator; to avoid
-this, open a block in each of these threads. If XDEVICE_SEED is set (`xdevice parity` sets it), the generator of a
-process is seeded from it, and otherwise with entropy from the system. The same applies to a spawned process, but not to
-a forked process.
+this, open a block in each of these threads. If the variable XDEVICE_SEED is set (`xdevice parity` sets it), the
+generator of a process is seeded from this variable, and otherwise with entropy from the system. This also applies to a
+spawned process, but not to a forked process.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def uniform(
     each number and the copy to the device.
 
     Args:
-        shape: non-negative ints; without any, the result is a tensor without dimensions.
+        shape: non-negative ints; if there are none, the result is a tensor without dimensions.
         low: the inclusive lower bound.
         high: the exclusive upper bound.
         device: any spelling of a device. None means the device of the `with device:` block, or `cpu:0` outside a block.
@@ -258,13 +258,13 @@ def integers(
 def permutation(
     n: int, device: object = None, dtype: object = None, **misspelled: NoReturn
 ) -> Any:
-    """Returns a vector of the ints from 0 to n - 1 in random order, with which a tensor can be shuffled by indexing.
-    The dtype is int64 unless `dtype` is given.
+    """Returns a vector of the ints from 0 to n - 1 in random order. Indexing a tensor with this vector shuffles the
+    tensor. The dtype is int64 unless `dtype` is given.
 
     Args:
         n: a non-negative int.
-        dtype: any integer dtype that can represent n - 1; the order does not depend on it. The argument `device` is
-            that of `uniform`.
+        dtype: any integer dtype that can represent n - 1; the order does not depend on it. The argument `device` is the
+            same as for `uniform`.
 
     Raises the following errors before drawing anything:
         ArgumentError: `n` is not a non-negative int.
@@ -467,9 +467,9 @@ class seed:
     task, or, outside any block or task, the generator of the process (docs/reference/random.md). A block,
     `with seed(0):`, has its own generator. The generator outside the block continues as if the block had drawn
     nothing, even after an exception. Blocks can be nested, remain in effect across an `await`, and can be entered
-    again; each time, they restart from the seed. One limitation: if another thread draws after the call of `seed(0)`
-    but before its block begins, its numbers also come from the seed. `seed_all` also seeds the frameworks'
-    generators. Costs 2 us, plus 50 us at the first draw.
+    again; each time, they restart from the seed. One limitation: if another thread draws numbers between the call
+    `seed(0)` and the beginning of the block, these numbers also come from the seed. `seed_all` also seeds the
+    frameworks' generators. Costs 2 us, plus 50 us at the first draw.
 
     Args:
         n: a non-negative int of any size.
@@ -565,9 +565,9 @@ def get_state() -> dict[str, Any]:
     """Returns the state of the generator from which the calling code draws, as a dict of plain values. The state
     determines the next numbers.
 
-    The dict can be pickled, and `set_state` restores the state. The generator is the one that `seed` seeds: the
-    generator of the innermost block or task, or, outside any block or task, the generator of the process. The
-    frameworks' own generators have separate states, which functions such as `torch.get_rng_state` return.
+    The dict can be pickled, and `set_state` restores the state. `seed` seeds the same generator: the generator of the
+    innermost block or task, or, outside any block or task, the generator of the process. The frameworks' own generators
+    have separate states, which functions such as `torch.get_rng_state` return.
 
     Example:
         >>> state = xdevice.random.get_state()
@@ -602,9 +602,9 @@ def set_state(state: dict[str, Any]) -> None:
 def _tensor_of_floats(
     backend: Backend, drawn: np.ndarray[Any, Any], target_device: Device, dtype: object
 ) -> Any:
-    """Returns the drawn floats as a tensor on `target_device`. `dtype` is the argument of the public function. If it
-    is None and the program runs in float64 (`xdevice parity --float64`), the numbers were drawn in float32, and this
-    function widens them, so that they equal the numbers of a run in float32."""
+    """Returns the drawn floats as a tensor on `target_device`. `dtype` is the argument of the public function. If
+    `dtype` is None and the program runs in float64 (`xdevice parity --float64`), the numbers were drawn in float32.
+    This function then casts the numbers to float64, so that they equal the numbers of a run in float32."""
     # `jitter` returns the numbers unchanged, except in a run that measures the effect of small
     # differences (`--calibrate`)
     is_wider = dtype is None and floats.is_float64()
@@ -614,8 +614,8 @@ def _tensor_of_floats(
 
 
 def _draw(backend: Backend, draw: Callable[[Any], Any]) -> Any:
-    """Returns `draw(generator)`, and calls it outside the backend's compiler. The generator is that of the innermost
-    block or task of the calling code, or, outside any block or task, that of the process."""
+    """Calls `draw(generator)` outside the backend's compiler, and returns the result. The generator belongs to the
+    innermost block or task of the calling code, or, outside any block or task, to the process."""
     return backend.eagerly(lambda: generators.current_place().numbers.draw(draw))
 
 
@@ -667,8 +667,8 @@ def _sizes(
 
 
 def _fans(shape: tuple[int | Sequence[int], ...], what: str) -> tuple[int, int]:
-    """Returns the "fan in" and the "fan out" of a layer whose weights have the given shape: how many inputs each
-    output is computed from, and how many outputs each input contributes to. Both are at least 1, because the caller
+    """Returns the "fan in" and the "fan out" of a layer with weights of the given shape: the number of inputs that each
+    output depends on, and the number of outputs that depend on each input. Both are at least 1, because the caller
     divides by them. Raises `ShapeError` unless the shape has two or four axes. `what` is the caller's name in the
     error."""
     sizes = creation.shape_of(shape, "float32")

@@ -1,8 +1,9 @@
 """Kernels of `xdevice.nn` that are written with functions of the array namespace, for adapters that lack
 these kernels.
 
-`BY_HAND` in `xdevice.math.contract.nn` lists them, and that module says what they may assume. The first
-argument of each kernel, `nn`, contains all kernels of the backend, so that one kernel can call another.
+`BY_HAND` in `xdevice.math.contract.nn` lists these kernels, and the docstring of that module says what kernels may
+assume. The first argument of each kernel, `nn`, contains all kernels of the backend, so that one kernel can call
+another.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def with_missing_kernels(own: Any) -> Any:
 
 def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     """The kernel of `xdevice.nn.attention`, for the queries `q`, keys `k` and values `v`.
-    `mask` is None, or a bool tensor that is True for the keys that each query uses. If `causal` is True, the later
-    keys are hidden too."""
+    `mask` is None, or a bool tensor that is True for the keys that each query uses. If `causal` is True, query i does
+    not use the keys after the i-th either."""
     xp = array_namespace(q)
     if causal:
         causal_mask = _causal_mask(q, k)
@@ -54,8 +55,8 @@ def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
 
 
 def _causal_mask(q: Any, k: Any) -> Any:
-    """Returns a bool mask for the queries `q` and keys `k`, which is True for query i and each key up to the i-th.
-    Raises `UnsupportedError` if a length is unknown while a function is traced."""
+    """Returns a bool mask for the queries `q` and the keys `k`. The mask is True for query i and each key up to the
+    i-th. Raises `UnsupportedError` if a length is unknown while a function is traced."""
     import numpy
 
     checks, lengths = checks_of(q, "attention"), (shape_of(q)[-2], shape_of(k)[-2])
@@ -112,7 +113,7 @@ def cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
 
 
 def embedding(nn: Any, indices: Any, table: Any) -> Any:
-    """Returns the rows of the table at the indices, which may have any shape."""
+    """Returns the rows of the table at the given indices. `indices` may have any shape."""
     xp = array_namespace(table)
     # `take` accepts only a vector, so the indices are flattened first, and their axes are
     # restored below

@@ -65,8 +65,8 @@ def isdtype(checks: Checks, dtype: Any, kind: Any) -> bool:
 
 
 def result_type(checks: Checks, *arrays_and_dtypes: Any) -> Any:
-    """Returns the common dtype of tensors, dtypes and Python numbers. Raises `DTypeError` if
-    all are numbers, or if there is no common dtype."""
+    """Returns the common dtype of tensors, dtypes and Python numbers. Raises `DTypeError` if all arguments are numbers,
+    or if there is no common dtype."""
     # only the kinds of Python numbers matter, and only together with a tensor or a dtype
     numbers = [x for x in arrays_and_dtypes if type(x) in NUMBERS]
     names = [

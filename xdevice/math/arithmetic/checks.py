@@ -55,9 +55,10 @@ def _with_defaults(kernels: Any) -> Any:
 
 
 def _widening(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[..., Any]:
-    """Returns a wrapper of the kernel `function` in an adapter's `kernels`. `wider` maps each dtype that the kernel
-    does not support to the wider dtype in which the wrapper computes instead, or to `HOST` if the wrapper computes on
-    the host. The result is cast back to the narrow dtype, unless it consists of indices or bools."""
+    """Returns a wrapper of the kernel `function` in an adapter's `kernels`. `wider` is a dict whose keys are the dtypes
+    that the kernel does not support. Each value is a wider dtype, in which the wrapper computes instead, or `HOST`,
+    which means that the wrapper computes on the host. The result is cast back to the narrow dtype, unless it consists
+    of indices or bools."""
     kernel = getattr(kernels, function)
     # the index of the argument whose dtype is looked up, the first operand: 1 for `where`,
     # because its argument 0 is the condition
@@ -103,7 +104,7 @@ def _on_host(kernels: Any, function: str, arguments: Sequence[Any]) -> Any:
 
 
 class Checks:
-    """The kernels of one backend, which are functions of its adapter, and the checks that all functions of its
+    """The kernels of one backend (functions of its adapter), and the checks that all functions of the backend's
     namespace use."""
 
     def __init__(self, backend: Backend) -> None:
@@ -131,9 +132,9 @@ class Checks:
         """Maps each function that `fused` has been called with to its compiled function."""
 
     def kernel(self, name: str, dtype: Any) -> Callable[..., Any]:
-        """Returns the kernel `name` for tensors of the framework's dtype `dtype`. This is the wrapped kernel if the
-        kernel computes that dtype in a wider dtype. Otherwise it is the adapter's own function, or the default in
-        `OPTIONAL` if the adapter has no such function."""
+        """Returns the kernel `name` for tensors of the framework's dtype `dtype`. If the kernel computes tensors of
+        that dtype in a wider dtype, this is the wrapped kernel. Otherwise it is the adapter's own function, or the
+        default in `OPTIONAL` if the adapter has no such function."""
         # for other dtypes, the wrapped kernel is not used, because it would look up the dtype
         # at each call
         completed = getattr(self.kernels, name)
@@ -201,8 +202,9 @@ class Checks:
             self.may_be_sparse.add(type(x))
 
     def is_plain(self, x: Any) -> bool:
-        """Whether the type of `x` is known as a tensor type of this backend, and the attribute `layout_attribute`, if
-        there is one, shows that `x` is dense. Such a tensor is passed to the kernel without further checks."""
+        """Whether `x` can be passed to the kernel without further checks. This is the case if the type of `x` is known
+        as a tensor type of this backend. If there is a `layout_attribute`, this attribute of `x` must also show that
+        `x` is dense."""
         return type(x) in self.tensor_types and (
             not self.layout_attribute or getattr(x, self.layout_attribute) is self.dense_layout
         )
@@ -250,8 +252,8 @@ class Checks:
         return x
 
     def kind_error(self, function: str, kinds: str, *names: str) -> DTypeError:
-        """Returns the error for the dtypes `names`, at least one of which is not of the `kinds` that the function
-        accepts. The error proposes a dtype to which the tensor can be cast."""
+        """Returns the error for a call of `function` with tensors of the dtypes `names`, if one of these dtypes is not
+        of the `kinds` that the function accepts. The error proposes a dtype to which the tensor can be cast."""
         to = {dtypes.BOOL: "xp.bool", dtypes.INTEGER: "xp.int64"}.get(kinds, "xp.float32")
         # for bool, int64 is proposed rather than a float dtype, unless the function accepts
         # only floats
@@ -306,8 +308,8 @@ class Checks:
 
     def operands_on_one_device(self, function: str, kinds: str, *values: Any) -> list[Any]:
         """Returns the result of `operands`, but always raises `DeviceMismatchError` for tensors on several devices.
-        On backends with `ONE_DEVICE`, `operands` relies on the kernel to raise. This method is for functions whose
-        kernel might not raise."""
+        On backends with `ONE_DEVICE`, `operands` relies on the kernel to raise this error. This method is for functions
+        with kernels that might not raise it."""
         tensors = self.operands(function, kinds, values)
         self.require_one_device(function, *tensors)
         return tensors
@@ -348,8 +350,8 @@ class Checks:
         return self.kernels.constant(array, like)
 
     def gathered(self, x: Any, positions: np.ndarray[Any, Any]) -> Any:
-        """Returns a tensor of the shape of `positions`. Each element is the element of the flattened `x` at that
-        position."""
+        """Returns a tensor of the shape of `positions`. Each element of the result is the element of the flattened `x`
+        whose index is at the same place in `positions`."""
         flat = self.kernels.reshape(x, (-1,))
         # the contract promises that the kernel `take` is called with at least one index
         if positions.size:
@@ -361,9 +363,10 @@ class Checks:
     def fused(
         self, function: Callable[..., Any], tensors: Sequence[Any], *settings: Any
     ) -> Any:
-        """Returns `function(self, *tensors, *settings)`. On JAX, the call runs as a single compiled program, as does
-        its gradient; without this method, each small kernel would be a separate program. There is one program for
-        each combination of settings, which must be hashable because the combination is the key of the program."""
+        """Returns `function(self, *tensors, *settings)`. On JAX, the call runs as a single compiled program, and so
+        does the gradient of the call; without this method, each small kernel would be a separate program. There is one
+        program for each combination of settings. The settings must be hashable, because they are the key of the
+        program."""
         fuse = self.kernels.fused
         # frameworks other than JAX would not become faster
         if fuse is None:
@@ -499,9 +502,9 @@ class Checks:
 def reduction(
     function: str, compute: Callable[[Checks, str, Any, Any, bool], Any]
 ) -> Callable[..., Any]:
-    """Returns the standard's function with the name `function`, which has the arguments `x`, `axis` and `keepdims`,
-    and returns `compute(checks, function, x, axis, keepdims)`. An argument with another name, such as `dim`, raises
-    an error that lists the valid names."""
+    """Returns the standard's function with the name `function`. That function has the arguments `x`, `axis` and
+    `keepdims`, and returns `compute(checks, function, x, axis, keepdims)`. An argument with another name, such as
+    `dim`, raises an error that lists the valid names."""
 
     def reduction(
         checks: Checks,
@@ -529,8 +532,8 @@ def shape_of(x: Any) -> tuple[Any, ...]:
 
 
 def with_lengths(shape: tuple[Any, ...], axis: int, *lengths: int | None) -> tuple[Any, ...]:
-    """Returns the shape, in which the axis is replaced by axes with the given lengths. Without lengths, the axis is
-    removed; with two lengths, it is split."""
+    """Returns the shape with one axis replaced by new axes of the given lengths. Without lengths, the axis is removed;
+    with two lengths, the axis is split."""
     return (*shape[:axis], *lengths, *shape[axis + 1 :])
 
 
@@ -558,8 +561,7 @@ def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def require_broadcast(function: str, *values: Any) -> None:
-    """Raises `ShapeError`, whose message begins with the function's name, if the tensors cannot be broadcast
-    together."""
+    """Raises `ShapeError` if the tensors cannot be broadcast together. The message begins with the function's name."""
     shapes = [shape_of(x) for x in values]
     try:
         broadcast_shape(*shapes)

@@ -82,8 +82,8 @@ def logaddexp(checks: Checks, x1: Any, x2: Any) -> Any:
 
 
 def nonzero(checks: Checks, x: Any) -> tuple[Any, ...]:
-    """Returns a tuple with a vector of indices for each axis. Each vector contains, for all elements that are not 0,
-    their indices along that axis. `x` is a tensor with values and at least one axis."""
+    """Returns a tuple with a vector of indices for each axis. Each vector contains the indices of all nonzero elements
+    along its axis. `x` is a tensor with values and at least one axis."""
     import numpy as np
 
     # the host computes the indices, because the shapes of the results depend on the values

@@ -290,9 +290,10 @@ def _tensor_of(checks: Checks, values: np.ndarray[Any, Any], name: str, device: 
 
 
 def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:
-    """Returns a tuple with the coordinates of a grid. It contains, for each vector in `arrays`, a tensor of the shape
-    of the grid, in which the vector varies along its own axis. Raises `ShapeError` if a tensor is not a vector or if
-    `indexing` is neither "xy" nor "ij", and `DeviceMismatchError` for vectors on several devices."""
+    """Returns a tuple with the coordinates of a grid: for each vector in `arrays`, a tensor of the shape of the grid.
+    Along one axis, this tensor contains the elements of the vector; along all other axes, it is constant. Raises
+    `ShapeError` if a tensor is not a vector or if `indexing` is neither "xy" nor "ij", and `DeviceMismatchError` for
+    vectors on several devices."""
     if indexing not in ("xy", "ij"):
         raise ShapeError(f"meshgrid: indexing must be 'xy' or 'ij', not {shown(indexing)}")
     tensors = [checks.tensor(x, "meshgrid") for x in arrays]
@@ -315,7 +316,7 @@ def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, .
 
 
 def _along_axes(checks: Checks, *arguments: Any) -> list[Any]:
-    """Returns a list of the vectors, each broadcast to the same shape so that it varies along its own axis.
+    """Returns a list with one tensor for each vector: the vector, placed along its own axis and broadcast to the shape.
     `arguments` are the vectors, followed by a tuple with the axis of each vector, and the shape."""
     *tensors, axes, shape = arguments
     # the shape to which each vector is reshaped, in which all other axes have the length 1

@@ -49,8 +49,8 @@ def kind_of(name: str) -> str:
 
 def promoted(first: str, second: str) -> str:
     """Returns the dtype of a result that is computed from tensors of the dtypes `first` and `second`. If the standard
-    does not define it, it is the dtype of the higher kind, in the order bool, integer, float, complex. Raises
-    `DTypeError` for the combination of uint64 and a signed integer dtype."""
+    does not define this dtype, the result is the dtype of the higher kind, in the order bool, integer, float, complex.
+    Raises `DTypeError` for the combination of uint64 and a signed integer dtype."""
     if first == second:
         return first
     kinds = kind_of(first), kind_of(second)

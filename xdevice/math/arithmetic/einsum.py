@@ -171,8 +171,8 @@ def _require_lengths(
 
 
 def _diagonal(checks: Checks, x: Any, term: str) -> Any:
-    """Returns the diagonal of `x` along all axes that have the same letter, so that each letter occurs only once. If
-    no letter occurs twice, returns `x` itself. `term` contains the letter of each axis."""
+    """Returns `x` with only one axis for each letter: axes with the same letter are replaced by their diagonal. If no
+    letter occurs twice, returns `x` itself. `term` contains the letter of each axis."""
     name = "".join(dict.fromkeys(term))
     if name == term:
         return x

@@ -92,8 +92,8 @@ def _itself(x: Any) -> Any:
 
 
 def _all_alike(kernels: Any, value: bool, x: Any) -> Any:
-    """Returns a bool tensor of the shape of `x` in which all elements are `value`. `kernels` are those of the
-    adapter."""
+    """Returns a bool tensor of the shape of `x` in which all elements are `value`. `kernels` contains the adapter's
+    kernels."""
     return kernels.full_like(x, value, "bool")
 
 

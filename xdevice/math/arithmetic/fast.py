@@ -1,5 +1,5 @@
 """`matmul` and `sum`. Apart from elementwise functions, these are the functions that a training step calls most
-often. Both store the kernel for each dtype with which they have been called. With a stored kernel, they check the
+often. Both functions store the kernel for each dtype of their earlier calls. With a stored kernel, they check the
 arguments only if the kernel raises an error."""
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _product(checks: Checks, x1: Any, x2: Any) -> Any:
 
 
 def _sum(checks: Checks) -> Callable[..., Any]:
-    """Returns the standard's `sum`, which is faster for the sum of all elements of a tensor of floats."""
+    """Returns the standard's `sum`, with a faster path for the sum of all elements of a tensor of floats."""
     # the kernel for each float dtype with which the function has been called; the sum of floats
     # has the dtype of the tensor
     kernels: dict[Any, Callable[..., Any]] = {}

@@ -117,7 +117,7 @@ def _checked_transform(
 
 def _operand(checks: Checks, function: str, x: Any) -> Any:
     """Returns `x` as a tensor of the dtype that the transform `function` requires, which is a float dtype or a
-    complex dtype. Raises `DTypeError` if `x` has neither of these."""
+    complex dtype. Raises `DTypeError` if `x` has neither a float dtype nor a complex dtype."""
     if function in _OF_REAL:
         return checks.tensor_of_kinds(x, REAL_FLOATING, f"fft.{function}")
     x = checks.tensor_of_kinds(x, FLOATING, f"fft.{function}")
@@ -133,9 +133,9 @@ def _full_lengths(
     axes: tuple[int, ...],
     norm: str,
 ) -> tuple[int, ...]:
-    """Returns `lengths`, in which each None is replaced by the length that follows from `shape`, the shape of the
-    tensor to which `function` is applied along `axes`. Raises `ArgumentError` for an unknown `norm`, and `ShapeError`
-    for a length below 1."""
+    """Returns `lengths`, in which each None is replaced by the length that follows from `shape`. `shape` is the shape
+    of the tensor, and `axes` are the axes along which the transform `function` is computed. Raises `ArgumentError` for
+    an unknown `norm`, and `ShapeError` for a length below 1."""
     if norm not in _OPPOSITE:
         raise ArgumentError(
             f"fft.{function}: norm must be one of {', '.join(_OPPOSITE)}, not {shown(norm)}"
@@ -166,8 +166,8 @@ def _transformed(
     axes: tuple[int, ...],
     norm: str,
 ) -> Any:
-    """Returns the transform `function` of `x`, which is computed by the adapter's kernel of this name, or from other
-    transforms. `lengths`, `axes` and `norm` are the checked arguments of `_checked_transform`."""
+    """Returns the transform `function` of `x`. The transform is computed by the adapter's kernel with this name, or
+    from other transforms. `lengths`, `axes` and `norm` are the checked arguments of `_checked_transform`."""
     # `hfft` and `ihfft` are computed from `irfft` and `rfft`, so adapters need no kernels for
     # them. The two transforms are in opposite directions, so the conjugate and the opposite
     # normalization are used
@@ -199,7 +199,7 @@ def _axis_by_axis(
     norm: str,
 ) -> Any:
     """Returns a transform along several axes, computed along one axis after another. The arguments are those of
-    `_transformed`. The last axis, for which `_STEPS` names a separate transform, is processed first, because the
+    `_transformed`. `_STEPS` names a separate transform for the last axis. This axis is processed first, because the
     input of `rfft` must be real. For `irfftn`, it is processed last, because the output of `irfft` is real."""
     along_last, along_others = _STEPS[function]
     *steps, (_, length, axis) = [

@@ -176,8 +176,8 @@ def _differentiated(
     kwargs: dict[str, Any],
 ) -> Any:
     """Returns the value of `f` and its gradients with respect to the container `params`. With `has_aux`, the value is
-    the pair `(value, aux)`. PyTorch's open `with device:` scopes are removed during the computation, because they
-    would slow it down; while `f` runs, they are open."""
+    the pair `(value, aux)`. During the computation, PyTorch's open `with device:` scopes are removed, because they
+    would slow down the computation; while `f` itself runs, the scopes are open."""
     walk = trees.flatten(params)
     with ScopesRemoved(backend_of(walk)) as removed:
         return _value_and_gradients(removed.with_scopes(f), has_aux, walk, args, kwargs)
@@ -191,9 +191,9 @@ def _value_and_gradients(
     kwargs: dict[str, Any],
 ) -> Any:
     """Returns the pair of the value of `f` and its gradients. If `has_aux` is True, the value is the pair
-    `(value, aux)`. `walk` is the result of `trees.flatten` for the container of parameters; `args` and `kwargs` are
-    the arguments of `f` after that container. The adapter calls `f` with its own tensors in place of the parameters,
-    and differentiates `f`."""
+    `(value, aux)`. `walk` is the result of `trees.flatten` for the container of parameters; `args` and `kwargs` are the
+    other arguments of `f`, which follow the container. The adapter calls `f` with its own tensors in place of the
+    parameters, and differentiates `f`."""
     backend, leaves = parameters(walk, "params", needs_floats=True)
     # the container `aux`. Its leaves pass through the adapter, which detaches the tensors among
     # them
@@ -234,7 +234,7 @@ def _value_and_gradients(
 
 
 def no_function(name: str, f: object) -> ArgumentError:
-    """Returns the error for an argument `f` of the function `name` that is not callable."""
+    """Returns the error for a call of the function `name` with an argument `f` that is not callable."""
     return ArgumentError(
         f"{name} expects a function, not {shown(f)} of type {type(f).__qualname__}"
     )
@@ -260,9 +260,9 @@ def parameters(
 
 
 def backend_of(walk: Walked) -> Backend | None:
-    """Returns the backend of the tensors in a container. The result is None unless all leaves have the same type,
-    tensors of that type have been parameters before, and the backend may be used in this process (its `refusal` is
-    None). `walk` is the result of `trees.flatten` for the container."""
+    """Returns the backend of the tensors in a container. Returns None unless three conditions are met: all leaves have
+    the same type; tensors of that type have been parameters before; and the backend may be used in this process (its
+    `refusal` is None). `walk` is the result of `trees.flatten` for the container."""
     # maps the ids of the leaves' types to the types
     kinds = walk[2]
     backend = backend_by_type.get(next(iter(kinds.values()))) if len(kinds) == 1 else None
@@ -273,7 +273,7 @@ def _parameters_one_by_one(
     walk: Walked, name: str, needs_floats: bool
 ) -> tuple[Backend, list[Any]]:
     """Returns the result of `parameters`, which has the same arguments, or raises its errors. This slower function is
-    used for types that have not been parameters before, and if something is wrong."""
+    used for types that have not been parameters before, and if an error is to be raised."""
     tree, backend = trees.Tree(None, walk=walk), None
     leaves = []
     for i, x in enumerate(tree.leaves):

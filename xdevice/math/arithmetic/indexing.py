@@ -2,8 +2,7 @@
 
 NumPy computes on the host which elements an index selects. For this, it applies the index to an
 array that contains the position of each element in the flattened tensor. The result is the same on
-every backend, and an index out of range raises an error. The kernels then only gather the elements
-at those positions.
+every backend, and an index out of range raises an error. The kernels then only gather the elements at these positions.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ def at(x: Any) -> At:
     Experimental: it may change in a minor version.
 
     The index follows NumPy's rules: ints, slices, `...`, None, lists, tensors of integers, masks, and tuples of these.
-    `values` is a number, or a tensor that broadcasts to `x[index]` and whose dtype can be cast to that of `x`. If an
-    element is indexed twice, `set` uses its last value, and `add` adds all its values. Gradients flow to `x` and
-    `values`. `x` itself does not change.
+    `values` is a number or a tensor. A tensor must broadcast to `x[index]`, and its dtype must be one that can be cast
+    to the dtype of `x`. If an element is indexed twice, `set` uses its last value, and `add` adds all its values.
+    Gradients flow to `x` and `values`. `x` itself does not change.
 
     Raises:
         IndexError: the index is out of range, or has another type. ShapeError: the values do not broadcast.
         NotATensorError, ArgumentError, DTypeError, DeviceMismatchError: `x` or `values` is not a tensor, or the two
             differ in backend, dtype or device.
-        UnsupportedError: a compiler is tracing the index itself, or does not know a size.
+        UnsupportedError: a compiler is tracing, and the index is itself a traced tensor, or a size is unknown.
 
     Costs a copy of `x`, plus 0.1 to 1 ms, and a read by the host if the index is a tensor. Each element of `x` adds
     1 ns on the host, or 50 to 100 ns on MXNet and Paddle, which gather all elements. In a compiled function, only the
-    framework's work remains.
+    cost of the framework's own operations remains.
 
     Example:
         >>> x = xdevice.math.at(xdevice.zeros(2, 3))[0, 1:].set(xdevice.tensor([5.0, 6.0]))
@@ -68,7 +67,8 @@ class At:
 
 
 class Where:
-    """The result of `at(x)[index]`: a tensor and an index, whose methods `set` and `add` return a changed copy."""
+    """The result of `at(x)[index]`: a tensor and an index. The methods `set` and `add` return a changed copy of the
+    tensor."""
 
     __slots__ = ("_index", "_x")
 
@@ -148,10 +148,11 @@ def _values_like(checks: Checks, x: Any, values: Any, function: str) -> Any:
 def _positions(
     shape: tuple[int, ...], index: Any, values_shape: tuple[int, ...], function: str
 ) -> tuple[Positions, Positions]:
-    """Returns two vectors: the positions in the flattened tensor that the index selects, and, for each of them, the
-    position of its value in the flattened values. `shape` and `values_shape` are the shapes of the tensor and of the
-    values. Raises `IndexError` if the index is out of range or not an index, and `ShapeError` if the values do not
-    broadcast to the shape that the index selects. `function` is the function's name in the errors."""
+    """Returns two vectors. The first contains the positions that the index selects in the flattened tensor. The second
+    contains, for each of these positions, the position of its value in the flattened values. `shape` and `values_shape`
+    are the shapes of the tensor and of the values. Raises `IndexError` if the index is out of range or not an index,
+    and `ShapeError` if the values do not broadcast to the shape that the index selects. `function` is the function's
+    name in the errors."""
     import numpy as np
 
     # broadcast like the values themselves, so that each selected position gets the position of its
@@ -201,8 +202,8 @@ def _readable(part: Any) -> Any:
 def _last_of_each(
     positions: Positions, value_positions: Positions
 ) -> tuple[Positions, Positions]:
-    """Returns two vectors. The first contains each position in `positions` once. The second contains, for each of
-    these, the item of `value_positions` that belongs to the last occurrence of the position."""
+    """Returns two vectors. The first contains each position in `positions` once. The second contains, for each of these
+    positions, the item of `value_positions` that belongs to its last occurrence in `positions`."""
     import numpy as np
 
     # for each position, the index of its last occurrence in `positions`: NumPy writes in order,
@@ -257,7 +258,7 @@ def _elements_at(checks: Checks, x: Any, positions: Positions) -> Any:
 
 
 def _put(checks: Checks, x: Any, positions: Positions, values: Any) -> Any:
-    """Returns a copy of the vector `x`, with `values` at the given positions, none of which occurs twice."""
+    """Returns a copy of the vector `x`, with `values` at the given positions. No position may occur twice."""
     if checks.kernels.put is not None:
         return checks.kernels.put(x, checks.constant(positions, x), values)
     import numpy as np

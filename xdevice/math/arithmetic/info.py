@@ -36,7 +36,7 @@ class Info:
         }
 
     def devices(self) -> tuple[Device, ...]:
-        """Returns those devices of the backend whose tensors have values."""
+        """Returns the devices of the backend on which tensors have values."""
         # tensors on the device "meta" have no values
         return tuple(device for device in self._backend.devices() if device.kind != "meta")
 
@@ -91,7 +91,7 @@ class Info:
         return {name: self._checks.kernels.dtype(name) for name in names}
 
     def _names_on(self, device: object) -> list[str]:
-        """Returns the names of those dtypes of the standard that a device of this backend currently supports."""
+        """Returns the names of the standard's dtypes that a device of this backend currently supports."""
         target_device = creation.place_for(self._backend, device)
         lacks = self._backend.lacks(target_device)
         return [

@@ -138,7 +138,7 @@ def solve(checks: Checks, x1: Any, x2: Any, /) -> Any:
 
 
 def _stacked(checks: Checks, x: Any, batch: tuple[Any, ...]) -> Any:
-    """Returns the matrices `x`, broadcast to a stack of the shape `batch`, which contains the lengths of all axes
+    """Returns the matrices `x`, broadcast to a stack of matrices. `batch` contains the lengths of all axes of the stack
     except the last two."""
     shape = shape_of(x)
     return x if shape[:-2] == batch else checks.xp.broadcast_to(x, (*batch, *shape[-2:]))
@@ -179,8 +179,8 @@ def _factorization_kernel(checks: Checks, function: str) -> Callable[..., Any]:
 
 def _as_matrices(checks: Checks, x: Any, function: str, is_square: bool = False) -> Any:
     """Returns `x`, a matrix or a stack of matrices, as a tensor. Raises `ShapeError` if `x` has fewer than two
-    dimensions, or if `is_square` is True and the matrices are not square. Raises `DTypeError` unless the dtype is one
-    of those in `_COMPLEX`."""
+    dimensions, or if `is_square` is True and the matrices are not square. Raises `DTypeError` unless the dtype is in
+    `_COMPLEX`."""
     x = checks.tensor_of_kinds(x, FLOATING, f"linalg.{function}")
     name, shape = checks.dtype_of(x), shape_of(x)
     if name not in _COMPLEX:

@@ -42,8 +42,8 @@ _all_checks: dict[str, Checks] = {}
 
 
 class Lookup(Generic[F]):
-    """A table of `Functions`, with one object for each backend. The function `make` creates the objects: those of
-    `array_namespace` in one table, and those of `xdevice.nn` in another."""
+    """A table with one `Functions` object for each backend. The function `make` creates these objects. There are two
+    such tables: one for `array_namespace`, and one for `xdevice.nn`."""
 
     def __init__(self, make: Callable[[Checks], F]) -> None:
         self._make = make

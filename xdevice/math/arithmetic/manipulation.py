@@ -289,8 +289,8 @@ def squeeze(
 def unstack(
     checks: Checks, x: Any, /, *, axis: int = 0, **misspelled: NoReturn
 ) -> tuple[Any, ...]:
-    """Returns a tuple with one tensor for each index along the axis, which contains the elements of `x` at that
-    index. These tensors do not have that axis."""
+    """Returns a tuple with one tensor for each index along the axis. The tensor contains the elements of `x` at that
+    index, and does not have the axis."""
     if misspelled:
         spellings.refuse("xp.unstack", misspelled, "axis=")
     x = checks.tensor(x, "unstack")
@@ -408,8 +408,8 @@ def tensordot(
 
 
 def _as_matrix(checks: Checks, x: Any, order: tuple[int, ...], shape: tuple[int, int]) -> Any:
-    """Returns a matrix of the shape `shape`, for which the axes of `x` are arranged in the order `order` and then
-    merged."""
+    """Returns `x` as a matrix of the shape `shape`. The axes of `x` are first permuted into the order `order`, and then
+    merged into two axes."""
     return checks.kernels.reshape(checks.kernels.permute_dims(x, order), shape)
 
 
@@ -500,9 +500,9 @@ def _ints(shape: Any, function: str) -> tuple[int, ...]:
 
 
 def _without_minus_one(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the shape `new`, to which a tensor of the shape `old` is to be reshaped, with the actual length in
-    place of -1. Raises `ShapeError` if the numbers of elements differ. If a length in `old` is None, which means that
-    it is unknown, `new` is returned unchanged."""
+    """Returns the shape `new` with the actual length in place of -1. `old` is the shape of the tensor that is to be
+    reshaped. Raises `ShapeError` if the numbers of elements differ. If a length in `old` is None, which means that it
+    is unknown, `new` is returned unchanged."""
     # if a length is unknown while a function is traced, the framework itself replaces -1
     if None in old or min(new, default=0) >= 0:
         if None not in old and prod(old) != prod(new):

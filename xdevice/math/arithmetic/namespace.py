@@ -123,9 +123,9 @@ class Namespace:
 
 
 def _functions(module: ModuleType, checks: Checks) -> dict[str, Callable[..., Any]]:
-    """Returns a dict that maps names to functions. It contains those public functions of a module whose first
-    argument is `checks`, bound to the given `checks`. The functions are `partial`s and not bound methods, because
-    Paddle's to_static would treat a bound method as a method of the object whose attribute it is."""
+    """Returns, by name, the public functions of a module whose first argument is called `checks`. In the result, this
+    argument is bound to the given `checks`. The functions are `partial`s and not bound methods, because Paddle's
+    to_static would treat a bound method as a method of the object that has it as an attribute."""
     return {
         name: _bound(name, function, checks)
         for name, function in vars(module).items()

@@ -36,7 +36,7 @@ def _extreme_position(
 def _unchecked_extreme_position(
     checks: Checks, x: Any, function: str, axis_index: int | None, keepdims: bool
 ) -> Any:
-    """Returns the result of `_extreme_position` for checked arguments. The indices are those along the axis
+    """Returns the result of `_extreme_position` for checked arguments. The result contains indices along the axis
     `axis_index`, or in the flattened tensor if `axis_index` is None."""
     kernels = checks.kernels
     flat = kernels.reshape(x, (-1,)) if axis_index is None else x
@@ -275,8 +275,8 @@ def searchsorted(
     checks: Checks, x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None
 ) -> Any:
     """Returns, for each element of `x2`, the index at which it would be inserted into the sorted vector `x1`. If `x1`
-    contains equal elements, this is the index of the first of them (`side="left"`), or the index after the last of
-    them (`side="right"`). If `x1` is not sorted, `sorter` must contain the indices that sort `x1`. Raises
+    already contains the element, this is the index of its first occurrence (`side="left"`), or the index after its last
+    occurrence (`side="right"`). If `x1` is not sorted, `sorter` must contain the indices that sort `x1`. Raises
     `ShapeError` unless `x1` is a vector, and `ArgumentError` for another `side`."""
     x1, x2 = checks.operands_on_one_device("searchsorted", REAL, x1, x2)
     if len(x1.shape) != 1:

@@ -157,8 +157,8 @@ def _variance(
 
 
 def _divisor(checks: Checks, x: Any, axes: tuple[int, ...], correction: float) -> Any:
-    """Returns the divisor of a variance: the number of elements along `axes` minus `correction`, or 0 if that is
-    negative. The divisor is a float if the kernel `divide` accepts floats, and otherwise a tensor."""
+    """Returns the divisor of a variance: the number of elements along `axes` minus `correction`, or 0 if this
+    difference is negative. The divisor is a float if the kernel `divide` accepts floats, and otherwise a tensor."""
     kernels, name = checks.kernels, checks.dtype_of(x)
     lengths = [shape_of(x)[axis_index] for axis_index in axes]
     if None not in lengths:
@@ -266,8 +266,8 @@ def _differences(checks: Checks, x: Any, axis_index: int, length: int, times: in
 
 
 def _all_or_any(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
-    """Returns a bool tensor. If `function` is "all", it says whether all elements of `x` along the axes are nonzero;
-    if `function` is "any", it says whether at least one is nonzero."""
+    """Returns a bool tensor: whether all elements of `x` along the axes are nonzero (if `function` is "all"), or
+    whether at least one element is nonzero (if `function` is "any")."""
     x = checks.tensor(x, function)
     axes = checks.axes(axis, len(x.shape), function)
     return checks.fused(_combined_truth, (x,), function, axes, bool(keepdims))

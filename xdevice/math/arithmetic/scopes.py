@@ -61,7 +61,7 @@ class ScopesRemoved:
 
 def without_scopes(scopes: Scopes | None, function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that calls `function` while the scopes of its backend are removed. `scopes` contains the
-    adapter's functions for this; if it is None, `function` itself is returned."""
+    adapter's functions for removing scopes; if `scopes` is None, `function` itself is returned."""
     if scopes is None:
         return function
     are_open, set_aside, put_back = scopes

@@ -29,8 +29,8 @@ class UniqueInverseResult(NamedTuple):
 
 
 def nonzero(checks: Checks, x: Any, /) -> tuple[Any, ...]:
-    """Returns a tuple with a vector for each axis, which contains the indices along that axis of all elements that
-    are not 0. Raises `ShapeError` for a tensor without dimensions, and `UnsupportedError` for a symbol."""
+    """Returns a tuple with a vector of indices for each axis. Each vector contains the indices of all nonzero elements
+    along its axis. Raises `ShapeError` for a tensor without dimensions, and `UnsupportedError` for a symbol."""
     x = checks.tensor(x, "nonzero")
     # symbols have no values, so the shape of the result cannot be known
     checks.require_values(x, "the argument of nonzero")
@@ -51,13 +51,14 @@ def unique_all(checks: Checks, x: Any, /) -> UniqueAllResult:
 
 
 def unique_counts(checks: Checks, x: Any, /) -> UniqueCountsResult:
-    """Returns a vector of the distinct elements of `x`, and a vector with the number of occurrences of each."""
+    """Returns a vector of the distinct elements of `x`, and a vector with the number of occurrences of each distinct
+    element."""
     return UniqueCountsResult(*_unique(checks, "unique_counts", x, has_counts=True))
 
 
 def unique_inverse(checks: Checks, x: Any, /) -> UniqueInverseResult:
-    """Returns a vector of the distinct elements of `x`, and a tensor with the index in that vector of each element of
-    `x`."""
+    """Returns a vector of the distinct elements of `x`, and a tensor of the shape of `x`. This tensor contains, for
+    each element of `x`, its index in the vector."""
     return UniqueInverseResult(*_unique(checks, "unique_inverse", x, has_inverse=True))
 
 

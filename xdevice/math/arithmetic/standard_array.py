@@ -80,7 +80,7 @@ def standard_array(x: Any) -> Any:
     or MXNet. These libraries return arrays of the same type; the attribute `tensor` of an array is its tensor, on the
     same device. Operators, indexing and dtypes follow the rules of `array_namespace`. `a[i] = v` and `a += v` replace
     the tensor in `a`, and never write into a tensor. As in NumPy, `a[1:]` and `a[0]` are views, but parts without
-    dimensions and the results of functions are not.
+    dimensions and the results of functions are not views.
 
     Raises:
         NotATensorError: `x` is not a tensor. Functions and operators of the array later raise the errors of the
@@ -390,7 +390,7 @@ _define_operators()
 
 class Wrapped:
     """A namespace whose functions accept and return `Array`s. `inner` is a namespace of tensors, or one of its
-    extensions such as `linalg`. Both have the same names."""
+    extensions such as `linalg`. Both namespaces contain the same names."""
 
     def __init__(self, checks: Checks, inner: Any, name: str) -> None:
         self.__name__ = name
@@ -436,9 +436,9 @@ def _wrapped_function(checks: Checks, function: Callable[..., Any]) -> Callable[
 
 
 def _keeping_arrays_and_dtypes(asarray: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a variant of the function `asarray`. Unlike `asarray`, it returns an `Array` itself if nothing needs to
-    change, and it keeps the dtype of NumPy arrays, because libraries compute on the host in dtypes such as
-    float64."""
+    """Returns a variant of the function `asarray`. If the argument is an `Array` and nothing needs to change, the
+    variant returns the argument itself. The variant also keeps the dtype of NumPy arrays, because libraries compute on
+    the host in dtypes such as float64."""
 
     @wraps(asarray)
     def kept(obj: Any, /, *, dtype: Any = None, **settings: Any) -> Any:

@@ -47,13 +47,13 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
     Args:
         params: a tensor or a container of tensors, in a form that `value_and_grad` accepts.
-        grads: a container of the same structure, in which each gradient has the path (such as the key) of its
+        grads: a container of the same structure, in which each gradient has the same path (such as the same key) as its
             parameter.
         rule: a function that returns the new parameter, of the same shape and dtype. It may write into both of its
             arguments, which are copies (`p -= 0.1 * g; return p`).
 
     The rule computes on its parameter's device. It is recorded for gradients only inside `value_and_grad`. Costs as
-    much as the rule, and if the framework's tensors can be written into, a copy of each parameter and gradient.
+    much as the rule, plus a copy of each parameter and gradient if the framework's tensors can be written into.
 
     Raises:
         NotATensorError: a leaf is not a tensor, there is no leaf, or the rule returns no tensor (a missing `return`?).
@@ -72,7 +72,7 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
 
 def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
-    """Returns the result of `update`. `update` calls this function outside compilers, because a compiler such as
+    """Returns the result of `update`. `update` runs this function outside compilers, because a compiler such as
     torch.compile could not compile the walk over containers."""
     walk = flatten(params)
     with ScopesRemoved(backend_of(walk)) as removed:

@@ -9,7 +9,7 @@ A function may read only the kinds of values in this table. For any other value,
 | numbers, strings, tensors, dtypes, devices | noticed, because the variable has a new value |
 | dicts, lists, sets and tuples of values in this table | noticed, because the parts are compared at each call |
 | plain functions, methods, `partial`s | noticed: code, defaults, attributes, and the values that they read |
-| classes of the program, enumerations | noticed: all of their attributes, and those of their bases |
+| classes of the program, enumerations | noticed: all of their attributes, and all attributes of their bases |
 | named objects of a framework, an installed package or a module of `_STATELESS` | ignored |
 """
 
@@ -222,9 +222,9 @@ class OutsideVariables:
 
 
 def is_constant(value: Any, program_packages: Container[str] = ()) -> bool:
-    """Whether nothing in `value` can change. This is the case for a number, a string, a dtype, a library's module, a
-    C function, and a class or function that a library's module contains under the object's own name. Packages in
-    `program_packages` are not treated as libraries."""
+    """Whether nothing in `value` can change. This is the case for a number, a string, a dtype, a library's module and a
+    C function. It is also the case for a class or function that a library defines, if the library's module contains it
+    under its own name. Packages in `program_packages` are not treated as libraries."""
     cls = type(value)
     # objects of the types in `_CONSTANT`, fields of dataclasses, namespaces of xdevice, and the
     # objects to which the functions of namespaces are bound
@@ -283,8 +283,8 @@ def is_of_library(module: Any, program_packages: Container[str] = ()) -> bool:
 
 @cache
 def _is_installed(file: str) -> bool:
-    """Whether pip installed `file`, which is the `__init__` file of a package, or a module that consists of a single
-    file. A folder into which pip installs contains `*.dist-info` folders; Debian's folder is called
+    """Whether pip installed `file`. `file` is the `__init__` file of a package, or a module that consists of a single
+    file. The folder of packages that pip has installed contains `*.dist-info` folders; Debian's folder is called
     "dist-packages"."""
     path = Path(file)
     folder = path.parent.parent if path.stem == "__init__" else path.parent
@@ -300,8 +300,8 @@ def _unnoticed(name: str, value: Any) -> UnsupportedError:
 
 
 def _is_tensor(value: Any) -> bool:
-    """Whether `value` is a tensor or symbol that may be part of a compiled program. It must not be a model, and the
-    user's program must not have set attributes on it."""
+    """Whether `value` is a tensor or symbol that may be part of a compiled program. This is not the case for a model,
+    or for a tensor on which the user's program has set attributes."""
     owned = registry.kind_of(type(value))
     # a NumPy array would be a constant of the program, and writing into it would not be noticed
     if owned is None or owned.kind == "model" or owned.backend.is_host_only:
@@ -372,9 +372,9 @@ def _variables_in(code: CodeType) -> set[str]:
 
 
 def _imports(code: CodeType, names: Iterable[str]) -> set[str]:
-    """Returns the names of the modules that the function with this `code` imports, according to its source. If there
-    is no source, as after `exec`, returns those of `names` (the names in the code) that could be imported. The name
-    of a relative import begins with dots."""
+    """Returns the names of the modules that the function with this `code` imports, according to its source. `names`
+    contains the names in the code. If there is no source, as after `exec`, returns all names in `names` that could be
+    imported. The name of a relative import begins with dots."""
     if code.co_name == "<lambda>":  # which cannot import
         return set()
     try:

@@ -55,10 +55,10 @@ def compile(function: F, **misspelled: NoReturn) -> F:
 
     Experimental: it may change in a minor version.
 
-    The arguments of the program are those of the function: tensors of the same backend and on the same device, also
-    in containers. Other values in the arguments (numbers, strings, functions) become part of the program. Each new
-    value, shape or dtype needs another compilation, so pass values that change at each step as tensors. The program
-    returns the function's results in the same containers, even with `value_and_grad` or `xdevice.nn` in the function.
+    The program accepts the arguments of the function: tensors of the same backend and on the same device, also in
+    containers. Other values in the arguments (numbers, strings, functions) become part of the program. Each new value,
+    shape or dtype needs another compilation, so pass values that change at each step as tensors. The program returns
+    the function's results in the same containers, even with `value_and_grad` or `xdevice.nn` in the function.
 
     | backend | the program is |
     |---|---|
@@ -74,8 +74,8 @@ def compile(function: F, **misspelled: NoReturn) -> F:
             the tensors belong to different backends. DeviceMismatchError: the tensors are on different devices.
         UnsupportedError: on JAX, TensorFlow and PyTorch, the function reads a value (`item`, `to_numpy`), draws random
             numbers, reads the device of a tensor, changes an argument or a variable of the program, or uses a variable
-            whose changes xdevice cannot notice: one that is not a number, string, tensor, function, class or container
-            of these (docs/reference/compiling.md). Pass the values of such variables as arguments.
+            whose changes xdevice cannot notice, because its value is not a number, string, tensor, function, class or
+            container of these (docs/reference/compiling.md). Pass the values of such variables as arguments.
 
     Example:
         >>> step = xdevice.compile(lambda params, lr: {"w": params["w"] - lr * params["w"]})
@@ -163,8 +163,8 @@ class _Arguments:
             self.structure += _exact_key(x)
 
     def _backend_and_tensor(self, x: Any) -> tuple[Backend | None, Any]:
-        """Returns a backend and a tensor: for a tensor, its backend and the tensor itself, and for a variable, its
-        backend and the tensor in it. If `x` is neither, returns None and `x`."""
+        """Returns the backend of `x`, and `x` as a tensor. If `x` is a variable, this is the tensor in the variable. If
+        `x` is neither a tensor nor a variable, returns None and `x`."""
         owned = registry.kind_of(type(x))
         if owned is None:
             return None, x
@@ -203,8 +203,8 @@ class _Arguments:
             )
 
     def with_tensors(self, tensors: list[Any]) -> Call:
-        """Returns the positional and keyword arguments of the call, in which the call's own tensors are replaced by
-        `tensors`, in the same order."""
+        """Returns the positional and keyword arguments of the call, with the given `tensors` in place of the call's own
+        tensors, in the same order."""
         leaves = list(self.walk[1])
         for i, x in zip(self.tensor_indices, tensors, strict=True):
             leaves[i] = x
@@ -213,8 +213,8 @@ class _Arguments:
 
 class _Pattern:
     """The arguments of a call without their tensors: the containers, and the values that are not tensors. The method
-    `tensors_of` recognizes arguments of the same pattern, and returns their tensors. It takes only a fifth of the
-    time of `trees.flatten`. This matters because it is called in each step of a training loop."""
+    `tensors_of` recognizes arguments of the same pattern, and returns their tensors. This method takes only a fifth of
+    the time of `trees.flatten`, which matters because it is called in each step of a training loop."""
 
     def __init__(self, arguments: _Arguments) -> None:
         assert arguments.backend is not None
@@ -252,8 +252,8 @@ class _Pattern:
                 self._leaf_readers = [_leaf_reader(child) for child in root[4].values()]
 
     def tensors_of(self, call: Call) -> list[Any] | None:
-        """Returns the tensors of the call `call` if its arguments have this pattern. Returns None if they have
-        another pattern, or if only a walk over the arguments can decide this."""
+        """Returns the tensors of the call `call` if its arguments have this pattern. Returns None if the arguments have
+        another pattern, or if only a walk over the arguments could show that they have this pattern."""
         if not self._leaf_readers:
             return None
         leaves: list[Any] = []
@@ -400,8 +400,8 @@ def _depth() -> int:
 
 
 class _Program:
-    """A function that is compiled for the arguments with one key of `_Programs`. For each combination of shapes and
-    dtypes, the adapter stores a separate program."""
+    """A function that is compiled for all arguments with the same key in `_Programs`. For each combination of shapes
+    and dtypes, the adapter stores a separate program."""
 
     def __init__(self, function: Callable[..., Any], pattern: _Pattern, device: Device) -> None:
         self.outside = OutsideVariables([function, *pattern.code])
@@ -501,9 +501,9 @@ class _Program:
 
 def _builder(template: Walked, tensor_indices: list[int]) -> Build:
     """Returns a function that builds a result from an iterator of its tensors. `template` is the result of
-    `trees.flatten` for such a result, and `tensor_indices` are the indices of the tensors among its leaves. If the
-    result contains only tensors in dicts, lists and tuples, the returned function takes a third of the time of
-    `trees.rebuild`."""
+    `trees.flatten` for a result with the same structure, and `tensor_indices` are the indices of the tensors among the
+    leaves. If the result contains only tensors in dicts, lists and tuples, the returned function takes a third of the
+    time of `trees.rebuild`."""
 
     # builds any result
     def rebuild(tensors: Iterator[Any]) -> Any:
@@ -569,9 +569,9 @@ def _all_nodes(root: Any) -> list[Any]:
 
 
 def _extra_parts(node: Any) -> dict[str, Any]:
-    """Returns a dict that maps names to those parts of a container that are not among its items: attributes of a
-    subclass of list, the factory of a defaultdict, or the `maxlen` of a deque. `node` is the container's node; see
-    `_Node` in `containers/trees.py`."""
+    """Returns, by name, the parts of a container that are not items of the container: attributes of a subclass of list,
+    the factory of a defaultdict, or the `maxlen` of a deque. `node` is the container's node; see `_Node` in
+    `containers/trees.py`."""
     x, _, _, children, _ = node
     item_ids = {*map(id, children)}
     kind = type(x).__qualname__

@@ -1,5 +1,5 @@
-"""The kernels (functions on tensors) that `Backend.namespace()` returns, and from which
-`xdevice.array_namespace` is built.
+"""The kernels (functions on tensors) that `Backend.namespace()` returns. The functions of `xdevice.array_namespace` are
+built from these kernels.
 
 A kernel has the same name as a function of the Python Array API standard, but needs fewer checks
 than that function, because the core makes the following promises:
@@ -16,8 +16,8 @@ than that function, because the core makes the following promises:
   while a function is traced;
 - `max`, `min`, `argmax` and `argmin` are called with tensors that have elements, and `sort` and
   `argsort` with tensors that have elements and at least one dimension;
-- indices are int32 or int64, non-negative and in range. The indices of `take` are a vector; those
-  of `take_along_axis` have the shape of `x`, except along the axis.
+- indices are int32 or int64, non-negative and in range. The indices of `take` are a vector; the indices of
+  `take_along_axis` have the shape of `x`, except along the axis.
 
 A kernel returns the values that the standard prescribes: NaN propagates, tensors without
 dimensions or without elements are treated like all other tensors, and the result is on the device
@@ -200,8 +200,9 @@ KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)
 
 
 class Scopes(NamedTuple):
-    """Functions that temporarily remove the scopes of devices (`with device:`), because the framework runs code of
-    each open scope at every operation, and whenever an attribute of a tensor is read."""
+    """Functions that temporarily remove the open scopes of devices (`with device:`) from the framework. Scopes cost
+    time, because the framework runs code of each open scope at every operation, and whenever an attribute of a tensor
+    is read."""
 
     are_open: Callable[[], object]
     """Returns a true value if this thread is inside any scope. It is the framework's own function and not a wrapper,
@@ -224,18 +225,17 @@ class Arithmetic(Primitives):
     do not slow down the calls inside them."""
 
     def namespace(self) -> Any:
-        """Returns a module or object whose attributes are the kernels from which `xdevice.array_namespace` is built.
-        The docstring of `xdevice.math.contract.arithmetic` lists the core's promises to kernels, and says what a
-        kernel must return."""
+        """Returns a module or object with the kernels of `xdevice.array_namespace` as its attributes. The docstring of
+        `xdevice.math.contract.arithmetic` lists the core's promises to kernels, and says what a kernel must return."""
         raise self.unsupported("array namespaces", "use the framework's own functions")
 
     def operand_device(self, x: Any) -> Device:
         """Returns the device of `x`, for the check that all operands are on the same device. The result differs from
-        `device_of(x)` if the framework itself copies such a tensor to the device of the other operands."""
+        `device_of(x)` if the framework itself copies `x` to the device of the other operands."""
         return self.device_of(x)
 
     def nn(self) -> Any:
-        """Returns a module or object whose attributes are the kernels from which `xdevice.nn` is built. The docstring
-        of `xdevice.math.contract.nn` lists the core's promises to kernels, and says what a kernel must return. This
-        method is called only on a backend that also implements `namespace`."""
+        """Returns a module or object with the kernels of `xdevice.nn` as its attributes. The docstring of
+        `xdevice.math.contract.nn` lists the core's promises to kernels, and says what a kernel must return. This method
+        is called only on a backend that also implements `namespace`."""
         raise self.unsupported("neural-network functions", "use the framework's own functions")

@@ -27,9 +27,9 @@ class Compiling(Primitives):
     def compile(self, call: Traced, device: Device) -> Compiled:
         """Returns a function that computes the results of `call` faster. `call` and the returned function each accept
         a list of dense tensors on `device`, and return a note and a list of tensors. The note is a hashable object of
-        any type. `call` creates a note for each combination of shapes and dtypes, and the returned function returns
-        that note with all results for the combination. For arguments that it cannot compute, the returned function
-        may return None; the core then calls the user's function.
+        any type. `call` creates a note for each combination of shapes and dtypes; the returned function returns this
+        note with every result for the same combination. The returned function may return None for arguments that it
+        does not support; the core then calls the user's function.
 
         The returned function is called with the same number of tensors each time. It may call `call` any number of
         times, also with symbols in place of tensors; `call` raises the errors of the traced function. Gradients flow
@@ -38,9 +38,9 @@ class Compiling(Primitives):
         raise self.unsupported("compiled functions", "call the function directly")
 
     def common_device(self, tensors: list[Any]) -> Device | None:
-        """Returns the device of one or more dense tensors, or None if their types or devices differ; the core then
-        examines each tensor. If a compiled function refuses tensors on several devices anyway, this method may return
-        the device of the first tensor without comparing the devices."""
+        """Returns the common device of one or more dense tensors. Returns None if their types or devices differ; the
+        core then examines each tensor. If a compiled function refuses tensors on several devices anyway, this method
+        may return the device of the first tensor without comparing the devices."""
         # the types of the tensors, such as those of tensors and of variables
         kinds = set(map(type, tensors))
         devices = self.devices_of(kinds.pop(), tensors) if len(kinds) == 1 else ()

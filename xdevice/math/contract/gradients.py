@@ -24,18 +24,17 @@ class Gradients(Primitives):
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         """Calls `call` once, on tensors that represent `leaves`. The leaves are dense tensors
         of floats, or symbols. `call` returns a loss, which is a single float, and a list of
-        any objects. The method returns the loss, a list with the gradient of the loss for each
-        leaf, and that list of objects. A gradient is dense, with the leaf's shape, dtype and
-        device. It is None or zeros if the loss does not depend on the leaf; if the loss depends
-        on no leaf, all gradients are None.
+        any objects. The method returns the loss, a list with the gradient of the loss for each leaf, and the list of
+        objects. A gradient is dense, with the leaf's shape, dtype and device. The gradient is None or zeros if the loss
+        does not depend on the leaf; if the loss depends on no leaf, all gradients are None.
 
         Two leaves may be the same object, but they are still two inputs. The leaves, and all
         other tensors on which the loss depends, keep their flags and stored gradients, even if
         `call` raises. Recording for gradients is enabled inside `call`, even if the caller has
-        disabled it. The returned tensors are detached, with two exceptions: `nested` is True,
-        which means that the caller itself computes the gradient of a function that makes this
-        call; or a leaf is itself the result of recorded operations. In these two cases, either
-        gradients flow through the returned tensors, or the method raises `UnsupportedError`.
+        disabled it. The returned tensors are detached, with two exceptions. First, `nested` is True, which means that
+        this call is inside a function that is itself being differentiated. Second, a leaf is the result of recorded
+        operations. In these two cases, either gradients flow through the returned tensors, or the method raises
+        `UnsupportedError`.
         """
         raise self.unsupported(
             f"gradients, but the parameters are {self.name} tensors",
@@ -58,9 +57,9 @@ class Gradients(Primitives):
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
         """Returns `rule(*row)` for each row of tensors, computed on the device of the row's first tensor. The
-        computation is recorded for gradients only if `nested` is True. If `writes` is True, the rule may write into
-        its arguments, so it is called with copies if the framework's tensors can be written into. This default method
-        then makes copies for any framework."""
+        computation is recorded for gradients only if `nested` is True. If `writes` is True, the rule may write into its
+        arguments; it is then called with copies if the framework's tensors can be written into. This default method
+        makes copies for every framework in this case."""
         own = [
             [self.copy(x, self.device_of(x)) for x in row] if writes else row for row in rows
         ]

@@ -1,5 +1,5 @@
-"""The kernels (functions on tensors) that `Backend.nn()` returns, and from which `xdevice.nn`
-is built.
+"""The kernels (functions on tensors) that `Backend.nn()` returns. The functions of `xdevice.nn` are built from these
+kernels.
 
 A kernel is the framework's own function, corrected if that function does not follow the rules
 below. Each kernel may rely on the following promises of the core:
@@ -12,12 +12,12 @@ below. Each kernel may rely on the following promises of the core:
 - `axis` is the non-negative index of an axis that exists; `stride`, `padding` and `size` are
   pairs of ints for height and width;
 - `labels` and `indices` are int32 or int64. They are in range, with two exceptions: while a
-  function is traced, and if the adapter's `guards` returned True for them;
+  function is traced, and if the adapter's `guards` returned True for these indices;
 - in pools, `padding` is at most half of the window, and the window fits into the padded image.
 
 The result has the dtype of `x` and is on the device of `x`. If the framework has gradients, they flow to all
-arguments that are tensors of floats. The gradient of `relu` at 0 is 0. The gradient of `max_pool2d` flows only to the
-first of the equally great elements in a window.
+arguments that are tensors of floats. The gradient of `relu` at 0 is 0. If several elements of a window are equally
+great, the gradient of `max_pool2d` flows only to the first of these elements.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A function with which adapters list their kernels in a table instead of writing a line for each kernel, and kernels
-that are shared by adapters whose frameworks use NumPy's indexing."""
+"""`named`, a function with which adapters list their kernels in a table instead of writing a line for each kernel. This
+module also contains kernels that several adapters share, because their frameworks use NumPy's indexing."""
 
 from __future__ import annotations
 
