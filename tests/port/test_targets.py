@@ -104,9 +104,12 @@ def test_pytorchs_own_words(before, after):
                 ("not torch.cuda.is_available() or x is None", "raise OSError"),
                 ("torch.cuda.device_count() == 0", "return"),
                 ("torch.cuda.device_count() < 2", "self.skipTest('CUDA')"),
+                ("0 == torch.cuda.device_count()", "return"),
+                ("1 > torch.cuda.device_count()", "return"),
                 ("x.device.type != 'cuda'", "return"),
             )
         ),
+        "if 0 < torch.cuda.device_count():\n    g = torch.cuda.CUDAGraph()",
         # PyTorch has it for CUDA alone
         "if x.device.type == 'cuda':\n    m = torch.nn.DataParallel(unknown)",
         # other vendors' properties have no such part

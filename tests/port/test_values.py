@@ -92,7 +92,12 @@ def test_a_test_shows_that_there_is_a_gpu(test):
 
 @pytest.mark.parametrize(
     "test",
-    ["torch.cuda.device_count() >= 0", "torch.cuda.device_count() < 1", "available or flag"],
+    [
+        "torch.cuda.device_count() >= 0",
+        "torch.cuda.device_count() < 1",
+        "1 > torch.cuda.device_count()",
+        "available or flag",
+    ],
 )
 def test_other_tests_show_no_gpu(test):
     text = f"import torch\navailable = torch.cuda.is_available()\nif {test}:\n    d = "

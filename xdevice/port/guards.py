@@ -129,9 +129,8 @@ def guarded_by(
         match outer:
             case ast.UnaryOp(op=ast.Not()):
                 is_true = not is_true
-            # a number of GPUs is assumed to be on the left side, as in `device_count() > 0`
-            case ast.Compare(ops=[op], comparators=[right]):
-                if _is_reversed(op, right):
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                if _is_reversed(op, left if right is node else right, right is node):
                     is_true = not is_true
             # `node` is only the name of the called function, such as `is_available`: continue with
             # the call
@@ -166,13 +165,14 @@ def guarded_by(
     return guarded
 
 
-def _is_reversed(op: ast.cmpop, right: ast.expr) -> bool:
-    """Whether a comparison with the operator `op` and the right side `right` is true if the device is missing, as in
-    `device_count() == 0` or `x.device.type != "cuda"`."""
-    # `== 0` means that the device is missing, and `!= 0` that it exists: the reverse of
-    # comparisons with other values
-    is_zero = isinstance(op, ast.Eq | ast.NotEq) and getattr(right, "value", None) == 0
-    return isinstance(op, ast.NotEq | ast.NotIn | ast.Lt | ast.LtE) is not is_zero
+def _is_reversed(op: ast.cmpop, other: ast.expr, is_mirrored: bool) -> bool:
+    """Whether a comparison of a number of GPUs, or of a kind of device, with `other` by the operator `op` is true if
+    the device is missing, as in `device_count() == 0` or `x.device.type != "cuda"`. `is_mirrored` is True if `other` is
+    on the left side, as in `0 < device_count()`."""
+    # `== 0` means that the device is missing, and `!= 0` that it exists: the reverse of comparisons with other values
+    is_zero = isinstance(op, ast.Eq | ast.NotEq) and getattr(other, "value", None) == 0
+    less = ast.Gt | ast.GtE if is_mirrored else ast.Lt | ast.LtE
+    return isinstance(op, ast.NotEq | ast.NotIn | less) is not is_zero
 
 
 def _leaves(statement: ast.stmt) -> bool:
