@@ -62,7 +62,7 @@ _WIDE: Final = {"float16": "float32", "bfloat16": "float32"}
 
 
 def check_op(operand: Operand, op: str) -> None:
-    """Raises `DTypeError` if tensors of this dtype cannot be reduced by `op`, one of `OPS`."""
+    """Raises `DTypeError` if tensors with the dtype of `operand` cannot be reduced by `op`, which is one of `OPS`."""
     dtype = dtype_of(operand)
     # unlike a sum, a maximum needs an order, which complex numbers do not have
     if op in ("max", "min"):
@@ -79,8 +79,9 @@ def check_op(operand: Operand, op: str) -> None:
 
 
 def require_dtype(operand: Operand, op: str | None) -> None:
-    """Raises `DTypeError` if tensors of this dtype cannot be reduced by `op`, or, if `op` is
-    None, if no engine can send tensors of this dtype."""
+    """Raises `DTypeError` if tensors with the dtype of `operand` cannot be reduced by `op`. If `op` is None, raises
+    `DTypeError` if no engine can send tensors with this dtype.
+    """
     if op is not None:
         check_op(operand, op)
     elif (dtype := dtype_of(operand)) in SHORT_FLOATS:
@@ -118,9 +119,10 @@ class Bucket(NamedTuple):
 
 
 def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
-    """Returns the buckets for those `operands` whose indices are in `indices`. All operands of
-    a bucket have the same dtype, backend and device, and the buckets are the same on all ranks.
-    The last operands come first, because a backward pass computes their gradients first."""
+    """Assigns operands to buckets, and returns the buckets. `indices` contains the indices of the operands to assign.
+    All operands of a bucket have the same dtype, backend and device, and the buckets are the same on all ranks. The
+    last operands come first, because a backward pass computes their gradients first.
+    """
     buckets: list[Bucket] = []
     # maps each kind to the bucket that is not full yet, its size, and its maximum size
     filling: dict[tuple[Any, ...], tuple[Bucket, int, int]] = {}
@@ -258,10 +260,10 @@ class Carrier:
         """Runs a collective on several operands, and returns a dict that maps the `id` of each
         operand's value to the result.
 
-        `run_one` is called with an operand, and returns its result. If there are several small
-        operands, `run_packed` is called with a vector that contains the elements of several
-        operands, and with its dtype, and returns the vector of the results. This saves time
-        because a call of an engine takes 0.2 to 2 ms even for a very small tensor.
+        `run_one` is called with an operand, and returns its result. If there are several small operands, `run_packed`
+        is called with two arguments: a vector that contains the elements of several operands, and the dtype of the
+        vector. `run_packed` returns the vector of the results. This saves time because a call of an engine takes 0.2 to
+        2 ms even for a very small tensor.
         """
         small = [i for i, operand in enumerate(operands) if _is_small(operand)]
         new = {}
@@ -298,9 +300,10 @@ class Carrier:
         return self._to_framework(part, operand.backend)
 
     def start_mean(self, y: Any, dtype: str, weight: Weight | None) -> Callable[[], Any]:
-        """Starts to compute the mean of `y` over the ranks, and returns a function that waits
-        for the mean and returns it. If the engine can run only one operation at a time, that
-        function computes the mean. `y` is as in `reduce`."""
+        """Starts to compute the mean of `y` over the ranks, and returns a function that waits for the mean and returns
+        it. If the engine can run only one operation at a time, the returned function computes the mean when it is
+        called. `y` and `dtype` have the same meaning as in `reduce`.
+        """
         # a tensor without elements is not passed to the engine, because several engines crash
         # or hang on it
         if 0 in y.shape:
@@ -423,8 +426,9 @@ class Carrier:
         return convert(x, self.backend)
 
     def _as_writable(self, operand: Operand) -> tuple[Any, bool]:
-        """Returns two values: a tensor of the engine's framework that has the values of the caller's tensor and may be
-        written, and whether the two tensors share memory."""
+        """Returns a tensor of the engine's framework with the values of the caller's tensor, and whether the two
+        tensors share memory. The returned tensor may be written.
+        """
         backend, x = operand.backend, read(operand)
         backend.finish(x)
         plain = backend.detached(x)
@@ -444,9 +448,10 @@ class Carrier:
         return self._run_copy(lambda: convert(x, self.backend, copy=True))
 
     def _store(self, operand: Operand, y: Any, is_shared: bool, new: Any) -> Any:
-        """Returns the result of a collective: the caller's tensor with the new values, or a new
-        tensor if the caller's tensor cannot be written. `_as_writable` has returned `y` and
-        `is_shared`, and the engine has returned `new`."""
+        """Returns the result of a collective: the caller's tensor with the new values, or a new tensor if the caller's
+        tensor cannot be written. `y` and `is_shared` are the results of `_as_writable`, and `new` is the result of the
+        engine.
+        """
         if is_shared:
             # the engine may already have written to `y`, and thereby to the caller's tensor
             if new is not y:

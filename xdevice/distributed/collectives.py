@@ -96,9 +96,9 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
 
 
 def broadcast(session: Session, x: Any, root: int) -> Any:
-    """Does the work of `World.broadcast`: checks the arguments, votes on them, and sends each
-    variable and tensor. Many small ones are sent in one call of the engine. `root` is the rank
-    whose values all ranks receive."""
+    """Does the work of `World.broadcast`: checks the arguments, votes on them, and sends each variable and tensor. Many
+    small variables and tensors are sent in one call of the engine. `root` is the rank whose values all ranks receive.
+    """
     session.require_rank(root, "root")
     if session.is_ready_world_of_one and _is_checked(session, x, _NO_OP):
         return x
@@ -257,7 +257,7 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
     what = signatures(operands) + others_text(x)
 
     def describe_call() -> str:
-        """Returns the string that describes this call to the hub, if the call takes long."""
+        """Returns the string that describes this call. The hub receives the string only if the call takes long."""
         return f"{verb} with rank {other}: {what}"
 
     # without `agree`, because the other ranks of the world take no part in this call
@@ -323,9 +323,9 @@ def _summands(x: Any) -> list[Operand]:
 
 
 def _variables(operand: Operand) -> list[Operand]:
-    """Returns the operands to send in place of `operand`. For a model these are its variables,
-    each once, including the variables of layers that the framework does not list. For a tensor
-    the only one is `operand` itself."""
+    """Returns the operands to send in place of `operand`. For a model, returns each of its variables once, including
+    the variables of layers that the framework does not list. For a tensor, returns only `operand` itself.
+    """
     backend = operand.backend
     # a TensorFlow variable is treated as a model, but consists of one tensor
     if operand.kind != "model" or backend.tensor_of(operand.value) is not None:

@@ -194,8 +194,9 @@ class Conn:
             self.is_open = False
 
     def is_delivered(self) -> bool:
-        """Whether the operating system on the other side has acknowledged all bytes. It then stores them until the
-        program reads them. Returns False if the system here cannot tell."""
+        """Whether the operating system on the other side has acknowledged all bytes. After that, the other system
+        stores the bytes until its program reads them. Returns False if the system here cannot tell.
+        """
         if self.out:
             return False
         try:
@@ -241,8 +242,9 @@ class Clock:
 
 
 def beat_of(timeout: float) -> float:
-    """Returns the beat: the number of seconds after which the hub repeats its question to a rank for which other ranks
-    wait. `timeout` is the number of seconds after which a rank is late."""
+    """Returns the beat, in seconds: while ranks wait for another rank, the hub asks that rank a question once in each
+    beat. `timeout` is the number of seconds after which a rank is late.
+    """
     # the hub asks at least eight times within the timeout, so that a single slow answer is not decisive
     return min(0.25, timeout / 8)
 
@@ -375,10 +377,11 @@ class Line:
     # receiving from the hub
 
     def _frames(self, seconds: float) -> list[tuple[bytes, str]]:
-        """Waits for frames from the hub for up to `seconds`, and returns the frames that have
-        arrived, as pairs of a kind and a text. Raises `PeerError` if a frame closes the world
-        after a failure, or if the hub is gone or silent. Raises `CollectiveMismatchError` if a
-        frame reports that calls which were not voted on differ."""
+        """Waits for frames from the hub for up to `seconds`, and returns the frames that have arrived, as pairs of a
+        kind and a text. Raises `PeerError` if a frame closes the world after a failure, or if the hub is gone or
+        silent. Raises `CollectiveMismatchError` if a frame reports that the ranks have made different calls without a
+        vote.
+        """
         ready = self._poll(seconds)
         now = self._clock.tick()
         # rank 0 sends ALIVE at each beat, so it is silent if nothing comes for the timeout plus one beat
@@ -427,15 +430,15 @@ class Line:
         describe_call: Callable[[], tuple[str, float]],
         is_counted: bool,
     ) -> None:
-        """Waits until a call of the engine has ended. Raises `PeerError` if a rank fails in the
-        meantime, and `CollectiveMismatchError` if calls that were not voted on differ.
+        """Waits until a call of the engine has ended. Raises `PeerError` if a rank fails in the meantime, and
+        `CollectiveMismatchError` if the ranks have made different calls without a vote.
 
         Args:
             done: called with a number of seconds; waits for at most that time, and returns
                 whether the call has ended.
             describe_call: returns the string that describes the call, and the number of seconds
                 that the call may take. It is called only for slow calls.
-            is_counted: whether all ranks make this call, so that the call has a number.
+            is_counted: whether all ranks make this call; if they do, the call has a number.
         """
         # a call that ends within this time needs neither a frame nor a description
         if done(0.1):
@@ -470,9 +473,10 @@ class Line:
             self.is_in_engine = False
 
     def raise_reason(self) -> None:
-        """Raises the failure of another rank if this failure is the reason for an engine's
-        error: waits up to 1.5 s for the hub to name a failed rank. Returns normally if the hub
-        names no rank."""
+        """Waits up to 1.5 s for the hub to name a failed rank, and raises the error for this rank. Returns normally if
+        the hub names no rank. This method is called after an error of the engine, because the failure of another rank
+        may be the reason for the error.
+        """
         until = time.monotonic() + _EXPLAINED
         while time.monotonic() < until:
             self._last_frame = self._clock.tick()
@@ -570,8 +574,9 @@ def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
 
 
 def _in_a_line(call: str) -> str:
-    """Returns the string that describes a call with its line breaks escaped, because in a frame
-    a line break ends the call. The names of tensors may contain line breaks."""
+    """Escapes the line breaks in a string that describes a call, and returns the string. In a frame, an unescaped line
+    break would end the call. The names of tensors may contain line breaks.
+    """
     return call.replace("\n", "\\n")
 
 

@@ -30,10 +30,10 @@ was a SystemExit; otherwise None."""
 
 
 def arm(error: BaseException | None) -> None:
-    """Ensures that this process skips its exit hooks (`atexit`) when it ends with an error or
-    with a status from `sys.exit`, and that these hooks have only `PATIENCE` seconds otherwise.
-    It is called after a rank has failed. `error` is the exception that leaves the block of
-    `processes`, or None."""
+    """Ensures that this process skips its exit hooks (`atexit`) when it ends with an error or with a status from
+    `sys.exit`. Otherwise, the hooks run for at most `PATIENCE` seconds. This function is called after a rank has
+    failed. `error` is the exception that leaves the block of `processes`, or None.
+    """
     global _armed_in, _status
     # the program has set its exit status with `sys.exit`
     if isinstance(error, SystemExit):

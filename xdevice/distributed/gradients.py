@@ -124,7 +124,8 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
 
 def backend_of_model(x: Any) -> Backend | None:
     """Returns the backend of the model `x`. Returns None if `x` is not a model, or if it is a single TensorFlow
-    variable, which is treated as a model elsewhere, but as a gradient here."""
+    variable. Other modules treat such a variable as a model, but here it is a gradient.
+    """
     owner = registry.kind_of(type(x))
     if owner is None or owner.kind != "model" or owner.backend.tensor_of(x) is not None:
         return None
@@ -316,8 +317,9 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
 
 
 def _weight_text(own: float | None) -> str:
-    """Returns the part of a vote's text which states that this rank has a weight, `own`.
-    Returns "" if `own` is None."""
+    """Returns the text that is added to a vote if this rank has a weight. `own` is the weight; without a weight, `own`
+    is None, and the result is "".
+    """
     return (
         ""
         if own is None
@@ -333,11 +335,11 @@ def _end(
     describe_call: Callable[[], str],
     weight_text: str,
 ) -> Exception | None:
-    """Ends a block of `averaging`: votes on which parameters have no gradient, sends the remaining gradients, and
-    writes the means. `sending` has recorded the gradients of the block. `describe_call` returns the text of the first
-    vote, and `weight_text` is the result of
-    `_weight_text`. Returns None if the means were written. Otherwise returns an error that all ranks must raise. Raises
-    `CollectiveMismatchError` if the votes differ."""
+    """Ends a block of `averaging`: votes on the list of parameters without a gradient, sends the remaining gradients,
+    and writes the means. `sending` has recorded the gradients of the block. `describe_call` returns the text of the
+    first vote, and `weight_text` is the result of `_weight_text`. Returns None if the means were written. Otherwise
+    returns an error that all ranks must raise. Raises `CollectiveMismatchError` if the votes differ.
+    """
     plan, parameters = sending.plan, sending.parameters
     missing = sending.fill_up(list(backend.gradients(model)))
     refused = sending.refused
@@ -443,10 +445,11 @@ class _Sending:
         return [i for i in range(len(parameters)) if i not in self._gradients]
 
     def first_changed(self) -> str:
-        """Returns the name of the first parameter that was written since the block began. If
-        there is none, returns "the gradient of" and the parameter's name for the first gradient
-        that was written since it was recorded. Returns "" if nothing was written, or if the
-        framework does not count writes."""
+        """Returns the name of the first parameter that was written since the block began. If there is no such
+        parameter, finds the first gradient that was written since it was recorded, and returns "the gradient of",
+        followed by the name of its parameter. Returns "" if nothing was written, or if the framework does not count
+        writes.
+        """
         for i, parameter in enumerate(self.parameters):
             if _times_written(parameter) != self._writes_at_start[i]:
                 return parameter.name
@@ -493,8 +496,9 @@ class _Sending:
         self._lacking[self.plan.bucket_numbers[i]] -= 1
 
     def _require_alike(self, i: int, gradient: Any) -> None:
-        """Raises an error if the gradient with the number `i` is None or not dense, or if its
-        dtype, shape or device differs from that of its parameter."""
+        """Raises an error if the gradient with the number `i` is None or not dense, or if it differs from its parameter
+        in dtype, shape or device.
+        """
         name, parameter, backend, _ = self.parameters[i]
         if gradient is None:
             raise ArgumentError(

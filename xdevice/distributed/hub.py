@@ -154,7 +154,8 @@ def _listener(launch: Launch, terms: Terms) -> socket.socket:
 
 def _bind(launch: Launch, terms: Terms) -> socket.socket:
     """Opens the socket on which rank 0 listens, at the first free port of `launch.ports()`. Raises `LaunchError` if no
-    port is free, or if another process is already rank 0 of this run, which a handshake with `terms` shows."""
+    port is free, or if another process is already rank 0 of this run. A handshake with `terms` detects such a process.
+    """
     refused: OSError | None = None
     for port in launch.ports():
         for family, kind, protocol, _, address in control.addresses(
@@ -226,7 +227,8 @@ class Peer:
 
 class UnprovenConn:
     """A new connection. The process at the other end has not yet proved, in the handshake, that it belongs to this run.
-    It must do so before `until`, a time on the hub's clock."""
+    The process must prove this before the time `until` on the hub's clock.
+    """
 
     def __init__(self, conn: Conn, until: float) -> None:
         self.conn = conn
@@ -286,16 +288,18 @@ class Calls:
             del counts[key]
 
     def has_begun_all(self, started: int) -> bool:
-        """Whether a rank that has begun `started` calls has begun every call in which other ranks wait. If so, these
-        ranks wait for the engine, and not for that rank. Returns False if any rank waits for an answer to a vote, a
-        `send` or a `recv`, because that answer may depend on the rank. Also returns False if no call waits, because
-        then there is no engine to wait for."""
+        """`started` is the number of calls that a rank has begun. Returns whether this rank has begun every call in
+        which other ranks wait. If it has, the other ranks wait for the engine, and not for this rank. Returns False if
+        any rank waits for an answer to a vote, a `send` or a `recv`, because that answer may depend on this rank. Also
+        returns False if no call waits, because then there is no engine to wait for.
+        """
         latest = max((number for number, _ in self._slow_calls), default=-1)
         return len(self.slow) == len(self.waiting) > 0 and latest <= started
 
     def left_while_needed(self, peers: Iterable[Peer]) -> tuple[int, int, str] | None:
-        """Returns the last rank that left the block, another rank whose call needs that rank, and the string that
-        describes this call. Returns None if no rank has left, or if no call needs the rank that left last."""
+        """Returns three values: the rank that left the block last, another rank that waits for it in a call, and the
+        string that describes this call. Returns None if no rank has left, or if no call needs the rank that left last.
+        """
         left = self.left
         if left is None or left.pending is None:
             return None
@@ -315,8 +319,9 @@ class Calls:
         return None
 
     def unvoted_calls_differ(self) -> bool:
-        """Whether the ranks' calls differ although at least one of them has already reached an engine, because there
-        was no vote on this call (`check=False`)."""
+        """Whether the ranks make different calls, at least one of which has already reached an engine. This happens
+        only to calls without a vote (`check=False`).
+        """
         numbers = {number for number, _ in self._slow_calls}
         # one rank still votes on a call, but another rank has begun this call or a later one
         # without a vote: a slow call is included in its own number, but a call to vote on is not
@@ -331,7 +336,8 @@ class Hub(threading.Thread):
 
     Args:
         listener: the socket to which the other ranks connect.
-        terms: the values that a process must have, and prove that it has, before it can join.
+        terms: the values that are equal in all processes of the world. A process must prove that it has these values
+            before it can join.
         timeout: the number of seconds after which a rank is late.
         join_timeout: the number of seconds within which all ranks must join.
     """
@@ -546,9 +552,10 @@ class Hub(threading.Thread):
     def _refusal(self, hello: dict[str, Any], nonce: str) -> dict[str, str] | None:
         """Returns the reason why a process cannot join as the rank in its HELLO frame, as a dict for the frame REFUSED.
         The item "why" is "token" if the process has not proved that it knows the token, "run" if it belongs to another
-        run or world, and otherwise "said"; then the item "text" is the reason. Returns None if the process can join.
-        `nonce` is the nonce in the hub's greeting. The proof is checked first, so that a process without the token
-        learns nothing else."""
+        run or world, and otherwise "said". For "said", the item "text" contains the reason. Returns None if the process
+        can join. `nonce` is the nonce in the hub's greeting. The proof is checked first, so that a process without the
+        token learns nothing else.
+        """
         terms = self.terms
         proven = [hello.get(name) for name in PROVEN]
         if not control.is_proof(hello.get("proof"), terms.key, nonce, *proven):
@@ -762,9 +769,11 @@ class Hub(threading.Thread):
 
     def _watch(self, now: float) -> None:
         """Does the work of one beat. Does nothing unless all ranks have joined and at least one rank waits. Tells the
-        waiting ranks that rank 0 is alive, and asks every rank for which they wait whether its process is working. Ends
-        the world if such a rank has been late or silent for `timeout` seconds, or if all ranks are in a call and the
-        engine makes no progress. Logs a warning after a long wait. `now` is the time on the hub's clock."""
+        waiting ranks that rank 0 is alive. Asks each rank that is not waiting, and each rank in a slow call of the
+        engine, whether its process is working. Ends the world if one of these ranks has been late or silent for
+        `timeout` seconds, or if all ranks are in a call and the engine makes no progress. Logs a warning after a long
+        wait. `now` is the time on the hub's clock.
+        """
         waiting = list(self._calls.waiting.values())
         if not waiting or not self._joined:
             return
@@ -811,10 +820,10 @@ class Hub(threading.Thread):
             )
 
     def _end_if_stuck(self, now: float, in_engine: list[Peer]) -> bool:
-        """Ends the world if the engine has made no progress on any rank for as long as the
-        whole call may take. Returns whether this is the case. All ranks must be in a call;
-        `in_engine` contains the ranks that are in a slow call of the engine. `now` is the time
-        on the hub's clock."""
+        """Ends the world if the engine has made no progress on any rank for as long as the whole call may take. Returns
+        whether the world was ended. All ranks must be in a call; `in_engine` contains the ranks that are in a slow call
+        of the engine. `now` is the time on the hub's clock.
+        """
         # the error names the lowest of these ranks and its call
         first = in_engine[0]
         since = max(
@@ -842,9 +851,9 @@ class Hub(threading.Thread):
             peer.still_since = None
 
     def _end_late(self, peer: Peer, waiting: list[Peer], now: float) -> None:
-        """Ends the world because of the rank `peer`, for which the ranks in `waiting` wait. The
-        rank is "late" if its process still answers, and otherwise "silent". `now` is the time
-        on the hub's clock."""
+        """Ends the world because of the rank `peer`. The ranks in `waiting` wait for this rank. The rank is "late" if
+        its process still answers, and otherwise "silent". `now` is the time on the hub's clock.
+        """
         # the message contains the call of one waiting rank and, if several ranks wait, their number
         caller = waiting[0] if waiting else peer
         calls = f"rank {caller.rank} calls {caller.pending.call}" if caller.pending else ""
@@ -878,9 +887,10 @@ class Hub(threading.Thread):
         self._close_world({"rank": rank, "why": why, "text": text})
 
     def _close_world(self, reason: dict[str, Any]) -> None:
-        """Ends the world, unless it has already ended: sends the reason to all ranks, and stops
-        the loop. `reason` has the keys "rank", "why" and "text". If calls that were not voted
-        on differ, it has only the key "calls", with the string of each rank's call."""
+        """Ends the world, unless it has already ended: sends the reason to all ranks, and stops the loop. `reason` has
+        the keys "rank", "why" and "text". If the ranks have made different calls without a vote, `reason` has only the
+        key "calls", which contains the string of each rank's call.
+        """
         # only the first reason is reported, because later failures are caused by the first
         if self.ended:
             return

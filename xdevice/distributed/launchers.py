@@ -58,9 +58,9 @@ def find_launch() -> Launch | None:
     """Returns the rank of this process and the address of rank 0, from the environment
     variables of the launcher. Returns None if no launcher has set any variables.
 
-    `XDEVICE_ADDRESS=host:port` overrides the address from the launcher. If all processes are on one machine and the
-    variable does not name another address, rank 0 listens on loopback, whatever the address from the launcher. Rank 0
-    does not listen on the port that the launcher names, because the launcher itself uses that port. Unless
+    `XDEVICE_ADDRESS=host:port` overrides the address from the launcher. If all processes are on one machine and
+    `XDEVICE_ADDRESS` does not name another address, rank 0 listens on loopback, whatever the address from the launcher.
+    Rank 0 does not listen on the port that the launcher names, because the launcher itself uses that port. Unless
     `XDEVICE_ADDRESS` names a port, rank 0 tries up to 16 ports, whose numbers are hashes of the launcher's variables.
 
     Raises:
@@ -272,9 +272,9 @@ def _check_numbers(
 
 
 def _count_here(size: int, local_size: int | None, host: str | None) -> int:
-    """Returns how many of the `size` processes are on this machine, or 0 if that is not known.
-    `local_size` is the number that the launcher has set, and `host` is the host of rank 0; each
-    is None if it is not known."""
+    """Returns how many of the `size` processes are on this machine, or 0 if this number is not known. `local_size` is
+    the number that the launcher has set, and `host` is the host of rank 0; an unknown argument is None.
+    """
     if local_size is not None:
         return local_size
     is_one_machine = size == 1 or (host is not None and is_loopback(host))
@@ -283,9 +283,10 @@ def _count_here(size: int, local_size: int | None, host: str | None) -> int:
 
 def _starter(*names: str) -> int:
     """Returns the id of the process that started the ranks of this machine: the nearest ancestor in which the
-    environment variables `names` have other values than in this process. The parent may not be that process: a shell
-    script that runs the program has the same variables. If the system does not show the environments of processes,
-    returns the parent's id."""
+    environment variables `names` have other values than in this process. This process is not always the parent: if a
+    shell script runs the program, the parent is the shell, which has the same variables. If the system does not show
+    the environments of processes, returns the parent's id.
+    """
     # PMI_FD, the number of a connection that MPICH opens for each process, is compared too
     own_entries = [_environment_entry("self", name) for name in (*names, "PMI_FD")]
     pid = os.getppid()
@@ -383,8 +384,9 @@ def _first_node(nodes: str) -> str | None:
 
 
 def _tasks_here(size: int) -> int | None:
-    """Returns how many of srun's processes are on this machine, or None if srun's variables do
-    not contain this. `size` is the total number of processes."""
+    """Returns how many of srun's processes are on this machine, or None if srun's variables do not contain this number.
+    `size` is the total number of processes.
+    """
     # Slurm's "2(x3),1" means two processes on each of the nodes 0 to 2, and one process on node 3
     text, node = _text(_SRUN.local_size) or "", _text("SLURM_NODEID") or ""
     rows = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)

@@ -46,7 +46,7 @@ def processes(
     Raises:
         LaunchError: the launcher's variables are incomplete or contradict each other; rank 0 is not on loopback, but no
             XDEVICE_TOKEN is set; no engine exists on all ranks. CollectiveMismatchError: the ranks' arguments differ.
-            PeerError: a process fails or is missing. ArgumentError: an argument is invalid or not the outer block's.
+            PeerError: a process fails or is missing. ArgumentError: an argument is invalid or differs in an outer block.
 
     Costs 20 ms and the start of the engine, which may import PyTorch. A world of one starts no engine.
 
@@ -114,10 +114,9 @@ class World:
 
     Experimental: it may change in a minor version.
 
-    Its attributes are `rank`, `size`, `local_rank`, `local_size`, `launcher`, `device`, which
-    is `xdevice.distributed.local_device()`, and `engine`, the name of the engine that moves the
-    tensors ("none" in a world of one). On TensorFlow, the block of a larger world also has the
-    effect of `with device:`.
+    Its attributes are `rank`, `size`, `local_rank`, `local_size`, `launcher`, `device` (the result of
+    `xdevice.distributed.local_device()`) and `engine` (the name of the engine that moves the tensors, or "none" in a
+    world of one). On TensorFlow, the block of a world with several processes also has the effect of `with device:`.
 
     Every rank must call the same methods in the same order, from one thread. The methods accept tensors of any backend,
     on `device` or on the host, and containers of such tensors. They raise PeerError if a rank has failed or is late.
@@ -297,9 +296,9 @@ class World:
         Args:
             count: the number of samples in the data set, which must be the same on all ranks.
             pad: if True, all ranks get the same number of indices: the first indices are repeated after the last one.
-            seed: if not None, the indices are shuffled: their order is the one that `xdevice.random.permutation(count)`
-                draws under `xdevice.random.seed(seed)`, on every backend. Use a different seed in each epoch, such as
-                the number of the epoch.
+            seed: if not None, the indices are shuffled. On every backend, they have the order that
+                `xdevice.random.permutation(count)` draws after `xdevice.random.seed(seed)`. Use a different seed in
+                each epoch, such as the number of the epoch.
 
         Raises:
             ArgumentError: `count` or `seed` is not a non-negative int.

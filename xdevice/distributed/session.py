@@ -243,9 +243,10 @@ class Session:
         self._close()
 
     def _raise_reason(self, error: Exception) -> None:
-        """Raises the `PeerError` of another rank instead of `error`, if the hub reports such a
-        `PeerError`: the framework's own process group may have raised `error` because of that
-        rank. Returns normally if the hub reports no failure."""
+        """If the hub reports that another rank has failed, raises the `PeerError` for this rank instead of `error`. The
+        framework's own process group may have raised `error` because of this failure. Returns normally if the hub
+        reports no failure.
+        """
         try:
             self.line.raise_reason()
         except PeerError as reason:
@@ -525,9 +526,9 @@ class Session:
             raise
 
     def _run_in_engine_thread(self, job: Callable[[], Any], is_counted: bool) -> Any:
-        """Runs `job` in the engine's thread, while this thread watches the other ranks, and
-        returns the result of `job`. `is_counted` tells whether all ranks make this call, so
-        that the call has a number."""
+        """Runs `job` in the engine's thread, while this thread watches the other ranks, and returns the result of
+        `job`. `is_counted` tells whether all ranks make this call; if they do, the call has a number.
+        """
         runner, line = self._runner, self.line
         if runner is None:
             raise LaunchError("this world is closed, because its `with` block has ended")

@@ -44,10 +44,10 @@ def signatures(operands: list[Operand], are_uneven: Sequence[bool] = ()) -> str:
 
 
 def signature(operand: Operand, is_uneven: bool = False) -> str:
-    """Returns a string that describes one tensor by its name, dtype, shape and kind of device,
-    such as "x['a'] float32 [2, 3] on gpu". The string omits the name "x", which means that the
-    tensor is the whole argument, and the device "cpu". If `is_uneven` is true, "any" replaces
-    the length of the first axis."""
+    """Returns a string that describes one tensor by its name, dtype, shape and kind of device, such as "x['a'] float32
+    [2, 3] on gpu". The string omits the device "cpu". It also omits the name "x", because a tensor has this name if it
+    is the whole argument. If `is_uneven` is true, "any" replaces the length of the first axis.
+    """
     lengths = [str(length) for length in shape_of(operand)]
     if is_uneven:
         lengths[0] = "any"

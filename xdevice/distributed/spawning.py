@@ -101,11 +101,10 @@ def launch(
     """Runs `command` once for each of the `size` ranks of this machine, and returns the exit status of the launcher: 0
     if all ranks ended with status 0.
 
-    When a rank fails, the other ranks are ended: each rank's process group receives SIGTERM,
-    and three seconds later SIGKILL. `launch` returns the status of the rank that failed first,
-    or 128 + n if signal n ended that rank, and shows the traceback of that rank last. If the
-    launcher receives SIGINT, SIGTERM or SIGHUP, it passes the signal on to the ranks, kills
-    those that have not ended three seconds later, and returns 128 + n, where n is the number of
+    When a rank fails, the other ranks are ended: each rank's process group receives SIGTERM, and three seconds later
+    SIGKILL. `launch` returns the status of the rank that failed first, or 128 + n if signal n ended that rank, and
+    shows the traceback of that rank last. If the launcher receives SIGINT, SIGTERM or SIGHUP, it passes the signal on
+    to the ranks, kills the ranks that have not ended three seconds later, and returns 128 + n, where n is the number of
     the signal. A second such signal kills the ranks at once.
 
     The ranks find each other through `XDEVICE_ADDRESS`, or through torch's `MASTER_ADDR` and
@@ -149,9 +148,10 @@ def launch(
 
 
 def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) -> dict[str, str]:
-    """Returns the environment variables of one rank, with the names that xdevice uses and those that torch uses.
-    `local` is the rank's number on this machine, which has `size` ranks. `ports` contains xdevice's port and torch's
-    port."""
+    """Returns the environment variables of one rank, both the variables that xdevice reads and the variables that torch
+    reads. `local` is the rank's number on this machine, which has `size` ranks. `ports` contains xdevice's port and
+    torch's port.
+    """
     rank, total = nodes.rank * size + local, nodes.machines * size
     of_xdevice = {"RANK": rank, "LOCAL_RANK": local, "SIZE": total, "LOCAL_SIZE": size}
     of_torch = {
@@ -171,8 +171,9 @@ def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) ->
 
 
 def _default_variables(size: int) -> dict[str, str]:
-    """Returns environment variables that are suitable for `size` processes on one machine, except those that the user
-    has set."""
+    """Returns environment variables that are suitable for `size` processes on one machine. Variables that the user has
+    set are left out.
+    """
     defaults = {
         # otherwise output would appear late, and would be lost if a rank is killed
         "PYTHONUNBUFFERED": "1",
@@ -381,8 +382,9 @@ class _Ranks:
                 self._take(max(0.0, deadline - time.monotonic()))
 
     def _end(self, number: int) -> None:
-        """Ends all ranks: sends the signal `number` to all ranks, and three seconds later kills those that have not
-        ended."""
+        """Ends all ranks: sends the signal `number` to all ranks, and three seconds later kills the ranks that have not
+        ended.
+        """
         # a copy, because the ranks that end because of the signal are added to `_failed` too
         failed = dict(self._failed)
         self._send_all(number)
@@ -450,8 +452,9 @@ def _adopt_orphans() -> None:
 
 
 def _reap(group: int) -> None:
-    """Removes the processes of a group that have ended and are children of this process. Until
-    they are removed, the system considers them members of the group."""
+    """Removes the ended processes of a group if they are children of this process. Until these processes are removed,
+    the system considers them members of the group.
+    """
     # `waitpid` raises this error if no process of the group is a child of this process
     with suppress(ChildProcessError):
         while os.waitpid(-group, os.WNOHANG) != (0, 0):

@@ -8,8 +8,9 @@ must guarantee.
   each call, unless the user has disabled the votes;
 - each tensor is dense, has at least one element, belongs to the engine's own framework, has no gradient, and is on
   `group.device` or on the host;
-- NCCL is started only for a process on a real GPU, and any other engine only if the tensors are in host memory, as
-  tensors on virtual GPUs are; the exception is PyTorch's gloo, which copies tensors from a GPU to the host;
+- NCCL is started only for a process on a real GPU. Any other engine is started only if the tensors are in host memory,
+  which includes tensors on virtual GPUs. The exception is PyTorch's gloo: it is also started for tensors on a GPU, and
+  copies these tensors to the host;
 - if a rank has died or is stuck, a call that waits for this rank is left waiting in its own thread, and `abort` reports
   the failure to the engine. So the engine must not set a deadline that is shorter than `group.timeout`.
 
@@ -134,13 +135,14 @@ class Engine(ABC):
     # gradients, which are sent while others are still computed
 
     def start_mean(self, x: Any, divisor: float) -> Callable[[], Any] | None:
-        """Starts to compute the sum of the `x` of all ranks, divided by `divisor`, as `all_reduce` and `over` do,
-        without waiting for the result. Returns a function that waits for this mean and returns it. Returns None if the
-        engine can run only one operation at a time.
+        """Starts to compute a mean: the sum of the tensors `x` of all ranks, as in `all_reduce`, divided by `divisor`,
+        as in `over`. Does not wait for the result. Returns a function that waits for this mean and returns it. Returns
+        None if the engine can run only one operation at a time.
 
         All ranks start the same means in the same order, and call every returned function before they call any other
         method. The function waits by calling `group.wait`, as the methods in `in_steps` do. On a GPU it may return
-        earlier if all later work on the GPU waits for the mean."""
+        earlier if all later work on the GPU waits for the mean.
+        """
         return None
 
     def pack(self, tensors: list[Any]) -> Any | None:
