@@ -367,7 +367,7 @@ def _upsample(path: str, layer: Any) -> Layer:
         if layer.align_mode and not layer.align_corners
         else layer.align_corners
     )
-    return ops.upsample(path, None, layer.size, layer.scale_factor, layer.mode.lower(), corners)
+    return ops.upsample(path, layer.size, layer.scale_factor, layer.mode.lower(), corners)
 
 
 def _upsample_image(mode: str, path: str, layer: Any) -> Layer:
@@ -375,7 +375,7 @@ def _upsample_image(mode: str, path: str, layer: Any) -> Layer:
     "nearest" or "bilinear"."""
     # Paddle's UpsamplingBilinear2D always aligns the corners, like PyTorch's
     return ops.upsample(
-        path, 2, layer.size, layer.scale_factor, mode, align_corners=mode != "nearest"
+        path, layer.size, layer.scale_factor, mode, align_corners=mode != "nearest"
     )
 
 

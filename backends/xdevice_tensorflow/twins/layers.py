@@ -628,13 +628,11 @@ def _avg_pool(axes: int, path: str, layer: Any) -> Layer:
     )
 
 
-def _upsample(axes: int, path: str, layer: Any) -> Layer:
-    """Returns the description of the layer at `path`, an UpSampling over this number of axes."""
+def _upsample(_axes: int, path: str, layer: Any) -> Layer:
+    """Returns the description of the layer at `path`, an UpSampling, which is the same for any number of axes."""
     mode = getattr(layer, "interpolation", "nearest")
     # None, because Keras multiplies the size, and cannot set it
-    return ops.upsample(
-        path, axes, None, layouts.per_axis(layer.size, axes), _INTERPOLATIONS.get(mode, mode)
-    )
+    return ops.upsample(path, None, layer.size, _INTERPOLATIONS.get(mode, mode))
 
 
 def _pad(path: str, layer: Any) -> Layer:

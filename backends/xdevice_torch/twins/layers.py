@@ -264,10 +264,7 @@ def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
 
 def _upsample(path: str, layer: Any) -> Layer:
     """Returns the description of the layer at `path`, an Upsample."""
-    # None, because the layer accepts images with any number of axes
-    return ops.upsample(
-        path, None, layer.size, layer.scale_factor, layer.mode, layer.align_corners
-    )
+    return ops.upsample(path, layer.size, layer.scale_factor, layer.mode, layer.align_corners)
 
 
 def _pad(mode: str, axes: int, path: str, layer: Any) -> Layer:

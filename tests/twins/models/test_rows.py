@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import xdevice
+from xdevice.twins.contract import layouts
 
 RANDOM = np.random.default_rng(0)
 
@@ -63,6 +64,11 @@ def test_the_refusal_says_how_rows_are_asked_for():
         match=r"names=\{'places\[2:\]': 'places'\} leaves out the first 2 rows",
     ):
         xdevice.models.convert_state(table(torch, 7), "torch", like=table(torch, 5))
+
+
+def test_rows_after_a_flattened_image_keep_what_is_known_of_its_pixels():
+    by_pixels = layouts.by_pixels(layouts.SAME, (2, 2, 3), "the channels are last")
+    assert layouts.rows(by_pixels, 1, 2, 2).order == by_pixels.order
 
 
 @pytest.mark.parametrize(

@@ -417,10 +417,10 @@ def rows(rule: Rule, first: int, last: int, total: int) -> Rule:
         ]
         return rule.native(np.concatenate([zeros[0], x, zeros[1]]))
 
-    return Rule(
-        lambda x: tuple(array[first:last] for array in rule.canonical(x)),
-        native,
-        rule.refusal,
+    # a refusal and the order of the pixels, which are not along the rows, stay the same
+    return rule._replace(
+        canonical=lambda x: tuple(array[first:last] for array in rule.canonical(x)),
+        native=native,
         is_lossy=True,
     )
 

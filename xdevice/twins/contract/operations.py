@@ -484,34 +484,27 @@ def global_pool(kind: str, axes: int, path: str, layer: Any) -> Layer:
 
 def upsample(
     path: str,
-    axes: int | None,
     size: Any,
     scale_factor: Any,
     mode: str,
     align_corners: object = False,
 ) -> Layer:
-    """Returns the entry for an upsampling layer. `axes` is the number of axes of the image, or None if the framework
-    does not report it. Either `size` or `scale_factor` is None. `align_corners` is a truth value, or a string that
-    describes another way of aligning pixels."""
-    scale = (
-        per_axis(scale_factor, axes) if axes and isinstance(scale_factor, int) else scale_factor
-    )
+    """Returns the entry for an upsampling layer. `size` is the size of the output, and `scale_factor` the factor by
+    which the image grows, each a single number or one number per axis; one of the two is None. `mode` is the mode in
+    the spelling of any framework. `align_corners` is a truth value, or a string that describes another way of aligning
+    pixels."""
     # equal factors for all axes become a single number, the way in which most programs write them
+    scale = scale_factor
     if isinstance(scale, list | tuple):
         scale = tuple(map(float, scale)) if len(set(scale)) > 1 else float(scale[0])
     elif scale is not None:
         scale = float(scale)
     sizes = tuple(size) if isinstance(size, list | tuple) else size
-    # PyTorch's names of the linear mode for one, two and three axes, which other frameworks call "linear" for any
+    # PyTorch has another name of the linear mode for two and for three axes; other frameworks call it "linear" for any
     # number of axes
-    mode = {
-        "linear": "linear",
-        "bilinear": "linear",
-        "trilinear": "linear",
-        "cubic": "bicubic",
-    }.get(mode, mode)
+    mode = {"bilinear": "linear", "trilinear": "linear", "cubic": "bicubic"}.get(mode, mode)
     settings: dict[str, object] = {"size": sizes, "scale_factor": scale, "mode": mode}
-    # 1 and True are the same setting, but a string is kept
+    # 1 and True are the same setting, but a string is kept; the mode "nearest" has no corners to align
     corners = align_corners if isinstance(align_corners, str) else bool(align_corners)
     return Layer(
         path,
@@ -617,6 +610,7 @@ def _window(
     # "valid" is Keras's name for no padding
     if around == "valid":
         around = (0,) * axes
+    # only PyTorch's max pool has a dilation, and it has no padding "same", so the dilation is 1 here
     if around == "same":
         around = same_padding(sizes, steps, (1,) * axes, image)
     return {"kernel": tuple(sizes), "stride": tuple(steps), "padding": around}

@@ -282,9 +282,10 @@ class Lister:
     def _attentions_in_code(self) -> Iterator[str]:
         """Yields a line that names the attentions that were assembled from linear layers. Their heads and scale are set
         in the model's code, which xdevice does not read."""
-        # entries as `_both_ways` yields them: the model, the layer and its counterpart
         attentions = [
-            each for each in self._both_ways() if each[1].settings.get(layouts.ASSEMBLED)
+            (twin, layer, other)
+            for twin, layer, other in self._both_ways()
+            if layer.settings.get(layouts.ASSEMBLED)
         ]
         if not attentions:
             return

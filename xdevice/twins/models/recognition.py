@@ -173,6 +173,7 @@ def _read(
             lacking.append(path)
             continue
         layers.append(layer)
+        # at `layer.path`, which has dots where a path in kinds= may have slashes
         counterpart = target_at.get(layer.path)
         expected = (
             target.shapes(counterpart) if target is not None and counterpart is not None else {}
