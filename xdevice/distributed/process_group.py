@@ -46,7 +46,7 @@ def processes(
     Raises:
         LaunchError: the launcher's variables are incomplete or contradict each other; rank 0 is not on loopback, but no
             XDEVICE_TOKEN is set; no engine exists on all ranks. CollectiveMismatchError: the ranks' arguments differ.
-            PeerError: a process fails or is missing. ArgumentError: an argument is invalid or differs in an outer block.
+            PeerError: a process fails or is missing. ArgumentError: an argument is wrong or differs in the outer block.
 
     Costs 20 ms and the start of the engine, which may import PyTorch. A world of one starts no engine.
 
