@@ -50,7 +50,7 @@ class Samples(ABC):
     def other_device(self) -> Device | None:
         """Returns a second device on this machine for the suite. Creates this device at the first call if necessary.
         Returns None if the framework has no devices other than cpu:0 and GPUs, real or virtual. The suite calls this
-        method often; the first call is before the suite uses the framework."""
+        method often, and for the first time before it uses the framework."""
 
     @abstractmethod
     def native_ones(self, *shape: int) -> Any:
@@ -77,8 +77,8 @@ class Samples(ABC):
         return None
 
     def marked(self, x: Any) -> Any:
-        """Returns a tensor with the values of `x` that is marked as requiring a gradient. Returns `x` itself, unmarked,
-        if the framework does not mark tensors."""
+        """Returns a tensor with the values of `x`, marked as requiring a gradient. If the framework does not mark
+        tensors, returns `x` itself."""
         return x
 
     def native_devices(self) -> Sequence[Any] | None:
@@ -103,14 +103,14 @@ class Samples(ABC):
         return NotImplemented
 
     def determinism(self) -> object:
-        """Returns the values of those settings of the framework that `Reproducibility.deterministic` changes. The suite
+        """Returns the values of the framework's settings that `Reproducibility.deterministic` changes. The suite
         compares the values with `==`. Returns `NotImplemented` if `deterministic` changes no settings of this
         framework."""
         return NotImplemented
 
     def loader(self, items: Iterable[Any]) -> Any:
-        """Returns a loader of the framework over `items`. These are NumPy arrays, each of which is a batch. Returns
-        None if the framework has no loaders."""
+        """Returns a loader of the framework over `items`. Each item is a batch, as a NumPy array. Returns None if the
+        framework has no loaders."""
         return None
 
     def network(self, inputs: int, outputs: int) -> Any:
@@ -138,14 +138,15 @@ class Samples(ABC):
         return {}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]] | None:
-        """Returns a model in which two layers share a parameter, and a function that accepts this model, or a copy of
-        it, and returns whether its layers still share the parameter. Returns None if there is no such model."""
+        """Returns a model in which two layers share a parameter, and a function. The function accepts this model or a
+        copy of it, and returns whether the two layers still share the parameter. Returns None if there is no such
+        model."""
         return None
 
     def sharing(self) -> tuple[Any, Any, Callable[[], bool]] | None:
         """Returns two models that share a tensor, and a function without arguments that returns whether the models
-        still share it. A move must replace this tensor, for example a buffer, by a new one. Returns None if there are
-        no such models."""
+        still share it. The shared tensor must be one that a move replaces by a new tensor, such as a buffer. Returns
+        None if there are no such models."""
         return None
 
     def spread(self, device: Device) -> Any:

@@ -124,7 +124,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Turns each test that uses `xd` into one test for each backend on which it may run, or into one skipped test if
     there is no such backend. It is an error if a marker of this plugin has wrong arguments, or is on a test that does
-    not use `xd`; only `xd_tol` may be on any test."""
+    not use `xd`; only `xd_tol` may be on a test that does not use `xd`."""
     definition = metafunc.definition
     marks = [mark for mark in definition.iter_markers() if mark.name in MARKERS]
     for mark in marks:
@@ -313,7 +313,7 @@ def _run_kernel_hook(item: pytest.Item, when: Literal["enter", "leave"]) -> None
 
 
 def _nothing() -> None:
-    """Replaces a function that an array namespace lacks."""
+    """Does nothing. Called in place of a function that an array namespace lacks."""
 
 
 def _seed(n: int) -> None:
@@ -402,9 +402,9 @@ def xd_device(xd: Backend, pytestconfig: pytest.Config) -> Device:
 
 
 def _device(backend: Backend, settings: Settings) -> Device:
-    """Returns the device on which to test: the value of the fixture `xd_device`. If the backend lacks the device that
-    --xd-device names, the test is skipped if the backends are "auto", because another backend may have the device. If
-    the user has named the backends, the test fails."""
+    """Returns the device on which to test: the value of the fixture `xd_device`. There are two cases if the backend
+    lacks the device that --xd-device names. If the backends are "auto", the test is skipped, because another backend
+    may have the device. If the user has named the backends, the test fails."""
     if settings.device is None:
         return next(iter(_gpus(backend)), devices.CPU)
     try:
@@ -466,8 +466,8 @@ def _second_device(backend: Backend) -> Device | None:
 def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
     """`xdevice.assert_parity` with the tolerances of the test's `xd_tol` markers.
 
-    With --xd-record, it also saves its arguments `actual` and `expected`; with --xd-compare, it compares both with the
-    saved values. Its own transfers to the host are allowed in a test with `no_transfer`.
+    With --xd-record, this function also saves its arguments `actual` and `expected`; with --xd-compare, it compares
+    both arguments with the saved values. Its own transfers to the host are allowed in a test with `no_transfer`.
     """
     defaults = tolerances(request.node)
     recordings = request.config.stash[settings_key].recordings

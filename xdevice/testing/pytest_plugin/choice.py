@@ -1,5 +1,5 @@
-"""Finds the backend on which a test runs, and what the test's markers set for this backend. (PYTEST_DONT_REWRITE: this
-module contains no assertions.)"""
+"""Finds the backend on which a test runs, and the settings for this backend in the test's markers.
+(PYTEST_DONT_REWRITE: this module contains no assertions.)"""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def facts_of(item: pytest.Item, name: str) -> dict[str, Any]:
 
 
 def _is_placed_on_gpu(item: pytest.Item, name: str) -> bool:
-    """Whether the fixture `xd_device`, which the other fixtures of devices request too, has returned a GPU to this test
-    on the backend `name`."""
+    """Whether the fixture `xd_device` has returned a GPU to this test on the backend `name`. The other fixtures of
+    devices also use `xd_device`."""
     device = item.config.stash.get(used_devices, {}).get(name)
     is_placed = not _DEVICE_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
     return is_placed and device is not None and device.kind == "gpu"

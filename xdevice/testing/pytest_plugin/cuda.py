@@ -101,7 +101,7 @@ class Cuda:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Makes a run fail if it would otherwise pass, although it has tested no backend on the virtual GPU."""
+        """Makes a run fail if no backend was tested on the virtual GPU, but the run would otherwise pass."""
         if (
             # a run that has failed keeps its exit status
             session.exitstatus == pytest.ExitCode.OK
@@ -125,8 +125,8 @@ class Cuda:
 
 
 def _in_tests(backend: Backend) -> Callable[[FrameType], bool]:
-    """Returns a function that accepts a frame, and returns whether the innermost caller of the framework in the frame's
-    stack is a test instead of a library."""
+    """Returns a function that accepts a frame, and returns whether the framework was called by a test, and not by a
+    library. Only the innermost caller of the framework in the frame's stack matters."""
     # the packages of the framework and its adapter
     inner = {*backend.modules, f"xdevice_{backend.name}"}
 
@@ -144,7 +144,7 @@ def _in_tests(backend: Backend) -> Callable[[FrameType], bool]:
 
 
 def _is_test(path: Path) -> bool:
-    """Whether a source file belongs to tests, either because of its name or because it is in a folder of tests."""
+    """Whether a source file belongs to tests, according to its name or its folder."""
     # names that pytest itself uses for files of tests
     is_named = (
         path.stem.startswith("test_") or path.stem.endswith("_test") or path.stem == "conftest"

@@ -204,7 +204,7 @@ def _entries(folder: Path) -> list[RecordedCall]:
 
 
 def _steps(entries: list[tuple[str, int]]) -> str:
-    """Returns the part of an error that says how often each name occurs in `entries`, which are pairs of a name and a
-    step; "nothing" if there are no entries."""
+    """Returns the part of an error that says how often each name occurs in `entries`; "nothing" if there are no
+    entries. Each entry is a pair of a name and a step."""
     steps = Counter(name for name, _ in entries)
     return ", ".join(f"{name} ({number} times)" for name, number in steps.items()) or "nothing"

@@ -1,4 +1,4 @@
-"""Writes the lines at the beginning and the end of a run that name the backends and count the recorded values.
+"""Writes lines at the beginning and the end of a run: the names of the backends, and the number of recorded values.
 (PYTEST_DONT_REWRITE: this module contains no assertions.)"""
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Summary:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Makes a run fail if it would otherwise pass, although it has run or recorded nothing."""
+        """Makes a run fail if nothing was run or recorded, but the run would otherwise pass."""
         is_green = session.exitstatus in (
             pytest.ExitCode.OK,
             pytest.ExitCode.NO_TESTS_COLLECTED,
@@ -107,7 +107,7 @@ class Summary:
 
     @property
     def _ran_nothing(self) -> bool:
-        """Whether there were tests of backends but all of these tests were skipped."""
+        """Whether there were tests of backends, and all of these tests were skipped."""
         return bool(self._counts) and not self._ran
 
     @property
@@ -145,8 +145,8 @@ class Summary:
         return self._versions.get(name) or _installed(name)
 
     def _not_run(self) -> list[str]:
-        """Returns the names that the last line lists as not run: "gpu" if no test has used a GPU, and backends, some of
-        them with the reason."""
+        """Returns the names that the last line lists as not run: "gpu" if no test has used a GPU, and the backends on
+        which no test has run, some of them with the reason."""
         not_run = [] if self._on_gpu else ["gpu"]
         for name in registry.names():
             if name in self._ran:

@@ -1,4 +1,4 @@
-"""Checks of the kernels on which `xdevice.array_namespace` is built, and of gradients."""
+"""Checks of the kernels of `xdevice.array_namespace`, and of gradients."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class ArithmeticChecks(Suite):
-    """Checks of array namespaces. An adapter may have no array namespace and raise `UnsupportedError`, but if it has a
-    namespace, this must contain all kernels."""
+    """Checks of array namespaces. An adapter without an array namespace must raise `UnsupportedError`. If an adapter
+    has a namespace, the namespace must contain all kernels."""
 
     @needs("Arithmetic")
     def test_a_namespace_is_whole_or_refused(self) -> None:
@@ -89,9 +89,9 @@ class ArithmeticChecks(Suite):
     def check_gradients(
         self, leaves: list[Any], constant: Any, mode: Callable[[], AbstractContextManager[Any]]
     ) -> None:
-        """Checks the value and the gradients of `2 * x + constant + y + x` with respect to `leaves`: x, y, x again, and
-        a tensor that is not used. `mode` creates a block in which the gradients are computed. Does nothing if the
-        adapter refuses gradients."""
+        """Checks the value and the gradients of `2 * x + constant + y + x` with respect to `leaves`. The leaves are x,
+        y, x again, and a tensor that is not used. `mode` creates a block in which the gradients are computed. Does
+        nothing if the adapter refuses gradients."""
         add, calls = self.samples.add, []
 
         def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -157,8 +157,8 @@ class ArithmeticChecks(Suite):
         self.in_thread(self.check_nested_gradients, x)
 
     def check_nested_gradients(self, x: Any) -> None:
-        """Checks that `value_and_grad` can be nested. The value of the inner call, `x + x`, must still depend on `x` in
-        the outer call, where its gradient must be 2."""
+        """Checks that `value_and_grad` can be nested. The value of the inner call is `x + x`. In the outer call, this
+        value must still depend on `x`, and its gradient must be 2."""
         add = self.samples.add
 
         def outer(inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -212,7 +212,7 @@ class ArithmeticChecks(Suite):
         self.in_thread(self.check_update, list(zip(leaves, grads, strict=True)))
 
     def marked(self, *arrays: list[float]) -> list[Any]:
-        """Returns tensors with these values that are marked as requiring gradients."""
+        """Returns tensors with these values, marked as requiring gradients."""
         return [self.samples.marked(self.make(array)) for array in arrays]
 
     def check_update(self, rows: list[tuple[Any, Any]]) -> None:

@@ -231,7 +231,7 @@ class Suite:
         ]
 
     def odd_arrays(self) -> dict[str, Array]:
-        """Returns, by name, the NumPy arrays from which `odd_tensors` creates tensors."""
+        """Returns, by name, the NumPy arrays that `odd_tensors` converts to tensors."""
         arrays = {name: values.extreme_values(name) for name in self.dtypes()}
         # a number that float32 rounds, so that a detour through another dtype is detected
         arrays["0-d"] = np.array(-1 / 3, "float32")
@@ -253,14 +253,15 @@ class Suite:
             return tensors | self._views(tensors["float32"])
 
     def odd(self) -> Iterator[tuple[str, Any, Array]]:
-        """Yields the name of each of the `odd_tensors`, the tensor, and the array from which it was created."""
+        """Yields, for each of the `odd_tensors`, the name, the tensor, and the array from which the tensor was
+        created."""
         arrays = self.odd_arrays()
         for name, x in self.odd_tensors().items():
             yield name, x, arrays[name]
 
     def _views(self, x: Any) -> dict[str, Any]:
         """Returns, by name, a slice and the transpose of `x`, an array or a tensor. Leaves out the slice if the
-        framework's tensors cannot be sliced, the transpose if they have no `T`, and both if the framework cannot
+        framework's tensors cannot be sliced, the transpose if the tensors have no `T`, and both if the framework cannot
         compute on the GPU."""
         views = {}
         tensor = self.make()
@@ -350,7 +351,7 @@ class Suite:
 
     def assert_holds(self, x: Any, array: Array, name: str = "") -> None:
         """Checks that a tensor has the dtype, shape and values of an array, bit for bit. On a device without values,
-        checks only the shape. Here and below, the error calls the tensor `name`."""
+        checks only the shape. Here and in the methods below, `name` is the name of the tensor in errors."""
         assert tuple(x.shape) == array.shape, (
             f"{name}: shape {tuple(x.shape)}, expected {array.shape}"
         )
@@ -383,9 +384,9 @@ class Suite:
             assert_same(xdevice.to_numpy(actual), xdevice.to_numpy(expected), name)
 
     def assert_gradient(self, function: Callable[[Any], Any]) -> None:
-        """Checks that the gradient of the sum of `function(x)` with respect to `x`, a tensor on the home device, is on
-        that device and is -2.5 everywhere. Therefore, `function` must return `x` times -2.5, moved or copied in some
-        way. Skips the check if the framework has no gradients."""
+        """Checks the gradient of the sum of `function(x)` with respect to `x`, a tensor on the home device. The
+        gradient must be on the home device, and must be -2.5 everywhere. Therefore, `function` must return `x` times
+        -2.5, moved or copied in some way. Skips the check if the framework has no gradients."""
         self.needs_kernels()
         x = self.make()
         # inside a block, because TensorFlow would compute on a GPU if there is one
@@ -425,8 +426,8 @@ def assert_same(actual: Any, expected: Any, name: str = "") -> None:
 
 
 def skip_if_none(value: Any, what: str) -> Any:
-    """Returns `value`, the result of one of the samples. If this is None, the samples lack what the check needs, so the
-    check is skipped; `what` describes the missing item in the reason for the skip."""
+    """Returns `value`, the result of a method of the samples. If `value` is None, the check is skipped, because the
+    samples lack an object that the check needs. `what` describes the missing object in the reason for the skip."""
     if value is None:
         pytest.skip(f"the samples do not have: {what}")
     return value

@@ -61,8 +61,8 @@ def lacking(adapter: Backend, check: Any) -> list[str]:
 
 def described(name: str) -> str:
     """Returns the description of a capability or hook for the end of a run. For a capability, this is its name and the
-    hooks that an adapter must implement for it, such as "Prefetch: stage()". For a hook, it is only the hook, such as
-    "memory()"."""
+    hooks that an adapter must implement for it, such as "Prefetch: stage()". For a hook, the description is only the
+    hook, such as "memory()"."""
     hooks = ", ".join(f"{hook}()" for hook in _hooks_to_write(name))
     return f"{name}: {hooks}" if name in _HOOKS_TO_WRITE else hooks
 

@@ -141,8 +141,8 @@ def virtual(name: str) -> None:
 
 
 def _list_started(name: str) -> list[str]:
-    """Counts the GPUs and creates an event, and returns the names of the GPUs that the framework has started for this.
-    The list should be empty. Returns [] if the GPUs are virtual, or if the adapter cannot tell which GPUs are
+    """Counts the GPUs and creates an event, which should not start a GPU. Returns the names of the GPUs that the
+    framework has started nevertheless. Returns [] if the GPUs are virtual, or if the adapter cannot tell which GPUs are
     started."""
     from xdevice.contract import Backend
 
@@ -177,7 +177,7 @@ def _work(name: str) -> float:
 
 def _floats(name: str) -> list[str]:
     """Makes float64 the framework's default, and returns the dtypes of the floats that the framework then creates in
-    this thread and in another. Returns [] if the framework has no such default."""
+    this thread and in another thread. Returns [] if the framework has no such default."""
     from xdevice.base.dtypes import dtype_name
 
     backend = xdevice.backend(name)

@@ -80,8 +80,8 @@ class CreationChecks(Suite):
 
     def keeps(self, name: str) -> bool:
         """Whether a tensor on the home device can be created from an array of the dtype `name`, and still has this
-        dtype when it is read. False if a `DTypeError` is raised, or a warning of the framework if warnings are
-        errors."""
+        dtype when it is read. This is not the case if a `DTypeError` is raised, or if a warning of the framework is
+        raised as an error."""
         try:
             return bool(
                 self.adapter.to_numpy(
@@ -464,7 +464,7 @@ class CreationChecks(Suite):
     @needs("Conversion")
     @once
     def test_memory_is_adopted_in_place(self) -> None:
-        """An array whose memory complies with the rules that `takes` returns must be converted without a copy."""
+        """An array must be converted without a copy if its memory complies with the rules that `takes` returns."""
         rules = skip_if_none(self.adapter.takes(), "a framework that adopts memory of others")
         assert rules.alignment >= 1
         assert rules.strides in ("any", "forward", "compact")

@@ -230,8 +230,8 @@ class DeviceChecks(Suite):
                     self.assert_refused(name, place)
 
     def assert_refused(self, name: str, place: Device) -> None:
-        """Checks that nothing can create a tensor of the dtype `name` on the device `place`, which lacks this dtype, or
-        move or copy such a tensor there: each attempt must raise `DTypeError`, and must not move anything."""
+        """Checks that a tensor of the dtype `name` can be neither created on the device `place`, nor moved or copied to
+        this device. The device lacks the dtype. Each attempt must raise `DTypeError`, and must not move anything."""
         with pytest.raises(DTypeError, match=rf"{name}, which {place}.*cannot hold"):
             xdevice.zeros(2, device=place, dtype=name)
         if not xdevice.accelerator.is_dtype_supported(name, devices.CPU):
@@ -304,7 +304,8 @@ class DeviceChecks(Suite):
         return xdevice.device_of(xdevice.tensor([1.0]))
 
     def test_results_are_where_the_adapter_says(self) -> None:
-        """`computes_on` must say whether a result is on the device of the operands or on the device of the block."""
+        """`computes_on` must say whether a result is on the device of the operands, or on the device of the block
+        (`with device:`)."""
         self.needs_kernels()
         here, there = self.home_device, self.second_device_with_values()
         x = xdevice.ones(2, device=here)

@@ -51,7 +51,7 @@ class ModelChecks(Suite):
             assert self.addresses(model) == before, name
 
     def addresses(self, model: Any) -> dict[str, int | None]:
-        """Returns, by the variable's name, the address at which the variable's memory begins; None if the framework
+        """Returns a dict that maps the name of each variable to the address of its memory, or to None if the framework
         does not reveal the address."""
         return {
             name: self.samples.address(x) for name, x in self.samples.variables(model).items()
@@ -83,8 +83,8 @@ class ModelChecks(Suite):
         assert xdevice.device_of(model) is target, name
 
     def marks(self, model: Any) -> dict[str, bool | None]:
-        """Returns, by the variable's name, whether the variable is marked as requiring a gradient; None if the
-        framework does not mark tensors."""
+        """Returns a dict that maps the name of each variable to a bool: whether the variable is marked as requiring a
+        gradient. The value is None if the framework does not mark tensors."""
         return {
             name: self.requires_grad(x) for name, x in self.samples.variables(model).items()
         }
@@ -140,9 +140,9 @@ class ModelChecks(Suite):
         assert built
 
     def assert_named(self, name: str, model: Any, twin: Any) -> None:
-        """Checks the variables that the adapter lists. They must have distinct names, and `twin`, a second model of the
-        same structure, must have the same names. Their values must be among the values that the samples read. After a
-        move, all variables must be on the second device."""
+        """Checks the variables that the adapter lists. The variables must have distinct names, and `twin`, a second
+        model of the same structure, must have the same names. The values of the variables must be among the values that
+        the samples read. After a move, all variables must be on the second device."""
         variables = list(self.adapter.variables(model))
         keys = [key for key, _ in variables]
         assert len(set(keys)) == len(keys), f"{name}: two variables have the same name: {keys}"
@@ -417,8 +417,8 @@ class ModelChecks(Suite):
         )
 
     def test_the_parts_of_a_copy_stand_for_those_of_the_model(self) -> None:
-        """`model_parts` must list the parts of a model and of its copy in the same order. If a part is copied together
-        with its model, xdevice returns the corresponding part of the model's copy."""
+        """`model_parts` must list the parts of a model and of its copy in the same order. xdevice relies on this order:
+        if a part is copied together with its model, xdevice returns the corresponding part of the model's copy."""
         for target in self.all_devices():
             for name, model in self.build():
                 self.assert_parts_follow(name, model, target)
@@ -450,7 +450,7 @@ class ModelChecks(Suite):
                     self.assert_equal(twin, part, name)
 
     def parts_to_hold(self, model: Any) -> list[Any]:
-        """Returns those parts of a model that can be moved by themselves: its tensors and models."""
+        """Returns the parts of a model that can be moved by themselves: its tensors and models."""
         parts = self.adapter.model_parts(model)
         return [
             part for part in parts if self.adapter.classify(type(part)) in ("tensor", "model")

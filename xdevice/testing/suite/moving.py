@@ -259,10 +259,10 @@ class MovingChecks(Suite):
                     self.assert_walked(name, holder, read, verb, target)
 
     def assert_walked(self, name: str, holder: Any, read: Any, verb: Any, target: Any) -> None:
-        """Checks the result of `verb`, which is `to_device` or `copy_to`: it must be an object of the same type as
-        `holder`, with the tensor on `target` and the other part unchanged. A copy must be in new storage, and `holder`
-        itself must not change. `read` returns the tensor and the other part of such an object. Errors call the object
-        `name`."""
+        """Checks the result of `verb`, which is `to_device` or `copy_to`. The result must be an object of the same type
+        as `holder`, with the tensor on `target` and the other part unchanged. A copy must be in new storage, and
+        `holder` itself must not change. `read` returns the tensor and the other part of such an object. Errors call the
+        object `name`."""
         x, beside = read(holder)
         moved = verb(holder, target)
         assert type(moved) is type(holder), name

@@ -1,4 +1,4 @@
-"""Checks of the kernels on which `xdevice.nn` is built."""
+"""Checks of the kernels of `xdevice.nn`."""
 
 from __future__ import annotations
 

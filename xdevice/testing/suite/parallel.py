@@ -216,8 +216,9 @@ class ParallelChecks(Suite):
 def _is_on_inside_and_after(
     state: Callable[[], Any], is_on: Callable[[], bool]
 ) -> tuple[bool, bool]:
-    """Returns whether a mode is enabled inside a block of `state`, which is the state of another thread, and whether
-    the mode is enabled after the block."""
+    """Returns two bools: whether a mode is enabled inside the block `with state():`, and whether the mode is enabled
+    after the block. `state()` applies the state of another thread, and `is_on()` returns whether the mode is
+    enabled."""
     with state():
         is_on_inside = is_on()
     return is_on_inside, is_on()

@@ -64,7 +64,8 @@ class Ranks:
     # comparing
 
     def same(self, x: Any, expected: Array, name: str) -> None:
-        """Checks that a tensor equals an array bit for bit. Here and below, the error calls the tensor `name`."""
+        """Checks that a tensor equals an array bit for bit. Here and in the methods below, `name` is the name of the
+        tensor in errors."""
         assert_same(xdevice.to_numpy(x), expected, name)
 
     def near(self, x: Any, expected: Array, name: str) -> None:
@@ -92,7 +93,7 @@ class Ranks:
     # the checks, each of which every rank runs
 
     def sums(self) -> None:
-        """Checks sums. A sum must be written into the input if the input can be written. Booleans must be refused."""
+        """Checks sums. If the input is writable, the sum must be written into the input. Booleans must be refused."""
         if self.dtype == "bool":
             self.assert_refused("sum")
             return
@@ -228,8 +229,8 @@ errors."""
 
 
 def train(world: World) -> Iterator[str]:
-    """Performs a training step in several processes, each with a part of the batch. The parts are uneven. The step must
-    equal that of a single process with the whole batch. Yields a message for each fault."""
+    """Performs a training step in several processes, each with a part of the batch. The parts are uneven. The result
+    must equal the step of a single process with the whole batch. Yields a message for each fault."""
     backend = xdevice.backend()
     # a few units in the last place, because the sum over the parts is computed in another order
     # than the sum over the whole batch
@@ -270,8 +271,8 @@ def _gradient(x: Array, y: Array, w: Array) -> Array:
 
 def fails(world: World, how: str) -> dict[str, Any]:
     """Makes one of two ranks fail in the way `how`, a key of `FAILURES`, while the other rank calls a collective.
-    Returns a report of the error that the collective raised, with the seconds after which it was raised; {} without an
-    error. A `PeerError` is reported on standard output and raised again."""
+    Returns a report of the error that the collective raised, including the number of seconds until the error; {} if
+    there was no error. A `PeerError` is reported on standard output and raised again."""
     x = xdevice.ones(4)
     # for each way, the function that the failing rank calls
     calls: dict[str, Callable[[], object]] = {
@@ -339,7 +340,7 @@ def _described(error: xdevice.errors.PeerError) -> dict[str, Any]:
 
 def main() -> None:
     """Joins the other ranks, and prints a report. The report is about the failure that the command line names, or about
-    all other checks if it names no failure."""
+    all other checks if the command line names no failure."""
     how = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
         with xdevice.distributed.processes() as world:

@@ -209,8 +209,9 @@ class ReplicaChecks(Suite):
             )
 
     def assert_waits_only_for_memory(self) -> None:
-        """Checks that `memory_of` waits for the computation if the framework allocates the memory of a result only at
-        that time, and does not wait if the memory exists earlier. Tries three times, because the machine may pause."""
+        """Checks when `memory_of` waits for a computation. It must wait if the framework allocates the memory of the
+        result only during the computation, and must not wait if the memory exists earlier. Tries three times, because
+        the machine may pause."""
         for _ in range(3):
             # the work is long, so that it is still in progress when `memory_of` is called
             work = self.samples.long_work(self.home_device)
@@ -320,9 +321,9 @@ class ReplicaChecks(Suite):
 
     def assert_reduces(self, name: str, x: Any, expected: Array, mean: bool) -> None:
         """Checks `all_reduce` of copies of `x`, `x` and `2 * x` on two devices. Without `mean`, the sum must be
-        `expected`. With `mean`, the mean must be near 4/3 of `x` if `name`, the name of `x` in the table of plain
-        tensors, is "float32" or "float64". For all other names, only the mean of `x` and `x` is computed, and must be
-        near `expected`, because backends round the mean of three tensors of other dtypes differently."""
+        `expected`. With `mean`, the mean must be near 4/3 of `x` if `name` is "float32" or "float64". For all other
+        names, only the mean of `x` and `x` is computed, and must be near `expected`, because backends round the mean of
+        three tensors of other dtypes differently. `name` is the name of `x` in the table of plain tensors."""
         # if there is no second device whose tensors have values, the home device is used twice
         first, second = (self.devices_with_values() * 2)[:2]
         array = xdevice.to_numpy(x)
@@ -353,8 +354,8 @@ class ReplicaChecks(Suite):
 
 
 def assert_close(actual: Any, expected: Any, name: str) -> None:
-    """Checks that two arrays have the same dtype, and that each value differs from the expected value by at most a
-    millionth of the latter."""
+    """Checks that two arrays have the same dtype, and that their values are equal up to a relative difference of
+    1e-6."""
     assert actual.dtype == expected.dtype, name
     np.testing.assert_allclose(
         actual.astype("complex128"), expected.astype("complex128"), rtol=1e-6, err_msg=name

@@ -24,7 +24,7 @@ class TrainingChecks(Suite):
     """Checks of training steps and of optimizers."""
 
     def optimized(self) -> tuple[Any, Any, Any]:
-        """Returns a model on the home device, its optimizer, which has no state yet, and a function that performs a
+        """Returns a model on the home device, its optimizer without any state yet, and a function that performs a
         training step. Skips the check if the samples have no such optimizer."""
         model, optimizer, step = skip_if_none(
             self.samples.optimized(), "an optimizer without state"
@@ -104,7 +104,7 @@ class TrainingChecks(Suite):
                 assert other_step(*data) == step(*data), "training continues differently"
 
     def write_values(self, variables: dict[str, Any], values: dict[str, Array]) -> None:
-        """Writes into each of the `variables` the value with the same name."""
+        """Writes each of the `values` into the variable with the same name."""
         for name, x in variables.items():
             place = self.adapter.device_of(x)
             self.adapter.write(x, self.adapter.from_numpy(np.array(values[name]), place))

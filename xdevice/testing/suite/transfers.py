@@ -148,9 +148,9 @@ class TransferChecks(Suite):
                 self.assert_peak(device)
 
     def assert_peak(self, device: Any) -> None:
-        """Checks that a reset lowers the peak of a device, but not below the memory that is allocated at that time.
-        Checks nothing if the framework cannot reset its peak. When this method is called, the peak must be higher than
-        the allocated memory."""
+        """Checks that a reset lowers the peak of a device's memory, but not below the memory that is currently
+        allocated. Checks nothing if the framework cannot reset its peak. When this method is called, the peak must be
+        higher than the allocated memory."""
         high = xdevice.memory(device).peak
         assert high is not None
         # some frameworks cannot reset their peak
@@ -163,7 +163,8 @@ class TransferChecks(Suite):
 
 
 def _attributes(x: Any) -> dict[str, Any]:
-    """Returns the methods and properties that are stored in a class or object itself."""
+    """Returns, by name, the methods and properties that are stored in a class or object itself, and not in its
+    bases."""
     return {
         name: value
         for name, value in vars(x).items()

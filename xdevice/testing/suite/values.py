@@ -26,9 +26,9 @@ _TOP = {
 
 
 def extreme_values(name: str) -> Array:
-    """Returns a 3x4 array of the dtype `name` with values that an inexact copy would change. For floats, these are both
-    zeros, infinities, extremes, and NaNs with a sign and with a payload. For ints, these are the limits of the dtype,
-    and numbers with many bits set."""
+    """Returns a 3x4 array of the dtype `name` with values that an inexact copy would change. For floats, these are 0.0
+    and -0.0, infinities, extremes, and NaNs with a sign and with a payload. For ints, these are the limits of the
+    dtype, and numbers with many bits set."""
     # without a regular pattern, so that a shifted row is detected
     if name == "bool":
         return np.array([[0, 1, 1, 0], [1, 1, 0, 1], [0, 0, 0, 1]], dtype="bool")
@@ -59,8 +59,8 @@ def extreme_values(name: str) -> Array:
 
 
 def _floats(name: str) -> Array:
-    """Returns a 3x4 array of the float or complex dtype `name`: both zeros, fractions, the
-    largest numbers, infinities, the smallest number above zero, and two NaNs."""
+    """Returns a 3x4 array of the float or complex dtype `name`: 0.0 and -0.0, fractions, the largest numbers,
+    infinities, the smallest number above zero, and two NaNs."""
     if name in _REAL:
         real = _floats(_REAL[name])
         both = np.empty(real.shape, dtype=name)
@@ -131,8 +131,8 @@ def unusual_arrays() -> Iterator[tuple[str, Array]]:
 
 
 def aligned_and_not() -> Iterator[Array]:
-    """Yields two NumPy arrays of 64 floats. The memory of the first array begins at a multiple of 64 bytes, the memory
-    of the second does not. JAX shares memory with the first array only."""
+    """Yields two NumPy arrays of 64 floats. The memory of the first array begins at a multiple of 64 bytes; the memory
+    of the second array does not. JAX shares memory with the first array only."""
     # longer than the two arrays, so that an aligned part can be cut out
     raw = np.zeros(64 * 4 + 64, dtype="float32")
     start = (-raw.ctypes.data % 64) // 4

@@ -172,7 +172,7 @@ class _Rank:
 
     def wait_for_report(self, patience: float) -> dict[str, Any]:
         """Waits for the process to end, and returns the last line of JSON that the process has printed; {} if there is
-        no such line. Kills the process after `patience` seconds."""
+        no such line. If the process has not ended after `patience` seconds, kills the process."""
 
         self.end(patience)
         lines = [line for line in self.printed.splitlines() if line.startswith("{")]
@@ -180,7 +180,7 @@ class _Rank:
         return report
 
     def end(self, patience: float) -> None:
-        """Waits for the process to end, and kills it after `patience` seconds."""
+        """Waits for the process to end. If the process has not ended after `patience` seconds, kills the process."""
         begun = time.monotonic()
         try:
             self.printed, _ = self._process.communicate(timeout=patience)
