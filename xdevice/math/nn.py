@@ -140,7 +140,7 @@ def leaky_relu(x: Any, *, slope: float = 0.01) -> Any:
 def sigmoid(x: Any) -> Any:
     """Returns 1 / (1 + exp(-x)) for each element x, without overflow.
 
-    The errors and the cost are those of `relu`.
+    The errors and the cost are the same as for `relu`.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.sigmoid(xdevice.tensor([-1000.0, 0.0, 1000.0]))).tolist()
@@ -187,7 +187,7 @@ def dropout(x: Any, mask: Any, p: float, **misspelled: NoReturn) -> Any:
     Raises:
         ArgumentError: `p` is not a number from 0 to 1. ShapeError: the shapes of `x` and `mask`
             differ.
-        DTypeError: `mask` is not bool. Other errors: those of `relu`.
+        DTypeError: `mask` is not bool. Other errors: as with `relu`.
         DeviceMismatchError: the tensors are on several devices.
 
     Costs three passes over `x`.
@@ -224,7 +224,7 @@ def softmax(x: Any, *, axis: int = -1, **misspelled: NoReturn) -> Any:
     """Returns exp(x) divided by the sum of exp(x) along an axis, without overflow.
 
     Raises:
-        ShapeError: there is no such axis. Other errors: those of `relu`.
+        ShapeError: there is no such axis. Other errors: as with `relu`.
 
     Costs as much as the framework's own function, plus 1 us.
 
@@ -241,7 +241,7 @@ def softmax(x: Any, *, axis: int = -1, **misspelled: NoReturn) -> Any:
 def log_softmax(x: Any, *, axis: int = -1, **misspelled: NoReturn) -> Any:
     """Returns the logarithm of `softmax`. The result stays finite even if `softmax` itself would be rounded to 0.
 
-    The errors and the cost are those of `softmax`.
+    The errors and the cost are the same as for `softmax`.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.log_softmax(xdevice.tensor([0.0, -200.0]))).tolist()
@@ -297,7 +297,7 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
 
     Raises:
         ShapeError: `weight` or `bias` has another shape, or the last axis has no elements. ArgumentError: `eps` is not
-            a number in [0, 1). Other errors: those of `conv2d`.
+            a number in [0, 1). Other errors: as with `conv2d`.
 
     Costs as much as the framework's own function, plus 1 us. If the framework has no fused function (TensorFlow,
     NumPy), it costs ten passes over `x`.
@@ -334,7 +334,7 @@ def batch_norm(
 
     Raises:
         ShapeError: the shapes do not match. ArgumentError: `eps` is not a number in [0, 1), or `mean` or `variance`
-            is None. Other errors: those of `conv2d`.
+            is None. Other errors: as with `conv2d`.
 
     Costs four passes over `x`.
 
@@ -361,7 +361,7 @@ def moments(x: Any) -> tuple[Any, Any]:
     running variance is n - 1.
 
     Raises:
-        ShapeError: `x` has fewer than two axes, or `x` has no elements. Other errors: those of `relu`.
+        ShapeError: `x` has fewer than two axes, or `x` has no elements. Other errors: as with `relu`.
 
     Costs three passes over `x`.
 
@@ -392,7 +392,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
         causal: whether to hide all keys after the i-th from query i, in addition to the keys that the mask hides.
 
     Raises:
-        ShapeError: the shapes do not match. DTypeError: `mask` is not bool. Other errors: those of `conv2d`.
+        ShapeError: the shapes do not match. DTypeError: `mask` is not bool. Other errors: as with `conv2d`.
 
     On PyTorch, it costs as much as PyTorch's own attention. On the CPU, PyTorch's attention has no second gradient for
     tensors with four axes; since PyTorch 2.14, the same is true of tensors with three axes. On the other frameworks,
@@ -452,7 +452,7 @@ def cross_entropy(
             later and in its own way; docs/reference/nn.md has a table.
         ShapeError: the shapes do not match, or there are no rows or no classes. ArgumentError: `reduction` has
             another value.
-        DTypeError: `labels` are not int32 or int64. Other errors: those of `relu`.
+        DTypeError: `labels` are not int32 or int64. Other errors: as with `relu`.
         DeviceMismatchError: the tensors are on several devices.
 
     Costs as much as the framework's own function, plus 1 us. On all backends except PyTorch, labels on the CPU are
@@ -559,8 +559,7 @@ def embedding(indices: Any, table: Any) -> Any:
     Raises:
         IndexError: an index is out of range. Devices other than the CPU report such an index in their own way, like a
             wrong label of `cross_entropy`.
-        ShapeError: `table` has another shape, or no elements. Other errors: those of
-            `cross_entropy`.
+        ShapeError: `table` has another shape, or no elements. Other errors: as with `cross_entropy`.
 
     Costs as much as `cross_entropy`.
 
@@ -648,7 +647,7 @@ def conv2d(
 
     Raises:
         ShapeError: the shapes do not match. ArgumentError: `stride` or `padding` is invalid.
-        DTypeError: the tensors are not floats, or have several dtypes. Other errors: those of `relu`.
+        DTypeError: the tensors are not floats, or have several dtypes. Other errors: as with `relu`.
         DeviceMismatchError: the tensors are on several devices.
 
     Costs as much as the framework's own function, plus 4 us; on TensorFlow also three transpositions.
@@ -722,7 +721,7 @@ def avg_pool2d(
     """Returns the mean of each window of each channel. Images of the shape (N, C, H, W) become (N, C, rows, columns).
     Padding consists of zeros, which are included in the mean.
 
-    The arguments, the errors and the cost are those of `max_pool2d`.
+    The arguments, the errors and the cost are the same as for `max_pool2d`.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.avg_pool2d(xdevice.ones(1, 1, 2, 2), 2, padding=1)).tolist()
@@ -915,9 +914,9 @@ _layers_by_type: Final = _lookup.by_type
 
 
 def _layers_of(x: Any, function: str) -> _Layers:
-    """Returns the `_Layers` of the backend to which the tensor `x` belongs. Also prepares this thread to run the
-    backend's kernels, as MXNet requires. Raises `NotATensorError` if `x` is not a tensor. `function` is the
-    function's name in the error."""
+    """Returns the `_Layers` of the backend of the tensor `x`. Also prepares this thread to run the backend's kernels,
+    as MXNet requires. Raises `NotATensorError` if `x` is not a tensor. `function` is the function's name in the
+    error."""
     layers = _layers_by_type.get(type(x))
     # the type is new, or the backend can no longer be used here, for example in a forked
     # process; in that case `find` raises an error

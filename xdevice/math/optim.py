@@ -52,8 +52,7 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
     """Returns the initial state of an optimizer: `optim.init(optim.adam, params)`.
 
     Raises:
-        ArgumentError: `rule` is not an optimizer of this module. Other errors: those of
-            `update`.
+        ArgumentError: `rule` is not an optimizer of this module. Other errors: as with `update`.
 
     For each average that the optimizer maintains, the state needs as much memory as the parameters.
 
@@ -137,7 +136,7 @@ def adam(
     gradients, and v' is the bias-corrected running average of the squared gradients. `betas` contains the decay rates
     of the two averages.
 
-    The other arguments, the result, the errors and the cost are those of `sgd`.
+    The other arguments, the result, the errors and the cost are the same as for `sgd`.
 
     Example:
         >>> params = xdevice.tensor([1.0])
@@ -162,7 +161,7 @@ def adamw(
     """Computes a step of Adam, after each parameter p has been replaced by `p * (1 - lr * weight_decay)`. The decay is
     therefore not part of the gradient.
 
-    The arguments are those of `adam`, and the result, the errors and the cost are those of `sgd`.
+    The arguments are the same as for `adam`, and the result, the errors and the cost are the same as for `sgd`.
     """
     return _adam(adamw, params, grads, state, lr, betas, eps, weight_decay)
 
@@ -180,7 +179,7 @@ def rmsprop(
     """Computes a step of RMSprop: the new average is `v = alpha * v + (1 - alpha) * g * g`, and the new parameter is
     `p - lr * g / (sqrt(v) + eps)`.
 
-    The other arguments, the result, the errors and the cost are those of `sgd`.
+    The other arguments, the result, the errors and the cost are the same as for `sgd`.
     """
 
     rate_for = _per_parameter(lr)
@@ -206,7 +205,7 @@ def adagrad(
     """Computes a step of Adagrad: the new sum of squares is `v = v + g * g`, and the new parameter is `p - lr * g /
     (sqrt(v) + eps)`.
 
-    The other arguments, the result, the errors and the cost are those of `sgd`.
+    The other arguments, the result, the errors and the cost are the same as for `sgd`.
     """
 
     rate_for = _per_parameter(lr)
@@ -240,8 +239,8 @@ def _adam(
     weight_decay: float,
 ) -> tuple[Any, dict[str, Any]]:
     """Returns the new parameters and state after a step of `optimizer`, which is `adam` or
-    `adamw`. The other arguments are those of the optimizer. The step is computed by the
-    adapter's kernel if the kernel accepts these tensors, and otherwise by a rule that is called for each parameter."""
+    `adamw`. The other arguments are the arguments of the optimizer. The step is computed by the adapter's kernel if the
+    kernel accepts these tensors, and otherwise by a rule that is called for each parameter."""
     beta1, beta2 = betas
     rate_for = _per_parameter(lr)
 
@@ -473,7 +472,8 @@ def cosine(step: Any, steps: int) -> Any:
     """Returns a factor for the learning rate. The factor falls from 1 to 0 within `steps` steps, along half a period of
     a cosine, and is 0 afterwards.
 
-    The arguments are those of `warmup`. The two can be combined: `lr = 0.1 * warmup(step, 10) * cosine(step, 100)`.
+    The arguments are the same as for `warmup`. Both factors can be combined:
+    `lr = 0.1 * warmup(step, 10) * cosine(step, 100)`.
 
     Example:
         >>> [xdevice.optim.cosine(step, 4) for step in (0, 2, 4, 9)]

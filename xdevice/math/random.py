@@ -154,7 +154,7 @@ def normal(
     floats are computed in float32 and then rounded.
 
     Args:
-        scale: at least 0. The other arguments are those of `uniform`.
+        scale: at least 0. The other arguments are the same as for `uniform`.
 
     Raises the following errors before drawing anything:
         ArgumentError: `loc` or `scale` is not a number, `scale` is below 0, or the numbers would not fit into the
@@ -216,7 +216,7 @@ def integers(
         high: the exclusive upper bound.
         low: the inclusive lower bound; None means 0. Without `low`, a single int as the shape is refused because it is
             ambiguous: NumPy would use it as the lower bound, and `xdevice.ones` would use it as the shape.
-        dtype: any integer dtype; the numbers drawn depend on it. The other arguments are those of `uniform`.
+        dtype: any integer dtype; the numbers drawn depend on it. The other arguments are the same as for `uniform`.
 
     Raises the following errors before drawing anything:
         ArgumentError: the bounds are not ints, `low` is not below `high`, or the shape is a single int without `low`.
@@ -301,13 +301,13 @@ def bernoulli(
     dtype: object = None,
     **misspelled: NoReturn,
 ) -> Any:
-    """Returns a mask whose elements are each True with probability `p`, and False otherwise. If `dtype` is not bool,
-    the elements are ones and zeros.
+    """Returns a mask. Each element is True with probability `p`, and False otherwise. If `dtype` is not bool, the
+    elements are ones and zeros.
 
     Args:
         p: the probability of True, from 0 (never) to 1 (always).
-        dtype: any dtype that the backend supports; the numbers drawn do not depend on it. The other arguments are those
-            of `uniform`.
+        dtype: any dtype that the backend supports; the numbers drawn do not depend on it. The other arguments are the
+            same as for `uniform`.
 
     Raises the following errors before drawing anything:
         ArgumentError: `p` is not a number from 0 to 1.
@@ -353,7 +353,7 @@ def choice(
         p: n probabilities, as a sequence, or as a tensor with one axis, which is read by the host. The sum of the
             probabilities may differ from 1 by up to 0.001; they are then scaled so that their sum is 1.
         dtype: any integer dtype that can represent n - 1; the numbers drawn do not depend on it. The other arguments
-            are those of `uniform`.
+            are the same as for `uniform`.
 
     Raises the following errors before drawing anything:
         ArgumentError: `p` is empty, is not a vector of numbers, contains NaN or a number below 0, or its sum differs
@@ -397,11 +397,11 @@ def xavier_uniform(
 
     Args:
         shape: (inputs, outputs) for `xp.matmul(x, w)`, or (O, C, height, width) for `nn.conv2d`. In the second case,
-            `inputs` is C * height * width, and `outputs` is O * height * width. The other arguments are those of
+            `inputs` is C * height * width, and `outputs` is O * height * width. The other arguments are the same as for
             `uniform`.
 
     Raises the following errors before drawing anything:
-        ShapeError: the shape has neither two nor four axes. Other errors, and the cost, are those of `uniform`.
+        ShapeError: the shape has neither two nor four axes. Other errors, and the cost, are the same as for `uniform`.
 
     Example:
         >>> with xdevice.random.seed(0):
@@ -416,13 +416,13 @@ def xavier_uniform(
 def xavier_normal(
     *shape: int | Sequence[int], device: object = None, dtype: object = None
 ) -> Any:
-    """Returns initial weights with a normal distribution, whose mean is 0 and whose standard deviation is
+    """Returns initial weights with a normal distribution. The mean is 0, and the standard deviation is
     `sqrt(2 / (inputs + outputs))` (Glorot and Bengio, 2010).
 
     Experimental: it may change in a minor version.
 
     PyTorch's `nn.init.xavier_normal_` has the same distribution; Keras's `GlorotNormal` truncates it at two standard
-    deviations. The arguments, the errors and the cost are those of `xavier_uniform`.
+    deviations. The arguments, the errors and the cost are the same as for `xavier_uniform`.
     """
     inputs, outputs = _fans(shape, "xavier_normal")
     return normal(*shape, scale=(2 / (inputs + outputs)) ** 0.5, device=device, dtype=dtype)
@@ -438,7 +438,7 @@ def kaiming_uniform(
 
     Keras's `HeUniform` has the same distribution, as does PyTorch's
     `nn.init.kaiming_uniform_(w, nonlinearity="relu")` for a `w` of the shape (outputs, inputs). The arguments, the
-    errors and the cost are those of `xavier_uniform`.
+    errors and the cost are the same as for `xavier_uniform`.
     """
     return _uniform_around_zero(shape, 6 / _fans(shape, "kaiming_uniform")[0], device, dtype)
 
@@ -453,7 +453,7 @@ def kaiming_normal(
 
     PyTorch's `nn.init.kaiming_normal_(w, nonlinearity="relu")` has the same distribution if `w` has the shape
     (outputs, inputs). Keras's `HeNormal` truncates it at two standard deviations. The arguments, the errors and the
-    cost are those of `xavier_uniform`.
+    cost are the same as for `xavier_uniform`.
     """
     return normal(
         *shape, scale=(2 / _fans(shape, "kaiming_normal")[0]) ** 0.5, device=device, dtype=dtype
@@ -685,7 +685,7 @@ def _uniform_around_zero(
     shape: tuple[int | Sequence[int], ...], square: float, device: object, dtype: object
 ) -> Any:
     """Returns a tensor of uniform numbers between -a and a, where a is the square root of `square`. The other
-    arguments are those of `uniform`."""
+    arguments are the same as for `uniform`."""
     return uniform(*shape, low=-(square**0.5), high=square**0.5, device=device, dtype=dtype)
 
 

@@ -538,8 +538,8 @@ def with_lengths(shape: tuple[Any, ...], axis: int, *lengths: int | None) -> tup
 
 
 def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the shape to which tensors of these shapes are broadcast. Raises `ShapeError` if the shapes cannot be
-    broadcast together."""
+    """Returns the common shape of tensors of the given shapes after broadcasting. Raises `ShapeError` if the shapes
+    cannot be broadcast together."""
     if len({*shapes}) == 1:
         return shapes[0]
     # written with lists, which torch.compile can trace

@@ -1,6 +1,6 @@
 """The kernels in `COMPOSED` of `xdevice.math.contract.arithmetic`, for adapters that lack these kernels. They are
-composed of kernels that every adapter has. The docstring of `xdevice.math.contract.arithmetic` says with which
-arguments the core calls kernels."""
+composed of kernels that every adapter has. The docstring of `xdevice.math.contract.arithmetic` lists the core's
+promises about the arguments of kernels."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def full_like(
     checks: Checks, x: Any, /, fill_value: complex, *, dtype: Any = None, device: object = None
 ) -> Any:
     """Returns a tensor of the shape of `x`, in which all elements are the number `fill_value`. The dtype and the
-    device are those of `x` unless `dtype` or `device` is given. Raises `DTypeError` if the number does not fit into
+    device are taken from `x` unless `dtype` or `device` is given. Raises `DTypeError` if the number does not fit into
     the dtype."""
     x = checks.tensor(x, "full_like")
     if type(fill_value) not in NUMBERS:
@@ -173,19 +173,19 @@ def full_like(
 
 
 def empty_like(checks: Checks, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
-    """Returns a tensor with the shape of `x`. The dtype and the device are those of `x` unless `dtype` or `device` is
+    """Returns a tensor with the shape of `x`. The dtype and the device are taken from `x` unless `dtype` or `device` is
     given. In this implementation the elements are zeros, but programs should not rely on this."""
     return full_like(checks, x, 0, dtype=dtype, device=device)
 
 
 def ones_like(checks: Checks, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
-    """Returns a tensor of ones with the shape of `x`. The dtype and the device are those of `x` unless `dtype` or
+    """Returns a tensor of ones with the shape of `x`. The dtype and the device are taken from `x` unless `dtype` or
     `device` is given."""
     return full_like(checks, x, 1, dtype=dtype, device=device)
 
 
 def zeros_like(checks: Checks, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
-    """Returns a tensor of zeros with the shape of `x`. The dtype and the device are those of `x` unless `dtype` or
+    """Returns a tensor of zeros with the shape of `x`. The dtype and the device are taken from `x` unless `dtype` or
     `device` is given."""
     return full_like(checks, x, 0, dtype=dtype, device=device)
 

@@ -198,7 +198,7 @@ def _axis_by_axis(
     axes: tuple[int, ...],
     norm: str,
 ) -> Any:
-    """Returns a transform along several axes, computed along one axis after another. The arguments are those of
+    """Returns a transform along several axes, computed along one axis after another. The arguments are the same as for
     `_transformed`. `_STEPS` names a separate transform for the last axis. This axis is processed first, because the
     input of `rfft` must be real. For `irfftn`, it is processed last, because the output of `irfft` is real."""
     along_last, along_others = _STEPS[function]

@@ -92,7 +92,7 @@ def grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
         f: a function that returns one float.
         has_aux: whether `f` returns `(loss, aux)`. The result is then `(grads, aux)`.
 
-    The rules, the errors and the cost are those of `value_and_grad`.
+    The rules, the errors and the cost are the same as for `value_and_grad`.
 
     Example:
         >>> slope = xdevice.math.grad(xdevice.math.grad(lambda x: x * x * x))

@@ -87,7 +87,7 @@ class Where:
 
 def _with_values(x: Any, index: Any, values: Any, action: str) -> Any:
     """Returns a copy of the tensor `x`, in which `values` are set at the index, or added to the elements there.
-    `action` is "set" or "add". The other arguments are those of `at(x)[index].set(values)`."""
+    `action` is "set" or "add". The other arguments are the same as for `at(x)[index].set(values)`."""
     function = f"at(x)[...].{action}"
     checks = checks_of(x, function)
     x = (

@@ -63,8 +63,8 @@ class Lookup(Generic[F]):
         return functions
 
     def find(self, x: Any, function: str) -> F:
-        """Returns the `Functions` of the backend to which `x` belongs. Raises `NotATensorError` if `x` is neither a
-        tensor nor a variable. `function` is the function's name in the error."""
+        """Returns the `Functions` of the backend of `x`. Raises `NotATensorError` if `x` is neither a tensor nor a
+        variable. `function` is the function's name in the error."""
         owned = registry.kind_of(type(registry.as_array(x)))
         if owned is None or (owned.kind == "model" and owned.backend.tensor_of(x) is None):
             raise NotATensorError(

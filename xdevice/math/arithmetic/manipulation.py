@@ -48,7 +48,7 @@ def broadcast_arrays(checks: Checks, *arrays: Any) -> tuple[Any, ...]:
 
 
 def broadcast_shapes(checks: Checks, *shapes: Sequence[int]) -> tuple[int, ...]:
-    """Returns the shape to which tensors of the given shapes are broadcast together."""
+    """Returns the common shape of tensors of the given shapes after broadcasting."""
     return broadcast_shape(*[_sizes(shape, "broadcast_shapes") for shape in shapes])
 
 

@@ -201,9 +201,8 @@ def array_namespace(*xs: Any) -> Any:
 
 
 def checks_of(x: Any, function: str) -> Checks:
-    """Returns the `Checks` of the backend to which the tensor `x` belongs. Also prepares this thread to run the
-    backend's kernels. Raises `NotATensorError` if `x` is not a tensor. `function` is the function's name in the
-    error."""
+    """Returns the `Checks` of the backend of the tensor `x`. Also prepares this thread to run the backend's kernels.
+    Raises `NotATensorError` if `x` is not a tensor. `function` is the function's name in the error."""
     functions = _by_type.get(type(x))
     if functions is None or functions.backend.refusal is not None:
         functions = _lookup.find(x, function)

@@ -1,6 +1,6 @@
-"""The standard's functions whose results have shapes that depend on values: `nonzero` and the `unique` functions.
-NumPy computes the indices on the host, in the same way for every backend. A kernel then gathers the values at these
-indices, so that gradients flow through the values."""
+"""The standard's functions with data-dependent shapes: `nonzero` and the `unique` functions. NumPy computes the indices
+on the host, in the same way for every backend. A kernel then gathers the values at these indices, so that gradients
+flow through the values."""
 
 from __future__ import annotations
 

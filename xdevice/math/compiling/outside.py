@@ -117,7 +117,7 @@ class OutsideVariables:
             self._visit(function, getattr(function, "__qualname__", "the function"))
 
     def changed_variable(self) -> str:
-        """Returns the name of the first variable whose value is a different object than before, or whose value has
+        """Returns the name of the first variable that has changed: its value is a different object than before, or has
         different parts. Returns "" if no variable has changed."""
         for read, before, names in self._watched:
             now = [*read()]
@@ -131,7 +131,7 @@ class OutsideVariables:
         return ""
 
     def _visit(self, value: Any, name: str) -> None:
-        """Watches the parts of `value`, and the parts of all values that can be reached from it. Raises
+        """Watches the parts of `value`, and the parts of all values that can be reached from `value`. Raises
         `UnsupportedError`, with the variable's `name`, for a value that is not in the table above."""
         # objects may refer to each other in circles, so each object is visited only once
         if value is _MISSING or id(value) in self._visited:
@@ -360,7 +360,7 @@ def _nested_codes(code: CodeType) -> list[CodeType]:
 
 
 def _variables_in(code: CodeType) -> set[str]:
-    """Returns the names in a code object, except those that are only names of attributes."""
+    """Returns the names in a code object, except names that are used only for attributes."""
     return {
         instruction.argval
         for instruction in dis.get_instructions(code)

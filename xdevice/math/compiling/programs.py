@@ -64,7 +64,7 @@ def compile(function: F, **misspelled: NoReturn) -> F:
     |---|---|
     | jax | `jax.jit` |
     | tensorflow | `tf.function` |
-    | torch | its operations, including those of the backward pass, one after another; not on MPS, XPU or the like |
+    | torch | the operations of the function and its backward pass, one after another; not on MPS, XPU or the like |
     | paddle, mxnet, numpy | the function itself, which is not compiled |
 
     Costs 0.3 to 2 s for each program of a small network (0.02 s on PyTorch), and 4 to 15 us per call.

@@ -62,10 +62,10 @@ class Samples(ABC):
 
     @abstractmethod
     def address(self, x: Any) -> int | None:
-        """Returns the address at which the memory of a tensor begins, and waits until the tensor is computed if
-        necessary. Returns None if the framework does not reveal the address. For a view, this is the address of the
-        view's own first element, or the address of the memory that the view shares. The suite does not call this method
-        for a tensor without elements."""
+        """Returns the start address of a tensor's memory, and waits until the tensor is computed if necessary. Returns
+        None if the framework does not reveal the address. For a view, this is the address of the view's own first
+        element, or the address of the memory that the view shares. The suite does not call this method for a tensor
+        without elements."""
 
     @abstractmethod
     def gradient(self, function: Callable[[Any], Any], x: Any) -> Any:

@@ -1,5 +1,5 @@
-"""`--xd-record` and `--xd-compare`: saves the values that each test compares or records, and compares these values with
-those that another environment has saved.
+"""`--xd-record` and `--xd-compare`: saves the values that each test compares or records, and compares them with the
+values that another environment has saved.
 
 Each option names a folder, which contains a subfolder for each test, with a recording for each backend that ran the
 test. A test is compared with the recording of its own backend. If there is no such recording, because the other

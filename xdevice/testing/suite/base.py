@@ -273,7 +273,7 @@ class Suite:
         return views
 
     def plain_tensors(self) -> dict[str, Any]:
-        """Returns, by name, tensors of every dtype whose sums and means are exact, a tensor without axes, and a tensor
+        """Returns, by name, tensors of every dtype with exact sums and means, a tensor without axes, and a tensor
         without elements."""
         tensors = {
             name: self.make(values.small_numbers(name), dtype=name) for name in self.dtypes()
@@ -305,8 +305,8 @@ class Suite:
         return work
 
     def address(self, x: Any) -> int | None:
-        """Returns the address at which the memory of a tensor begins; None if the tensor has no elements, or if the
-        framework does not reveal the address."""
+        """Returns the start address of a tensor's memory; None if the tensor has no elements, or if the framework does
+        not reveal the address."""
         # a tensor without elements may have any address
         return None if 0 in tuple(x.shape) else self.samples.address(x)
 

@@ -48,7 +48,7 @@ def needs(*names: str) -> Callable[[Checks], Checks]:
 
 
 def lacking(adapter: Backend, check: Any) -> list[str]:
-    """Returns the names of those capabilities and hooks that a check needs but the adapter lacks."""
+    """Returns the names of the capabilities and hooks that a check needs but the adapter lacks."""
     # the hooks may be in an adapter's folder for a product, which is otherwise loaded when the product is first used
     for product in contract.PRODUCTS:
         contract.extend(adapter, product)

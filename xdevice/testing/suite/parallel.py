@@ -145,7 +145,7 @@ class ParallelChecks(Suite):
 
             # the defaults of `fill` are the values of this iteration of the loop
             def fill(buffer: Any = buffer, shared: Any = shared) -> Iterator[Any]:
-                """Yields six batches, all of them in the same memory."""
+                """Yields six batches that all use the same memory."""
                 for i in range(6):
                     buffer[...] = i
                     if shared is not None:
