@@ -6,9 +6,9 @@
 - write the parameters into a `State` (`state`);
 - report the differences that are not in the values (`differences`).
 
-The meaning of a parameter follows from its layer in the source or in the target, or from `kinds`. For a state without
-its module, names and shapes may determine the meaning if there is a target to compare them with (`recognition`); the
-`State` then lists the parameter as uncertain.
+The meaning of a parameter follows from its layer in the source or in the target, or from `kinds`. If the source is a
+state without its module, names and shapes may determine the meaning, provided that there is a target to compare them
+with (`recognition`). In that case, the `State` lists the parameter as uncertain.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ def convert_state(
     Args:
         source: a built model; tensors in dicts and lists (NumPy arrays as in PyTorch); or the path of a checkpoint.
         backend: the target: "torch", "paddle", "mxnet", "tensorflow" (Keras), "jax", "numpy", or a `Backend`.
-        like: a built model of the target, whose names and devices the result gets. By default it gets the source's.
+        like: a built model of the target; the result gets its names and devices instead of the source's.
         kinds: the kinds of layers of a dict or of your own classes, by path, `*` or class: `{"MyNorm": "rms_norm"}`.
         names: the layers of `like`, or their rows, by those of the source: `{"h.*.fc1": "b.*.up", "wpe[2:]": "pos"}`.
-        device: the device of the tensors; by default that of `like`'s variables or the source's.
+        device: the device of the tensors; by default the device of `like`'s variables or of the source's variables.
         inputs: a batch for the source (keyword arguments in a dict), to distinguish layers and to compare the outputs.
         dtype: the dtype for floats, such as "bfloat16", or "like" for the dtypes of `like`.
         skip: paths of layers, in either model, that are left out with all layers inside them.
-        layout: the framework of a dict or a file that does not name it: "torch", "paddle", "flax", ...
+        layout: for a dict or a file that does not name its framework: "torch", "paddle", "flax", ...
 
     Raises:
         StateError: if it is not clear which layers correspond, or if the kind of a tensor is unknown or does not fit.
@@ -150,8 +150,8 @@ def _convert(source: Any, target: Backend, like: Any, request: Request, state: S
 def _read(
     source: Any, target: Backend, like: Any, request: Request, state: State
 ) -> tuple[Twin, Twin | None]:
-    """Returns both models without the layers that `skip=` leaves out; the second is None without `like`. Raises the
-    errors that `convert_state` lists for an argument that is invalid or does not fit the models."""
+    """Reads both models, and returns them without the layers that `skip=` leaves out. The second model is None without
+    `like`. Raises the errors that `convert_state` lists for an argument that is invalid or does not fit the models."""
     kinds, names = request.kinds, request.names
     reading.check_kinds(kinds)
     target_twin = None
@@ -288,7 +288,7 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
 def _values(
     source: Twin, target: Twin, request: Request, singles: Pairs, pairs: Pairs
 ) -> State:
-    """Returns the values for the target's variables that follow if the layers in `pairs` and the single tensors in
+    """Returns the values that the target's variables would get if the layers in `pairs` and the single tensors in
     `singles` correspond. Returns an empty state if a variable would get two values."""
     state = State(target.name)
     writer = Writer(source, target.backend, target, state, request)

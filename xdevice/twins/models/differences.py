@@ -1,6 +1,6 @@
-"""Lists in a `State` the differences that are not in the values but change outputs or training, and everything that
-could not be compared. Two things are compared: the settings of paired layers, and the layers without parameters. The
-latter have no shapes, and no names that the two models share.
+"""Lists two things in a `State`: the differences between two models that are not in their values but change outputs or
+training, and everything that could not be compared. Two things are compared: the settings of paired layers, and the
+layers without parameters. The latter have no shapes, and no names that the two models share.
 
 Layers without parameters are paired by their place. A gap is the stretch between two consecutive layers that have
 parameters and are paired. Layers of the same kind in the same gap are paired in their order. If one model has more
@@ -94,7 +94,7 @@ class PlainComparison(NamedTuple):
 
 
 class Pairing(NamedTuple):
-    """The pairs of layers of two models, and everything else that the pairing has shown."""
+    """The pairs of layers of two models, and all other results of pairing the models."""
 
     pairs: Pairs
     """The pairs of layers with parameters."""
@@ -123,9 +123,9 @@ class Lister:
         call the activation as a function."""
 
     def list_pair(self, one: Layer, other: Layer) -> None:
-        """Lists the settings in which two paired layers differ, `one` of the source and `other`
-        of the target. A line about an activation that only one of the two has is provisional:
-        `list_rest` removes it if the outputs agree."""
+        """Lists the settings that differ between two paired layers. `one` is the layer of the source, and `other` is
+        the layer of the target. If only one of the two layers has an activation, the line about it is provisional:
+        `list_rest` removes the line if the outputs agree."""
         plain = self._pairing.plain
         # the zeros of a separate padding layer are treated as part of the padding of the next layer
         ours, theirs = (
@@ -204,8 +204,9 @@ class Lister:
                 self._state.unmapped[name] = self._why_unpaired(layer.path, name, is_target)
 
     def _why_unpaired(self, path: str, name: str, is_target: bool) -> str:
-        """Returns a message about a tensor that belongs to no layer: why it has no counterpart, and how the user can
-        give it one. `path` and `name` are those of the tensor, and `is_target` says whether it is in the target."""
+        """Returns a message that says why a tensor outside any layer has no counterpart, and how the user can assign
+        one. `path` and `name` are the path and the name of the tensor. `is_target` says whether the tensor is in the
+        target."""
         # a parameter of LoRA or a quantizer has no counterpart at all, so a guess by its shape would be misleading
         if instead := advice_of_tensor(name):
             return instead
@@ -232,8 +233,8 @@ class Lister:
 
     def _outputs_agree(self, runs: Runs) -> bool:
         """Runs the target with the converted values, and adds a line to `differences` if its outputs differ from the
-        source's, or if the inputs prove nothing. Returns True only if the outputs agree and the inputs could have shown
-        a difference."""
+        source's outputs, or if the inputs cannot show a difference. Returns True only if the outputs agree and the
+        inputs could have shown a difference."""
         # a run is expensive, and pairing by inputs has usually run the target with these values already
         computed = self._pairing.computed or runs.run_with(self._state)
         apart = runs.outputs_apart(computed)
@@ -273,8 +274,8 @@ class Lister:
             yield from self._axes_in_doubt()
 
     def _both_ways(self) -> Iterator[tuple[Twin, Layer, Layer]]:
-        """Yields two entries for each pair, one for each of its layers. An entry consists of the model, the layer and
-        the counterpart of the layer."""
+        """Yields two entries for each pair of layers, one for the source's layer and one for the target's layer. An
+        entry consists of the layer's model, the layer and its counterpart."""
         for one, other in self._pairing.pairs:
             yield self._source, one, other
             yield self._target, other, one
@@ -301,8 +302,8 @@ class Lister:
         )
 
     def _layers_not_read(self) -> Iterator[str]:
-        """Yields a line that names the layers whose kind is known only from `kinds=`, names or shapes, because xdevice
-        has not read the code of such layers."""
+        """Yields a line that names the layers whose kind is known only from `kinds=`, names or shapes. xdevice has not
+        read the code of such layers."""
         # a state never contains the settings of its layers, so layers of the source are listed only if the source is a
         # model
         is_model = self._source.model is not None
@@ -315,7 +316,7 @@ class Lister:
             yield f"not compared: computation and settings of {some_of(paths)}, whose kind comes from kinds= or shapes"
 
     def _single_tensors(self) -> Iterator[str]:
-        """Yields a line that names the paired tensors that belong to no known layer."""
+        """Yields a line that lists the paired tensors outside any known layer."""
         # a tensor to which kinds= gives the kind "same" (one array, in the same layout in both models) is treated as a
         # layer; nevertheless, it is not known how the code uses this tensor
         called_same = [pair for pair in self._pairing.pairs if pair[0].kind == _TENSOR]
@@ -338,7 +339,8 @@ class Lister:
                 )
 
     def _added_biases(self) -> Iterator[str]:
-        """Yields a line that names the layers whose bias is a tensor outside all layers in one of the models."""
+        """Yields a line that names the layers with a separate bias: in one of the two models, the bias is a tensor
+        outside any layer."""
         paths = [
             other.path
             for _, layer, other in self._both_ways()
@@ -384,7 +386,8 @@ class Lister:
             yield f"not compared: {' and '.join(texts)}, which have no counterpart in the other model; {hint}"
 
     def _axes_in_doubt(self) -> Iterator[str]:
-        """Yields a line that names the normalization layers that may normalize another axis than their counterparts."""
+        """Yields a line that names the normalization layers that may normalize a different axis than their
+        counterparts."""
         # if both layers have this setting, it is compared like any other; a norm that does not state it normalizes the
         # channels, which are the second axis in PyTorch
         doubts = [
@@ -420,9 +423,10 @@ class Lister:
 def _differences_of_pair(
     one: Layer, other: Layer, ours: Settings, theirs: Settings, activated: Collection[str]
 ) -> Iterator[SettingDifference]:
-    """Yields the differences between the settings of two paired layers with parameters: `one` of the source, with the
-    settings `ours`, and `other` of the target, with the settings `theirs`. `activated` contains the paths of the layers
-    whose activation was already compared as a separate layer."""
+    """Yields the differences between the settings of two paired layers with parameters. `one` is the layer of the
+    source, with the settings `ours`. `other` is the layer of the target, with the settings `theirs`. `activated`
+    contains paths of layers: the activations of these layers were already compared as separate layers, and are left
+    out."""
     # whether the settings of both layers were read: a layer whose kind comes from kinds= or names has only the settings
     # that its shapes show, or that mark its form
     is_read = all(
@@ -442,11 +446,11 @@ def _differences_of_pair(
 
 
 def differing_layers(backend: Backend, actual: Any, expected: Any) -> list[str]:
-    """Compares two models of the same framework. Returns a line for each layer whose kind differs or that only one of
-    the models has, and for each setting that differs between two layers at the same path. Settings that only one of the
-    two layers states are left out. Each line gives the value in `actual` first. The list is empty if the backend cannot
-    list the operations of models. Raises `AbsentNameError` if the installed release of the framework lacks a private
-    name that the backend needs."""
+    """Compares two models of the same framework. Returns a line for each layer that only one of the models has or that
+    has different kinds in the two models. Also returns a line for each setting that differs between two layers at the
+    same path. Settings that only one of the two layers states are left out. Each line gives the value in `actual`
+    first. The list is empty if the backend cannot list the operations of models. Raises `AbsentNameError` if the
+    installed release of the framework lacks a private name that the backend needs."""
     try:
         ours, theirs = (
             {layer.path: layer for layer in backend.operations(model, backend.layers(model))}
@@ -537,9 +541,9 @@ def _called(twin: Twin, run: ModelRun) -> Iterator[Layer]:
 def _compare(
     ours: list[Layer], theirs: list[Layer], pairs: Pairs, is_called: bool = False
 ) -> PlainComparison:
-    """Compares the layers without parameters, gap by gap. With `is_called`, the layers are in the order of their calls:
-    a layer may then appear twice, and a layer that is missing in one model is not listed, because a comparison of the
-    outputs reveals it."""
+    """Compares the layers without parameters, gap by gap. With `is_called`, the layers are in the order of their calls,
+    and a layer may appear twice. In that case, layers that are missing in one model are not listed, because a
+    comparison of the outputs reveals them."""
     sources, targets = list(with_pads(ours)), list(with_pads(theirs))
     # the number of the pair that each layer with parameters is in, by its path
     ours_by, theirs_by = (
@@ -592,8 +596,9 @@ def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
 
 
 def _gaps_without_code(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int, int]:
-    """Returns the gaps between paired layers in which the model calls nothing except the layers of the sequence. A gap
-    is an entry of a dict: the number of the pair after it, by the number of the pair before it."""
+    """Returns the gaps in which the model calls nothing except the layers of `sequence`. The result is a dict from the
+    number of the pair before a gap to the number of the pair after the gap. `numbers` maps the path of a paired layer
+    with parameters to the number of its pair."""
     ends = {}
     # only for a model that consists of one line is it known that nothing is called before the first layer
     before, line, is_certain = -1, WHOLE, True
@@ -619,9 +624,9 @@ def compare_gaps(
     ours: Gaps, theirs: Gaps, missing_at: Mapping[int, str], owners: Container[str]
 ) -> PlainComparison:
     """Compares the layers without parameters of the source (`ours`) and of the target (`theirs`), gap by gap.
-    `missing_at` maps the numbers of the gaps in which no function is called to descriptions of their places. A layer
-    that only one model has in such a gap is reported as missing in the other, unless a layer of another kind may
-    replace it. `owners` contains the paths of the layers with parameters."""
+    `missing_at` contains the gaps in which no function is called: it maps the number of such a gap to a description of
+    its place. If only one model has a layer in such a gap, the layer is reported as missing in the other model, unless
+    a layer of another kind may replace it. `owners` contains the paths of the layers with parameters."""
     differences: list[SettingDifference] = []
     # the layers of both models that are not compared in their gaps
     left: list[Layer] = []
@@ -677,8 +682,9 @@ def _is_missing(
     gap: tuple[int, str], one: list[Layer], other: list[Layer], ours: Gaps, theirs: Gaps
 ) -> bool:
     """Whether the surplus layers of one model in a gap are really missing in the other model, rather than present as
-    layers of another kind. `gap` is the number of the gap and the kind of the layers; `one` and `other` are the layers
-    of that kind in the gap, and `ours` and `theirs` all gaps, of the source and the target."""
+    layers of another kind. `gap` consists of the number of the gap and the kind of the layers. `one` and `other`
+    contain the layers of this kind that the source and the target have in the gap. `ours` and `theirs` contain all gaps
+    of the source and of the target."""
     number, kind = gap
     # the kinds that the model with fewer layers has in the gap
     other_kinds = [
@@ -704,9 +710,10 @@ def _missing_layer(place: str, one: Layer | None, other: Layer | None) -> Settin
 def _uniform_layers(
     kind: str, ours: Gaps, theirs: Gaps
 ) -> tuple[list[Layer], list[Layer]] | None:
-    """Returns all layers of a kind, of the source and of the target, if the layers of this kind have the same settings
-    within each model; otherwise None. Also returns None for different activations that the two models never have in the
-    same gap: each model may also contain the other's activation, as a function or as a layer of an unknown class."""
+    """Returns two lists with all layers of a kind: the layers of the source, and the layers of the target. Returns None
+    if the layers of this kind do not have the same settings within each model. Also returns None if the two models have
+    different activations and never have them in the same gap: each model may also contain the other model's activation,
+    as a function or as a layer of an unknown class."""
     one, other = (
         [layer for (_, own), layers in side.items() if own == kind for layer in layers]
         for side in (ours, theirs)
@@ -726,9 +733,9 @@ def _uniform_layers(
 def _differences_of_kind(
     kind: str, ours: list[Layer], theirs: list[Layer], differences: list[SettingDifference]
 ) -> list[SettingDifference]:
-    """Returns the differences between the source's layers of a kind, `ours`, and the target's, `theirs`. Within each
-    model all these layers have the same settings (see `_uniform_layers`), so only the first of each list is compared.
-    Settings that `differences` already lists for a layer in `theirs` are left out."""
+    """Returns the differences between the layers of one kind in the source (`ours`) and in the target (`theirs`).
+    Within each model all these layers have the same settings (see `_uniform_layers`), so only the first of each list is
+    compared. Settings that `differences` already lists for a layer in `theirs` are left out."""
     where = f"{theirs[0].path} and every other {kind}" if len(theirs) > 1 else theirs[0].path
     paths = {layer.path for layer in theirs}
     reported = {difference.name for difference in differences if difference.where in paths}
@@ -740,9 +747,9 @@ def _differences_of_kind(
 
 
 def _differences_between(one: Layer, other: Layer) -> list[SettingDifference]:
-    """Returns the settings in which two layers without parameters differ: `one` of the source, and `other` of the
-    target. Settings that only one of the two layers states are left out. If the layers are different functions, only
-    that difference is returned."""
+    """Returns the differences between the settings of two layers without parameters. `one` is the layer of the source,
+    and `other` is the layer of the target. Settings that only one of the two layers states are left out. If the layers
+    are different functions, only that difference is returned."""
     where = other.path or other.kind
     if not layouts.same_setting(one.settings.get("function"), other.settings.get("function")):
         # the settings of two different functions have no common meaning, so only the names are listed
@@ -760,8 +767,9 @@ def _differences_between(one: Layer, other: Layer) -> list[SettingDifference]:
 
 
 def _with_axis(layer: Layer, other: Layer) -> Settings:
-    """Returns the settings of `layer` with the axis counted from the end, and without the number of axes (`ndim`). If
-    neither the layer nor its counterpart `other` has `ndim`, returns the settings unchanged."""
+    """Returns the settings of `layer` with the axis counted from the end, and without `ndim`, the number of axes.
+    Returns the settings unchanged if `layer` has no axis, or if neither `layer` nor its counterpart `other` has
+    `ndim`."""
     # two paired layers have the same number of axes
     axes = layer.settings.get("ndim", other.settings.get("ndim"))
     if not isinstance(axes, int) or "axis" not in layer.settings:
@@ -782,8 +790,8 @@ def _with_axis(layer: Layer, other: Layer) -> Settings:
 
 
 def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
-    """Yields the layers, with each layer that only adds zeros merged into the padding of the convolution or pool after
-    it. The two layers must be consecutive in their line (a chain of layers with nothing called in between); in
+    """Yields the layers, but merges each layer that only adds zeros into the padding of the convolution or pool after
+    it. The two layers must be consecutive in their line, which is a chain of layers with nothing called in between. In
     `sequence`, layers of other lines may come between the two."""
     every: list[Layer | None] = []
     # the indices in `every` of the layers of each line
@@ -802,9 +810,9 @@ def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
 
 
 def _merge_pad(pad: Layer, layer: Layer, before: Layer | None) -> Layer | None:
-    """Returns `layer` with the zeros of the padding layer `pad`, which comes directly before it, added to its own
-    padding. Returns None if the merged layer would compute something else. `before` is the layer before `pad` in their
-    line, or None."""
+    """Adds the zeros of the padding layer `pad` to the padding of `layer`, which is the next layer, and returns the
+    merged layer. Returns None if the merged layer would compute something else. `before` is the layer before `pad` in
+    the same line, or None."""
     own, added = layer.settings.get("padding"), pad.settings["padding"]
     is_zeros = pad.settings["mode"] == "constant" and pad.settings["value"] == 0
     zeros_are_least = before is not None and before.settings.get("function") in _NOT_NEGATIVE
@@ -836,8 +844,8 @@ def _merge_pad(pad: Layer, layer: Layer, before: Layer | None) -> Layer | None:
 
 
 def _paddings(plain: Iterable[Layer], padded: Iterable[Layer]) -> Paddings:
-    """Returns the paddings of the layers with parameters whose padding `with_pads` has changed. `plain` are the layers
-    before that call, and `padded` are the layers that it yielded."""
+    """Returns the new paddings of the layers that have parameters and a padding that `with_pads` has changed. `plain`
+    contains the layers before the change, and `padded` contains the layers that `with_pads` has yielded."""
     own = {layer.path: layer.settings.get("padding") for layer in plain}
     return {
         layer.path: {"padding": layer.settings["padding"]}

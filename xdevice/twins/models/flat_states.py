@@ -1,5 +1,5 @@
-"""Reads a state, which is a flat dict of tensors, as a `Twin`. The state may have to be extracted from a file or from
-the dict that a training program has saved, and the parts that wrappers have added to its names are removed."""
+"""Reads a state, which is a flat dict of tensors, as a `Twin`. If necessary, the state is first extracted from a file,
+or from a dict that a training program has saved. Parts that wrappers have added to the names are removed."""
 
 from __future__ import annotations
 
@@ -63,9 +63,10 @@ def opened(path: str | os.PathLike[str], done: list[str]) -> Iterator[Header]:
 
 
 def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mapping[str, Any]:
-    """Returns the flat dict of tensors in `source`, with names as in the dialects. Further changes to the names are
-    made if more of `paths` (the paths of layers) then match. A line for each change is added to `done`. Raises
-    `NotATensorError` if `source` is not a container of tensors, and `StateError` if it contains several states."""
+    """Returns the flat dict of tensors in `source`, with the names that the dialects use. `paths` contains paths of
+    layers: the names are changed further if more of these paths then match. A line for each change is added to `done`.
+    Raises `NotATensorError` if `source` is not a container of tensors, and `StateError` if it contains several
+    states."""
     # a single tensor, for example
     if registry.kind_of(type(source)) is not None:
         raise NotATensorError(
@@ -85,8 +86,8 @@ def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mappin
 def _with_lists(
     source: Mapping[str, Any], paths: Collection[str], done: list[str]
 ) -> Mapping[str, Any]:
-    """Returns the state with names such as `blocks.0` in place of Flax's `blocks_0` for the items of a list, and adds a
-    line to `done`. Returns the state unchanged if this does not make more of `paths` match."""
+    """Renames the items of lists from Flax's form, such as `blocks_0`, to the form `blocks.0`. Returns the renamed
+    state, and adds a line to `done`. Returns the state unchanged if renaming does not make more of `paths` match."""
     new = {name: re.sub(r"_(\d+)(?=\.)", r".\1", name) for name in source}
     # if two names became equal, a tensor would be lost; if no more paths match, the names may be right already
     if len(set(new.values())) < len(new) or _count_matching(
@@ -100,8 +101,8 @@ def _with_lists(
 
 
 def _with_cells(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
-    """Returns the state with the gates of each recurrent cell joined into one array, as in Flax's nnx; linen has one
-    array for each gate. A line for each such cell is added to `done`."""
+    """Joins the gates of each recurrent cell of Flax's linen into one array, and returns the resulting state. Flax's
+    nnx has such an array, whereas linen has one array for each gate. A line for each such cell is added to `done`."""
     # by the name of each gate's array, the name of the joined array and the names of all gates in it
     joins: dict[str, tuple[str, list[str]]] = {}
     for path, kind in dialects.linen_cells(source):
@@ -120,7 +121,7 @@ def _with_cells(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
 
 def _concatenated(tensors: Sequence[Any]) -> Any:
     """Returns the tensors joined along their last axis. The result is on the device of the first tensor. If the tensors
-    are in a file, it is an `OpenedTensor` with values in memory."""
+    are in a file, the result is an `OpenedTensor` with values in memory."""
     # tensors of a file have no framework yet, so they are joined by NumPy
     first = tensors[0]
     if isinstance(first, FileTensor):
@@ -132,9 +133,9 @@ def _concatenated(tensors: Sequence[Any]) -> Any:
 
 
 def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
-    """Returns the state with Haiku's paths (`mlp/~/linear.w`), and the names in plain dicts and tuples (`w1`, `(w, b)`,
-    `g`), replaced by names of the dialects. A line is added to `done` if names were changed. If two names would become
-    equal, the state is returned unchanged."""
+    """Replaces two kinds of names by names of the dialects: Haiku's paths (`mlp/~/linear.w`), and the names in plain
+    dicts and tuples (`w1`, `(w, b)`, `g`). Returns the renamed state. A line is added to `done` if names were changed.
+    If two names would become equal, the state is returned unchanged."""
     new = {name: name for name in source}
     # paths of Haiku
     if any("/~" in name for name in source):
@@ -160,8 +161,8 @@ def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
 
 
 def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """Returns Haiku's names for the tensors of one module, by the tensors' own names. Tensors that keep their names are
-    left out. `shapes` maps the name of each tensor in the module to its shape."""
+    """Returns a dict from the names of the tensors in one module to Haiku's names for these tensors. Tensors that keep
+    their names are left out. `shapes` maps the name of each tensor in the module to its shape."""
     # three conditions: the names are the indices of a tuple; the first item has several axes, like a weight; the second
     # item is a vector, like a bias, or is missing
     if (
@@ -204,9 +205,10 @@ def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
 def _renamed(
     source: Mapping[str, Any], paths: Collection[str], done: list[str]
 ) -> Mapping[str, Any]:
-    """Returns the state with one prefix removed from its names, or added to all names, and adds a line to `done`.
-    Returns the state unchanged if this does not make more of `paths` match. Examples of prefixes are "module." of a
-    data-parallel model, "model." of a training program, and the name of a backbone."""
+    """Removes one prefix from the names of the state, or adds one to all names, so that more of `paths` match. Returns
+    the renamed state, and adds a line to `done`. Returns the state unchanged if no prefix makes more of `paths` match.
+    Examples of prefixes are "module." of a data-parallel model, "model." of a training program, and the name of a
+    backbone."""
     # the prefix to remove and the prefix to add, at least one of which is ""
     best, most = ("", ""), _count_matching(source, paths)
     # both directions are tried: a state may have a prefix that the target's paths lack, or lack a prefix that these
@@ -240,14 +242,15 @@ def _starts(names: Collection[str]) -> list[str]:
 
 
 def _with_prefix(names: Iterable[str], removed: str, added: str) -> list[str]:
-    """Returns the names with one prefix removed and another one added. Returns [] if two names would become equal, so
-    that no path matches."""
+    """Returns the names with one prefix removed and another one added. Returns [] if two names would become equal; in
+    that case, no path matches."""
     new = [added + name.removeprefix(removed) for name in names]
     return new if len(set(new)) == len(new) else []
 
 
 def _count_matching(names: Iterable[str], paths: Collection[str]) -> int:
-    """Returns how many of `paths` are among `names`, or are paths of modules with one of `names` inside them."""
+    """Returns the number of paths in `paths` that match. A path matches if it is one of `names`, or if it is the path
+    of a module that contains one of `names`."""
     every = {path for name in names for path in paths_in(name)}
     return sum(path in every for path in paths)
 
@@ -256,17 +259,17 @@ def _count_matching(names: Iterable[str], paths: Collection[str]) -> int:
 
 
 def read_state(source: Any, target: Twin | None, request: Request, state: State) -> Twin:
-    """Returns `source`, a dict of tensors or the contents of a file (a `Header`), as a `Twin`. The kinds of its layers
-    come from `kinds=`, or from the layer of `target` (the model passed as `like=`) at the same path. If there is a
-    target, the kinds of all other layers are recognized by names and shapes. Records the steps taken, and what remains
-    uncertain, in `state`.
+    """Returns `source`, a dict of tensors or the contents of a file (a `Header`), as a `Twin`. The kind of a layer
+    comes from `kinds=`, or from the layer at the same path in `target`, the model passed as `like=`. If there is a
+    target, the kinds of all other layers are recognized by names and shapes. Records in `state` the steps taken and
+    everything that remains uncertain.
 
     Raises:
         NotATensorError: if `source` is neither a container of tensors of one framework nor a
             `Header`.
         ArgumentError: if `layout=` is not the name of a dialect.
         StateError: if the kind or the layout of a tensor is unknown or does not fit; if `source` contains several
-            states, or no layer of `target`; or if only one of `source` and `target` has parameters of LoRA.
+            states, or no layer of `target`; or if only one of `source` and `target` has LoRA parameters.
     """
     header = source if isinstance(source, Header) else None
     # the paths in names= and kinds= do not have a wrapper's prefix, so they show which prefix to remove
@@ -384,10 +387,10 @@ def _advice_on_kinds(line: str) -> str:
 def _with_ties(
     source: Mapping[str, Any], target: Twin, remarks: Names, done: list[str]
 ) -> Mapping[str, Any]:
-    """Returns the state with added names for tied weights, because a file stores a tied weight under only one of its
-    names. A variable of the model `target` is added if it is tied to a variable that the state has, or if `remarks`,
-    which come from the file, give the name under which the state has it. A line is added to `done` if names were
-    added."""
+    """Adds missing names of tied weights to the state, and returns it; a file stores a tied weight under only one of
+    its names. A name of a variable in the model `target` is added if the variable is tied to a variable in the state. A
+    name is also added if `remarks`, a dict from the file, maps it to a name in the state. A line is added to `done` if
+    names were added."""
     # for each variable of the target that the state has, its name by its `id`
     firsts: dict[int, str] = {}
     for name, value in target.variables.items():
@@ -421,7 +424,7 @@ def _backend_of(state: Mapping[str, Any]) -> Backend:
 
 
 def _tensor(backend: Backend, value: Any) -> Any:
-    """Returns the tensor of a variable that is outside any model: the registry treats such a variable as a model, and
+    """Returns the tensor of a variable that is outside any model. The registry treats such a variable as a model, and
     the backend lists its tensor under the name "". Returns any other value unchanged."""
     owner = registry.kind_of(type(value))
     return (

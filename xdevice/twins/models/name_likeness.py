@@ -65,8 +65,8 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 @cache
 def _words(path: str) -> frozenset[str]:
-    """Returns the words in a path, in lowercase: each name in the path as a whole, and the pieces of the name between
-    digits, underscores and capitals ("block1_q" contains "q"). Names that are numbers are left out."""
+    """Returns the words in a path, in lowercase: each name in the path as a whole, and its pieces, which are separated
+    by digits, underscores and capitals ("block1_q" contains "q"). Names that are numbers are left out."""
     names = path.split(".")
     parts = [part.lower() for name in names for part in _WORD.findall(name)]
     return frozenset({*parts, *(name.lower() for name in names if not name.isdigit())})
@@ -83,8 +83,8 @@ def likeness(one: str, other: str) -> int:
 
 
 def _likeness_of_names(ours: Iterable[str], theirs: Iterable[str]) -> int:
-    """Returns the sum, over the words in `ours`, of the best score (0 to 2) that a word has with any word in `theirs`.
-    Words in `_OF_ANY` are ignored."""
+    """Returns a score for two sets of words. Each word in `ours` adds its best score (0 to 2) with any word in
+    `theirs`. Words in `_OF_ANY` are ignored."""
     telling = [word for word in ours if word not in _OF_ANY]
     return sum(
         max(
@@ -117,7 +117,8 @@ def _likeness_of_words(one: str, other: str) -> int:
 
 
 def _is_subsequence(short: str, long: str) -> bool:
-    """Whether `long` contains the letters of `short` in the same order, as target contains those of tgt."""
+    """Whether `long` contains the letters of `short` in the same order. For example, "target" contains the letters of
+    "tgt"."""
     # all letters share one iterator: `in` advances it, so each search starts after the letter that was found last
     letters = iter(long)
     return all(letter in letters for letter in short)
@@ -125,8 +126,8 @@ def _is_subsequence(short: str, long: str) -> bool:
 
 @cache
 def _stem(path: str) -> tuple[str, tuple[int, ...]]:
-    """Returns the stem of a path, which is the path without its numbers, and the numbers. The paths fc1 and fc2 have
-    the same stem, and so do dense and dense_1."""
+    """Returns the stem of a path and the numbers in the path. The stem is the path without the numbers. The paths fc1
+    and fc2 have the same stem, and so do dense and dense_1."""
     numbers = tuple(map(int, re.findall(r"\d+", path)))
     return re.sub(r"_?\d+", "", path), numbers
 
@@ -143,8 +144,8 @@ def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int
 
 
 def _would_fit_better_exchanged(one: str, two: str, first: str, second: str) -> bool:
-    """Whether the names would fit better if the counterparts `first` and `second` (paths of the target) of `one` and
-    `two` (paths of the source) were exchanged."""
+    """Whether the names would fit better if two counterparts were exchanged. The paths `one` and `two` of the source
+    currently have the counterparts `first` and `second` in the target."""
     (stem, low), (other_stem, high) = _stem(one), _stem(two)
     (target_stem, least), (other_target_stem, most) = _stem(first), _stem(second)
     # three conditions: the two names of the source differ only in their numbers, so do the two names of the target, and
@@ -166,8 +167,9 @@ def _last_names(*paths: str) -> set[str]:
 
 
 def guess(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
-    """Returns the likely counterparts by names, as a dict from paths in `ours` to paths in `theirs`. Among paths that
-    fit equally well, the nearest one in order is chosen. If one list is longer, its remaining paths are left out."""
+    """Returns the likely counterparts by names, as a dict from paths in `ours` to paths in `theirs`. If several paths
+    fit equally well, the path that is nearest in order is chosen. If one list is longer, its remaining paths are left
+    out."""
     ranked = sorted(
         (-likeness(one, other), abs(place - other_place), one, other)
         for place, one in enumerate(ours)

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 
 def compare_optimizers(source: Any, target: Any) -> list[str]:
-    """Lists the differences between two optimizers of any frameworks, each with the setting that removes it, if there
-    is one.
+    """Lists the differences between two optimizers of any frameworks, each with a setting that removes the difference,
+    if there is such a setting.
 
     Experimental: it may change in a minor version.
 
@@ -59,7 +59,8 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
     | jax | optax's sgd, adam, adamw, rmsprop, adagrad, and chains of their steps |
 
     Raises:
-        UnsupportedError: if the class of an optimizer is not in the table, even if it is a subclass of a class that is.
+        UnsupportedError: if the class of an optimizer is not in the table, even if it is a subclass of one in the
+            table.
         NotATensorError: if `source` or `target` is not an optimizer.
 
     Takes microseconds for each parameter; nothing is read from a device except Keras's learning rate.
@@ -118,8 +119,8 @@ def convert_optimizer(
         state: the result of `convert_state(model, ..., like=other)`, which records the origin of each parameter.
         models: the two models, the source's first.
         kinds: the same as for `convert_state`.
-        strict: whether both must agree in all settings that affect the state, such as betas, and must update the same
-            parameters. With False, as much of the state as possible is converted, whether it makes sense or not.
+        strict: whether both optimizers must agree in all settings that affect the state, such as betas, and must update
+            the same parameters. With False, the state is converted as far as possible, even if it makes no sense.
 
     Returns the differences between the optimizers, by parameter, as lines in the form of `compare_optimizers`.
 
@@ -261,11 +262,11 @@ def _differences(
 
 
 def _matters(name: str, kind: str, our_settings: _Settings, their_settings: _Settings) -> bool:
-    """Whether two optimizers of this kind that differ in the setting `name` take different steps, given their other
-    settings."""
+    """Whether a difference in the setting `name` makes two optimizers of this kind take different steps. The difference
+    may have no effect, depending on the other settings."""
 
     def both(setting: str, value: object) -> bool:
-        """Whether both optimizers have this value of a setting."""
+        """Whether the setting has this value in both optimizers."""
         return bool(our_settings[setting] == value == their_settings[setting])
 
     # without momentum these settings have no effect
@@ -387,23 +388,24 @@ def _remedy_of_decay(
 
 
 class _ParameterPair(NamedTuple):
-    """A parameter of the target's optimizer, and the parameters of the source's optimizer from which it was
-    converted."""
+    """A parameter of the target's optimizer, with its sources: the corresponding parameters of the source's
+    optimizer."""
 
     name: str
     parameter: Parameter
     sources: list[Parameter]
     places: Array
-    """For each element of the parameter, its index among the elements of all sources, which are numbered one source
-    after the other. The array has the shape of the parameter."""
+    """For each element of the parameter, the index of the corresponding element in the sources. The elements of all
+    sources are numbered consecutively, one source after the other. The array has the shape of the parameter."""
 
 
 def _pair_up(
     ours: _ReadOptimizer, theirs: _ReadOptimizer, state: State, source: Twin, target: Twin
 ) -> tuple[list[_ParameterPair], list[str]]:
-    """Returns the pairs of parameters of the two optimizers whose state can be converted, and for each other parameter
-    of the target a line with the reason. One more line names the parameters that only the source updates. `state`
-    records from which variables of the model `source` each variable of the model `target` was converted."""
+    """Returns the pairs of parameters of the two optimizers that have a convertible state, and a list of lines: one
+    line with the reason for each other parameter of the target, and one line that names the parameters that only the
+    source updates. `source` and `target` are the models. For each variable of `target`, `state` records the variables
+    of `source` from which it was converted."""
     # the parameters of the source's optimizer, by the `id` of the model's variable
     updated = {id(parameter.variable): parameter for parameter in ours.optimizer.parameters}
     # reversed, so that the first name of a tied weight overwrites the others
@@ -458,9 +460,9 @@ def _pair_up(
 
 
 def _places(name: str, origins: Sequence[str], source: Twin, target: Twin) -> Array | str:
-    """Returns, for each element of the target's parameter `name`, its index among the elements of the source's
-    parameters `origins`, which are numbered one parameter after the other. If there are no such indices, returns the
-    reason as a string."""
+    """Returns an array of indices, one for each element of the target's parameter `name`: the index of the
+    corresponding element in the source's parameters `origins`. The elements of all `origins` are numbered
+    consecutively, one parameter after the other. If there are no such indices, returns the reason as a string."""
     layer = next(
         (one for one in source.layers if set(origins) <= {part.name for part in one.parts}),
         None,
@@ -484,8 +486,8 @@ def _places(name: str, origins: Sequence[str], source: Twin, target: Twin) -> Ar
 def _number_elements(
     layer: Layer, part: Part, origins: Sequence[str], source: Twin, start: int
 ) -> Array:
-    """Numbers the elements of a source layer's parameters `origins` from `start`, and returns these numbers in the
-    layout of the target's parameter `part`."""
+    """Numbers the elements of the parameters `origins`, starting from `start`, and returns these numbers in the layout
+    of the target's parameter `part`. `layer` is the source's layer that has the parameters `origins`."""
     numbers: dict[str, Array] = {}
     parts = {one.name: one for one in layer.parts}
     # the numbers are converted in the same way as the weights
@@ -499,9 +501,9 @@ def _number_elements(
 
 
 def _elements_taken(pairs: list[_ParameterPair]) -> Counter[int]:
-    """Returns how often elements of each parameter of the source's optimizer are used by the target's parameters, by
-    the `id` of the source's parameter. A pair is converted only if every element of its sources is used exactly
-    once."""
+    """Counts the elements of the source's parameters that the target's parameters use. Returns a dict from the `id` of
+    each source parameter to the number of its used elements; an element that is used twice is counted twice. A pair is
+    converted only if every element of its sources is used exactly once."""
     taken: Counter[int] = Counter()
     for pair in pairs:
         # `places` contains indices among the elements of all sources of a pair: an index belongs to the first source
@@ -591,9 +593,9 @@ def _values(
     sources: Mapping[str, Any],
     slots: Mapping[str, Any],
 ) -> tuple[dict[str, Array], list[str]]:
-    """Returns the values for the slots (named tensors of the state) of the target, by name, and lines that say why some
-    slots get no value. `sources` contains the tensors of the source's state, and `slots` those of the target's state,
-    by name."""
+    """Returns two things: the values for the target's slots, by name, and lines that say why some slots get no value. A
+    slot is a named tensor of an optimizer's state. `sources` contains the tensors of the source's state by name, and
+    `slots` contains the tensors of the target's state by name."""
     values: dict[str, Array] = {}
     unfilled = []
     for pair in pairs:
@@ -659,9 +661,9 @@ def _canonical(
 
 
 def _steps(power: float, beta: float) -> int:
-    """Computes the number of steps t that were taken from `power`, which is beta^(t + 1), and returns it. If the power
-    has become 0, the result is only a lower bound; any large t is right, because Adam's correction is then 1. Returns 0
-    for a beta that is not between 0 and 1, because the powers of such a beta do not reveal t."""
+    """Returns t, the number of steps that an optimizer has taken. `power` is beta^(t + 1). If the power has become 0,
+    the result is only a lower bound. This is sufficient, because Adam's correction is 1 for any large t. Returns 0 for
+    a beta that is not between 0 and 1, because the powers of such a beta do not reveal t."""
     if not 0 < beta < 1:
         return 0
     # in place of a power that has become 0, which has no logarithm
@@ -670,14 +672,15 @@ def _steps(power: float, beta: float) -> int:
 
 
 def _torch_name(slot: str) -> str:
-    """Returns PyTorch's name of a slot, which is "momentum_buffer" for both forms in `terms.FORMS`."""
+    """Returns PyTorch's name of a slot. For both forms of a momentum in `terms.FORMS`, PyTorch's name is
+    "momentum_buffer"."""
     return "momentum_buffer" if slot in terms.FORMS else slot
 
 
 def _native(slot: str, pair: _ParameterPair, states: list[dict[str, Any]]) -> Any:
-    """Returns the value of the target's slot, computed from `states`, the states of the source parameters in PyTorch's
-    terms: an array, or a number for a count or a power. Returns None if one of `states` lacks the value. All `states`
-    have the same count of steps."""
+    """Returns the value of the target's slot: a number if the slot is a count or a power, and otherwise an array. The
+    value is computed from `states`, which contains the states of the source's parameters in PyTorch's terms. Returns
+    None if one of `states` lacks the value. All `states` have the same count of steps."""
     wanted = terms.STEP if slot in terms.POWERS else _torch_name(slot)
     if any(wanted not in state for state in states):
         return None

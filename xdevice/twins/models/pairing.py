@@ -28,7 +28,7 @@ def pair_layers(source: Twin, target: Twin, names: Names) -> Pairs:
     Raises:
         StateError: if there is no layer at a path in `names`, if it is not clear which layers correspond, or if two
             paired layers differ in kind or shape. If it is not clear which layers correspond, the attribute `pairs` of
-            the error contains the likely pairs, as paths of the target by paths of the source.
+            the error contains the likely pairs, as a dict from paths of the source to paths of the target.
     """
     pairs = by_name(source, target, names) if names else []
     ours, theirs = _not_in_names(source, target, names)
@@ -96,9 +96,10 @@ def _layer_at(layers: Mapping[str, Layer], path: str, twin: Twin) -> Layer:
 
 
 def spelled_out(names: Names, source: Twin) -> dict[str, str]:
-    """Returns `names` with each pattern replaced by one entry for each layer of the source that it matches. The string
-    that each `*` matches in the path of the source replaces the corresponding `*` in the path of the target. Raises
-    `StateError` if a pattern matches no layer, or if the target's path contains more `*` than the source's."""
+    """Returns `names` with each pattern replaced by one entry for each matching layer of the source. In the path of the
+    target, each `*` is replaced by the string that the corresponding `*` matches in the path of the source. Raises
+    `StateError` if a pattern matches no layer, or if the target's pattern contains more `*` than the source's
+    pattern."""
     every: dict[str, str] = {}
     paths = [layer.path for layer in (*source.layers, *source.singles)]
     # `here` is a path of the source, and `there` is a path of the target
@@ -129,10 +130,10 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
 
 
 def _pair_by_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
-    """Pairs the layers of two models that do not have the same paths. The layers are paired by order, if their kinds
-    and shapes are in the same order in both models; by equal paths, if one model is a part of the other; or otherwise
-    by kind and shape, if these are unique. Layers without a counterpart are left out. Raises `StateError` if it is not
-    clear which layers correspond."""
+    """Pairs the layers of two models that do not have the same paths. Layers are paired by order if their kinds and
+    shapes are in the same order in both models. If one model is a part of the other, layers with equal paths are
+    paired. Otherwise layers are paired by kind and shape, if these are unique. Layers without a counterpart are left
+    out. Raises `StateError` if it is not clear which layers correspond."""
     # both models have the same kinds and shapes in the same order: the names need not agree, but must not contradict
     # that order
     if ours.signatures == theirs.signatures:
@@ -194,9 +195,9 @@ def _pair_in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
 
 
 def _pair_unique(ours: Unpaired, theirs: Unpaired) -> Pairs:
-    """Returns the pairs of layers that are the only ones of their kind and shape in each model. Layers without any
-    counterpart are left out. Raises `StateError` if both models have layers of some kind and shape, and one of the
-    models has several of these."""
+    """Pairs two layers if each of them is the only layer of this kind and shape in its model, and returns the pairs.
+    Layers without any counterpart are left out. Raises `StateError` if both models have layers of the same kind and
+    shape, and one of the models has several of these."""
     counts, others = Counter(ours.signatures), Counter(theirs.signatures)
     several = [
         signature
@@ -218,9 +219,9 @@ def _pair_unique(ours: Unpaired, theirs: Unpaired) -> Pairs:
 
 
 def likely_pairs(ours: Unpaired, theirs: Unpaired, by_names: bool = True) -> dict[str, str]:
-    """Returns a guess at which layers correspond, as paths of the target by paths of the source. Layers of the same
-    kind and shape are paired in their order. They are paired by names if the models have different numbers of such
-    layers, or if `by_names` is true and the names contradict the order."""
+    """Returns a guess at which layers correspond, as a dict from paths of the source to paths of the target. Layers of
+    the same kind and shape are paired in their order. They are paired by names instead if the models have different
+    numbers of such layers, or if `by_names` is true and the names contradict the order."""
     # strides distinguish more layers, but are used only if the same strides occur in both models, because a framework
     # may not state them
     strided = _with_strides(ours), _with_strides(theirs)
@@ -245,9 +246,9 @@ def _with_strides(twin: Unpaired) -> Unpaired:
 
 
 def pairs_in_order(source: Twin, target: Twin, names: Names) -> dict[str, str]:
-    """Returns a guess at which layers correspond, as paths of the target by paths of the source: first the pairs in
-    `names=`, then the other layers. Layers of the same kind and shape are paired in their order, or by names if the
-    models have different numbers of such layers."""
+    """Returns a guess at which layers correspond, as a dict from paths of the source to paths of the target. The pairs
+    in `names=` come first, then the other layers. Layers of the same kind and shape are paired in their order, or by
+    names if the models have different numbers of such layers."""
     ours, theirs = _not_in_names(source, target, names)
     return {
         **names,

@@ -96,7 +96,7 @@ class Twin(NamedTuple):
         return [layer.parts[0].name for layer in self.singles]
 
     def shapes(self, layer: Layer) -> dict[str, Shape]:
-        """Returns the shapes of a layer's parameters in PyTorch's layout, by PyTorch's names."""
+        """Returns a dict from PyTorch's names of a layer's parameters to their shapes in PyTorch's layout."""
         return shapes_of(self.variables, layer)
 
     def forms(self, layers: Iterable[Layer]) -> list[Form]:
@@ -119,7 +119,7 @@ class Twin(NamedTuple):
     def signature(self, layer: Layer) -> Signature:
         """Returns the kind of a layer, and the shape (in PyTorch's layout) of the first parameter in `_TELLING` that
         the layer has. Returns only the kind if the layer has none of these parameters. For a convolution, the size of
-        the input axis is that of all groups together."""
+        the input axis is the number of input channels in all groups together."""
         shapes = self.shapes(layer)
         name = next((name for name in _TELLING if name in shapes), None)
         if name is None:
@@ -144,8 +144,8 @@ class Twin(NamedTuple):
         return self._replace(layers=every, sequence=sequence)
 
     def joined(self, joins: Iterable[tuple[Sequence[Layer], Layer]]) -> Twin:
-        """Returns the twin with some groups of layers each replaced by one layer, at the place of the group's first
-        layer. `joins` contains the groups, each with the layer that replaces it."""
+        """Returns the twin with each group of layers in `joins` replaced by one layer, at the place of the group's
+        first layer. Each item of `joins` contains a group and the layer that replaces the group."""
         joint_of = {id(layer): joint for group, joint in joins for layer in group}
         if not joint_of:
             return self
@@ -156,9 +156,10 @@ class Twin(NamedTuple):
 
 
 def _replaced_in(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Layer]:
-    """Yields the layers of `sequence`, with the layers that have parameters replaced by those in `layers` that have the
-    same parameters. A layer that replaces several layers is yielded at the place of the first one. Layers without
-    parameters stay; layers whose parameters are in none of `layers` are left out."""
+    """Yields the layers of `sequence`, but replaces each layer that has parameters by the layer in `layers` that has
+    the same parameters. A layer that replaces several layers is yielded once, at the place of the first of these
+    layers. Layers without parameters stay. A layer with parameters is left out if no layer in `layers` has these
+    parameters."""
     owner_of = {part.name: layer for layer in layers for part in layer.parts}
     done: set[int] = set()
     for layer in sequence:
@@ -170,7 +171,7 @@ def _replaced_in(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator
 
 
 def shapes_of(variables: Mapping[str, Any], layer: Layer) -> dict[str, Shape]:
-    """Returns the shapes that a layer's parameters have in PyTorch's layout, by PyTorch's names."""
+    """Returns a dict from PyTorch's names of a layer's parameters to their shapes in PyTorch's layout."""
     shapes = {}
     for part in layer.parts:
         shape = tuple(variables[part.name].shape)
@@ -206,10 +207,9 @@ def some_of(names: Iterable[str]) -> str:
 
 
 def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin:
-    """Returns a model of this backend as a `Twin`. `kinds` maps paths, patterns or classes to kinds, and overrides the
-    kinds of layers of which only names and shapes are known. Raises `StateError` if a kind does not fit the shapes of a
-    layer, and `AbsentNameError` if the installed release of the framework lacks a private name that the backend
-    needs."""
+    """Returns a model of this backend as a `Twin`. `kinds` maps paths, patterns or classes to kinds, and overrides
+    kinds that were guessed from names and shapes. Raises `StateError` if a kind does not fit the shapes of a layer, and
+    `AbsentNameError` if the installed release of the framework lacks a private name that the backend needs."""
     variables = dict(backend.variables(model))
     layers = list(backend.layers(model))
     try:
@@ -280,7 +280,7 @@ def with_kinds_of(twin: Twin, other: Twin, names: Names) -> Twin:
 
 
 def _fits(twin: Twin, layer: Layer, other: Twin, counterpart: Layer) -> bool:
-    """Whether the parameters that a layer and its counterpart in the other model have in common have the same shapes in
+    """Whether a layer and its counterpart in the other model agree in the shapes of their common parameters, in
     PyTorch's layout."""
     ours, theirs = twin.shapes(layer), other.shapes(counterpart)
     return all(theirs.get(name, shape) == shape for name, shape in ours.items())
@@ -319,7 +319,7 @@ def layer_of_single(name: str, value: Any) -> Layer:
 
 
 def with_dots(path: str) -> str:
-    """Returns a path or name with dots in place of slashes, which Keras uses."""
+    """Returns a path or name with dots in place of the slashes that Keras uses."""
     return path.replace("/", ".")
 
 
@@ -440,16 +440,17 @@ def _matches_key(path: str, classes: Mapping[str, object], key: str) -> bool:
 
 
 def dialects_for(backend: Backend) -> list[PartsOf]:
-    """Returns the dialects in which the parameters of a backend may be named and laid out, starting with the backend's
-    own. Each dialect is a function that returns the parts of a layer."""
+    """Returns the dialects that may define the names and layouts of a backend's parameters, starting with the backend's
+    own dialect. Each dialect is a function that returns the parts of a layer."""
     return [backend.parts, *(DIALECTS[name] for name in backend.dialects)]
 
 
 def declared_layer(
     dialects: Iterable[PartsOf], path: str, kind: str, variables: Variables
 ) -> Layer | None:
-    """Returns the layer of a kind at a path in the dialect for which `variables` contains the most parameters. Returns
-    None if `variables` contains no parameter of the layer, or lacks a weight of a recurrent or attention layer.
+    """Returns the layer of a kind at a path, read in the dialect for which `variables` contains the most parameters.
+    Returns None if `variables` contains no parameter of the layer, or if `variables` lacks a weight of a recurrent or
+    attention layer.
 
     Raises:
         StateError: if the shapes do not fit the kind.
@@ -468,9 +469,10 @@ def declared_layer(
 
 
 def laid_out(parts_of: PartsOf, path: str, kind: str, variables: Variables) -> Layer | None:
-    """Returns the layer of a kind at a path, with the parts that `parts_of` returns for one dialect, and with the
-    settings for which `variables` contains the most parameters. Returns None if `variables` contains no parameter of
-    the layer, or lacks a weight of a recurrent or attention layer."""
+    """Returns the layer of a kind at a path, in one dialect. `parts_of` returns the parts of a layer in this dialect.
+    If several settings are possible, the layer gets the settings for which `variables` contains the most parameters.
+    Returns None if `variables` contains no parameter of the layer, or if `variables` lacks a weight of a recurrent or
+    attention layer."""
     has_several_weights = kind in layouts.RECURRENT or kind == layouts.ATTENTION
     every = []
     # paths in Keras have slashes
@@ -513,7 +515,7 @@ def _as_stored(parts: Sequence[Part], start: str, variables: Variables) -> Seque
 
 def _parts_at(parts: Iterable[Part], path: str, separator: str) -> tuple[Part, ...]:
     """Returns the parts with their full names in the model: "weight" at "block.fc" becomes "block.fc.weight".
-    `separator` is "." or "/". The name of a part without a name becomes the path itself."""
+    `separator` is "." or "/". A part without a name gets the path as its name."""
     prefix = path + separator if path else ""
     return tuple(
         part._replace(name=prefix + part.name.replace(".", separator) if part.name else path)
@@ -601,7 +603,7 @@ def without(twin: Twin, skip: Sequence[str]) -> Twin:
     """Returns the twin without the layers and single tensors that have a parameter at one of the paths in `skip`."""
 
     def kept(layers: Iterable[Layer]) -> list[Layer]:
-        """Returns the layers without a parameter at one of the paths."""
+        """Returns the layers that have no parameter at any of the paths in `skip`."""
         return [
             layer
             for layer in layers
@@ -612,7 +614,7 @@ def without(twin: Twin, skip: Sequence[str]) -> Twin:
 
 
 def require_used(skip: Sequence[str], twins: Sequence[Twin]) -> None:
-    """Raises `StateError` if there is a path in `skip=` at which none of the models has parameters."""
+    """Raises `StateError` if a path in `skip=` matches parameters in none of the models."""
     names = [name for twin in twins for name in twin.variables]
     for path in skip:
         if not any(is_skipped(name, (path,)) for name in names):

@@ -105,10 +105,10 @@ def readings(
     source_path_of: Names,
 ) -> list[Reading]:
     """Reads the state, whose tensors are `variables`, in each dialect, and returns the best readings, which are all
-    equally good. The best readings have the fewest layers whose shapes contradict the dialect; among these, the most
-    layers that the target also has; and among these, the most tensors in layers. `kinds` maps paths to kinds. `target`
-    is the model passed as `like=`, or None. `source_path_of` maps paths of the target to paths of the state, if these
-    differ."""
+    equally good. Three criteria decide, in this order: the fewest layers with shapes that contradict the dialect, the
+    most layers that the target also has, and the most tensors that belong to a layer. `kinds` maps paths to kinds.
+    `target` is the model passed as `like=`, or None. `source_path_of` maps paths of the target to paths of the state,
+    if these differ."""
     every = [
         _read(name, parts_of, variables, kinds, target, source_path_of)
         for name, parts_of in dialects.items()
@@ -119,8 +119,8 @@ def readings(
 
 
 def chosen_reading(every: list[Reading], is_torch_assumed: bool) -> Reading:
-    """Returns the first of several equally good readings. With `is_torch_assumed`, a first reading in PyTorch's layout
-    is returned even if other readings differ from it.
+    """Returns the first of several equally good readings. With `is_torch_assumed`, the first reading is returned even
+    if other readings differ from it, provided that its dialect is PyTorch's.
 
     Raises:
         StateError: if two readings lay out a parameter differently, so that the choice matters.
@@ -209,8 +209,8 @@ def _as_in_target(
     dialect: str, counterpart: Layer | None, variables: Variables, target: Twin | None
 ) -> Layer | None:
     """Returns `counterpart`, a layer of the target, with only the settings that determine the shapes of its parameters.
-    Returns None unless `dialect` is a dialect of the target's framework and the tensors of the state (`variables`)
-    include all parameters of that layer, with the same names and shapes."""
+    Returns None if `dialect` is not a dialect of the target's framework. Also returns None if the state, whose tensors
+    are `variables`, does not contain all parameters of the layer with the same names and shapes."""
     if (
         counterpart is None
         or target is None
@@ -262,9 +262,9 @@ def _fits(layer: Layer, variables: Variables) -> bool:
 def _layers_by_names(
     parts_of: PartsOf, variables: Variables, target: Twin | None
 ) -> tuple[list[Layer], dict[str, list[str]]]:
-    """Returns two things: the layers that names and shapes of tensors reveal; and, for each layer with several possible
-    kinds, these kinds by the layer's path. The first of these kinds is the guess, and is the kind of the returned
-    layer."""
+    """Returns two things. The first is a list of the layers that the names and shapes of tensors reveal. The second is
+    a dict from the path of each layer with several possible kinds to a list of these kinds. The first kind in this list
+    is the guess, and is the kind of the returned layer."""
     # the tensors of each module
     groups: dict[str, dict[str, object]] = {}
     for name, x in variables.items():
@@ -355,7 +355,8 @@ def _complete_layer(parts_of: PartsOf, path: str, kind: str, own: Variables) -> 
 
 
 def _likely_first(possible: list[Layer]) -> list[Layer]:
-    """Returns the possible layers of one path, starting with those whose kind the last name in the path suggests."""
+    """Returns the possible layers of one path, starting with the layers of kinds that the last name in the path
+    suggests."""
     word = last_name(possible[0].path).lower()
     meant = [kind for kind, pattern in _HINTS if re.search(pattern, word)]
     return sorted(possible, key=lambda layer: layer.kind not in meant)
@@ -366,7 +367,7 @@ def _likely_first(possible: list[Layer]) -> list[Layer]:
 
 def question(unknown: Iterable[str], reading: Reading) -> str:
     """Returns a guess at the argument `kinds=` for the tensors named `unknown`, as a string: the kinds that the reading
-    has for these tensors, and "same" for those that are in none of its layers. A long guess is truncated."""
+    has for these tensors, and "same" for tensors that are in no layer of the reading. A long guess is truncated."""
     names = list(unknown)
     kinds = {
         layer.path: layer.kind

@@ -49,7 +49,7 @@ class State(dict[str, Any]):
 
     Attributes:
         backend: the name of the tensors' framework.
-        origins: for each name, the names of the source's tensors from which the tensor was made.
+        origins: a dict from the name of each tensor to the names of its source tensors.
         unmapped: the tensors of the source that were not converted and the variables of `like` that got no value, as a
             dict from names to reasons. `state[name] = x` sets the value of a variable of `like`, and removes its name
             from `unmapped`; `settle` removes any name.
@@ -57,7 +57,7 @@ class State(dict[str, Any]):
             eps or padding; about everything that was not compared; and, with `inputs=`, about outputs that differ.
         settings: the lines of `differences` that may explain why equal parameters give different outputs: settings of
             layers that differ or could not be compared.
-        pairs: the paths of the layers of `like` by the paths of the source's layers: a dict that `names=` accepts.
+        pairs: a dict from paths of the source's layers to paths of `like`'s layers, in the form that `names=` accepts.
         done: a line for each step that adapted the source, such as removing a prefix or reordering pixels.
         skipped: the names of the variables of `like` that `skip=` leaves unchanged.
 
@@ -219,16 +219,15 @@ class Writer:
         self._fill(layer, other.parts)
 
     def finish(self) -> None:
-        """Lists the tensors whose dtype differs in the target as differences. Must be called after all layers have been
-        written."""
+        """Adds a line to `differences` for the tensors that have a different dtype in the target. Must be called after
+        all layers have been written."""
         for (came, wanted), names in self._casts.items():
             self._state.differences.append(
                 f"{_tensors_are(names)} {came}, but {wanted} in {self._target.name}; pass dtype='like' to cast first"
             )
 
     def _list_difference(self, difference: str) -> None:
-        """Adds `difference`, a line about a difference from the target's model, to `differences`. Does nothing if there
-        is no such model."""
+        """Adds the line `difference` to `differences`. Does nothing if there is no model of the target."""
         if self._like is not None:
             self._state.differences.append(difference)
 
@@ -306,8 +305,8 @@ class Writer:
 
     def _values_of(self, name: str) -> tuple[Array, Device]:
         """Returns the values of a variable of the source as an array, and the variable's device, which is the CPU for a
-        tensor of a file. A variable on meta has no values: the returned array then has zeros of the same shape and
-        dtype, and occupies almost no memory."""
+        tensor of a file. A variable on the meta device has no values. In that case, the returned array contains zeros,
+        has the same shape and dtype, and occupies almost no memory."""
         value, backend = self._source.variables[name], self._source.backend
         # a tensor of a file is not read before it is needed, so that only one tensor is in memory at a time
         if isinstance(value, FileTensor):
@@ -366,9 +365,9 @@ class Writer:
         )
 
     def _fit_biases(self, values: dict[str, _Value], parts: Sequence[Part]) -> None:
-        """Adds zeros to `values` for a bias that the source lacks, if the target stores this bias in one array with
-        other biases that the source has. Some attentions have no bias for their keys, because such a bias would not
-        change the softmax."""
+        """The target may store several biases in one array. If the source has only some of these biases, adds zeros to
+        `values` for the others. Some attentions have no bias for their keys, because such a bias would not change the
+        softmax."""
         for part in parts:
             lacking = [
                 name for name in part.of if name not in values and name.endswith(".bias")
@@ -388,9 +387,9 @@ class Writer:
                 )
 
     def _list_missing(self, part: Part, missing: list[str]) -> None:
-        """Lists a part of the target for which the source lacks the parameters `missing` (PyTorch's names). A count of
-        batches is listed as a difference, any other part as unmapped. Without `like`, a part is not listed if the
-        source has none of its parameters."""
+        """Lists a part of the target that gets no value, because the source lacks the parameters `missing` (PyTorch's
+        names). A count of batches is listed as a difference. Any other part is listed as unmapped. Without `like`, a
+        part is not listed if the source has none of its parameters."""
         if part.of == (layouts.COUNTER,):
             self._list_difference(
                 f"{part.name}: {self._source.name} does not count batches, so this count is unchanged"
@@ -423,9 +422,9 @@ class Writer:
     # one tensor
 
     def _write(self, layer: Layer, part: Part, values: list[_Value]) -> None:
-        """Writes one tensor of the target, described by `part`. `layer` is the layer of the source, and `values` are
-        its values of PyTorch's parameters in `part.of`. If they do not fit the target's layout, lists the tensor as
-        unmapped."""
+        """Writes one tensor of the target, which `part` describes. `layer` is the layer of the source, and `values`
+        contains its values for PyTorch's parameters in `part.of`. If the values do not fit the target's layout, lists
+        the tensor as unmapped."""
         arrays = [value.array for value in values]
         try:
             array = arrays[0] if part.rule is layouts.SAME else part.rule.native(*arrays)
@@ -467,9 +466,9 @@ class Writer:
         )
 
     def _place(self, place: Device, variable: Any) -> Device:
-        """Returns the device for a value that comes from a variable of the source on `place`. `variable` is the
-        target's variable, or None. A variable that is on meta in the source stays on meta, because it has no values.
-        Other values are put on meta only if `device=` is meta."""
+        """Returns the device for a value in the target. `place` is the device of the source's variable. `variable` is
+        the target's variable, or None. A variable that is on the meta device in the source stays on the meta device,
+        because it has no values. Other values are put on the meta device only if `device=` is meta."""
         if place.kind == "meta":
             return place
         if self._device is not None:
@@ -489,8 +488,8 @@ class Writer:
         return self._target.from_buffer(owned(array))
 
     def _refuse_two_values(self, name: str, target_id: int, array: Array) -> None:
-        """Raises `StateError` if a variable of the target, which has the `id` `target_id`, is tied under several names
-        and would get another value under an earlier name than `array`, its value under `name`."""
+        """Raises `StateError` if a tied variable of the target would get different values under two of its names.
+        `target_id` is the `id` of the variable, and `array` is the value under the name `name`."""
         first_name = self._first_names.setdefault(target_id, name)
         if first_name == name:
             return
@@ -507,9 +506,9 @@ class Writer:
     def _list_split_variable(
         self, layer: Layer, name: str, target_id: int, source_id: int
     ) -> None:
-        """Lists a variable of the source that becomes two variables of the target as a difference. `layer` is the layer
-        of the source, `name` the name of the target's variable, and the other arguments are the `id`s of both
-        variables."""
+        """If a variable of the source becomes two variables of the target, lists this as a difference. `layer` is the
+        layer of the source, and `name` is the name of the target's variable. `target_id` and `source_id` are the `id`s
+        of the two variables."""
         uses = self._uses.setdefault(source_id, [])
         # a tied variable of the target is entered once, under its first name
         if self._first_names[target_id] == name:
@@ -529,9 +528,8 @@ def _has(name: str, parts: Iterable[Part]) -> bool:
 
 
 def _shape_note(shape: Sequence[int], new: Sequence[int]) -> str:
-    """Returns a note on how a tensor of the shape `shape` was changed into a tensor of the shape `new`, to be appended
-    to the tensor's line. Returns "" if nothing changed, if only the order of the axes changed, or if the tensor became
-    larger."""
+    """Returns a note on how the shape of a tensor changed from `shape` to `new`, which is appended to the tensor's
+    line. Returns "" if nothing changed, if only the order of the axes changed, or if the tensor became larger."""
     size, new_size = math.prod(shape), math.prod(new)
     if size == new_size:
         return "" if sorted(shape) == sorted(new) else ", reshaped"
@@ -613,7 +611,7 @@ def write_variables(
 def _misfits(
     backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yields a line for each tensor that cannot be written into the variable of its name. All tensors whose dtypes
+    """Yields a line for each tensor that cannot be written into the variable of the same name. All tensors whose dtypes
     differ in the same way share one line."""
     # the first name in `state` of each variable, by the `id` of the variable
     first_names: dict[int, str] = {}
@@ -653,8 +651,8 @@ def _missing(
     backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Iterator[str]:
     """Yields a line for each variable of the model for which `state` has no value. Counts of batches never need a
-    value. If `state` is a `State`, there is also a line for each name in `unmapped` without a value, and variables in
-    `skipped` need no value."""
+    value. If `state` is a `State`, variables in `skipped` need no value either, and each name in `unmapped` without a
+    value also gets a line."""
     present = {id(variables[name]) for name in state if name in variables}
     # a plain dict has neither of these attributes
     unmapped, skipped = (

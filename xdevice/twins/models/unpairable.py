@@ -1,5 +1,5 @@
-"""Composes the messages of the errors about layers that cannot be paired. The messages say what the user can do, and
-name only a few layers if there are many."""
+"""Composes the error messages about layers that cannot be paired. The messages say what the user can do, and name only
+a few layers if there are many."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def crossing_message(
 ) -> str:
     """Returns the error message for layers of the same kind and shape whose names contradict their order. `ours`
     contains the layers of the source, and `theirs` those of the target. `places` contains the indices of the doubtful
-    layers, which are the same in both lists. `likely` is a guess for `names=`."""
+    layers in both lists. `likely` is a guess for `names=`."""
     head = (
         f"these parameters of {ours.name} fit several parameters of {theirs.name}, and the names contradict their "
         f"order: {_some_parameters(ours, places)} may correspond to {_some_parameters(theirs, places)}"
@@ -121,8 +121,8 @@ def unclear_message(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signa
 
 
 def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
-    """Yields advice about embeddings that have no counterpart because one model has more rows (see
-    `advice_on_rows`)."""
+    """Yields advice about embeddings that have no counterpart because they have more rows in one model than in the
+    other (see `advice_on_rows`)."""
     # for each model, the embeddings whose shape does not occur in the other model
     left, right = (
         {

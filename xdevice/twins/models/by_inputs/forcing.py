@@ -1,4 +1,4 @@
-"""Finds the counterpart in the source of each layer of the target by running the target with the outputs of the
+"""Pairs each layer of the target with its counterpart in the source, by running the target with the outputs of the
 source's layers.
 
 The source runs once, and the inputs and outputs of each of its layers are recorded. The target then runs with these
@@ -48,17 +48,17 @@ _MOST_EXCHANGED: Final = 4
 
 
 class _SourceCall(NamedTuple):
-    """One call of a layer of the source: its first input and its outputs."""
+    """One call of a layer in the source, with the first input and the outputs of the call."""
 
     input: LayerInput | None
     outputs: Sequence[Array]
 
 
 def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
-    """Finds the counterpart in the source of each layer of the target, and returns the best run of the target, whose
-    attribute `chosen` contains the counterparts. `guess` and `fixed` map paths of the target to paths of the source. A
-    pair in `fixed` is always used, a pair in `guess` only if the inputs of the two layers do not contradict it. Raises
-    `StateError` if the target cannot run with the outputs of the source's layers."""
+    """Pairs each layer of the target with its counterpart in the source, and returns the best run of the target. The
+    attribute `chosen` of this run contains the pairs. `guess` and `fixed` map paths of the target to paths of the
+    source. A pair in `fixed` is always used. A pair in `guess` is used only if the inputs of the two layers do not
+    contradict it. Raises `StateError` if the target cannot run with the outputs of the source's layers."""
     search = _Search(runs, guess, fixed)
     best = search.force({})
     while best.open and search.may_go_on:  # each run leaves fewer candidates
@@ -80,7 +80,7 @@ def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
 class _Search:
     """Performs and counts the forced runs of one search. In a forced run, the target runs with the outputs of the
     source's layers. `guess` and `fixed` map paths of the target to paths of the source. A pair in `fixed` is always
-    used, a pair in `guess` only if the inputs of the two layers do not contradict it."""
+    used. A pair in `guess` is used only if the inputs of the two layers do not contradict it."""
 
     def __init__(self, runs: Runs, guess: Names, fixed: Names) -> None:
         self._runs, self._guess, self._fixed = runs, guess, fixed
@@ -97,16 +97,16 @@ class _Search:
         return self._count < _MOST_RUNS
 
     def force(self, chosen: Names) -> ForcedRun:
-        """Runs the target with the counterparts in `chosen` fixed. `chosen` maps paths of the target to paths of the
-        source."""
+        """Performs one forced run with the pairs in `chosen` added to `fixed`. `chosen` maps paths of the target to
+        paths of the source."""
         self._count += 1
         # names= comes last, so that the user's pairs override those that the inputs suggest
         return ForcedRun(self._runs, self._calls, self._guess, {**chosen, **self._fixed})
 
     def untie(self, best: ForcedRun) -> ForcedRun:
-        """Exchanges, group by group, the counterparts of layers that have the same kind and input. Returns the run with
-        the fewest faults, or `best` itself if no exchange reduces the faults. Each correct exchange gives later layers
-        their correct inputs, which reveals ties among these layers."""
+        """Tries to exchange the counterparts of layers that have the same kind and input, one group of such layers at a
+        time. Returns the run with the fewest faults, or `best` itself if no exchange reduces the faults. After a
+        correct exchange, later layers receive their correct inputs, which may reveal further groups."""
         done: set[frozenset[str]] = set()
         while best.apart and self.may_go_on:
             groups = _groups(best.ties)
@@ -142,27 +142,28 @@ class _Search:
 
 class ForcedRun:
     """One run of the target in which the output of each layer is replaced by the output of the layer's counterpart in
-    the source. The object also has the correspondence of layers that the run shows.
+    the source. The object also contains the pairs of layers that the run reveals.
 
     Attributes:
-        chosen: the path of each layer's counterpart in the source, by the layer's path in the target.
-        sure: the certain entries of `chosen`: those that `fixed` contains, and those whose input only one layer of the
-            source had.
+        chosen: a dict from the path of each layer in the target to the path of its counterpart in the source.
+        sure: the entries of `chosen` that are certain. An entry is certain if it is in `fixed`, or if only one layer of
+            the source had the same kind, shape and input.
         open: the paths of the target's layers for which no counterpart was found.
-        ties: for layers of the target, the layers of the source that had the same input and were not yet the
-            counterpart of another layer.
-        apart: pairs of paths in the target. The first path is that of a layer that received a different input than its
-            counterpart, or "" if the outputs of the model differ. The second is that of the layer that was called
-            before, or "" if there was none.
+        ties: a dict from the path of a layer in the target to the paths of layers in the source. These layers had the
+            same kind, shape and input, and were not yet paired with another layer.
+        apart: pairs of paths in the target. The first path belongs to a layer that received a different input than its
+            counterpart; it is "" if the outputs of the model differ. The second path belongs to the layer that was
+            called before; it is "" if there was no such layer.
         run: the run itself.
     """
 
     def __init__(
         self, runs: Runs, calls: dict[str, list[_SourceCall]], guess: Names, fixed: Names
     ) -> None:
-        """Runs the target. `calls` has the calls of the source's layers by path. `guess` and `fixed` map paths of the
-        target to paths of the source. A pair in `fixed` is always used, a pair in `guess` only if the inputs do not
-        contradict it. Raises `StateError` if the target cannot run with the outputs of the source's layers."""
+        """Runs the target. `calls` contains the calls of the source's layers, by the path of the layer. `guess` and
+        `fixed` map paths of the target to paths of the source. A pair in `fixed` is always used. A pair in `guess` is
+        used only if the inputs of the two layers do not contradict it. Raises `StateError` if the target cannot run
+        with the outputs of the source's layers."""
         self.chosen: dict[str, str] = {}
         self.sure: dict[str, str] = {}
         self.open: list[str] = []
@@ -204,8 +205,9 @@ class ForcedRun:
         return len(self.apart) + len(self.open)
 
     def _give(self, call: Call, result: Any) -> Any:
-        """Returns the values with which the target continues in place of the `result` of a layer: the outputs of the
-        layer's counterpart, in the layout of `result`. Returns `result` itself if these outputs cannot replace it."""
+        """Returns the value that replaces `result`, the result of a layer, in the rest of the target's run: the outputs
+        of the layer's counterpart, in the layout of `result`. Returns `result` itself if these outputs cannot replace
+        it."""
         # only layers with parameters have counterparts
         if call.path not in self._target_signatures:
             return result
@@ -243,9 +245,9 @@ class ForcedRun:
         return layer_calls.replaced(backend, result, iter(stand_ins))
 
     def _time_axes_differ(self, source_path: str, path: str) -> bool:
-        """Whether one of two layers expects the time axis first, and the other one the batch axis. `source_path` is the
-        path of the source's layer, `path` that of the target's. Only recurrent and attention layers have this
-        setting."""
+        """Whether one of two layers expects the time axis first, and the other layer expects the batch axis first.
+        `source_path` is the path of the layer in the source, and `path` is the path of the layer in the target. Only
+        recurrent and attention layers have a setting for this."""
         ours, theirs = (
             layer.settings.get("batch_first")
             for layer in (self._ours[source_path], self._theirs[path])
@@ -253,9 +255,9 @@ class ForcedRun:
         return None not in (ours, theirs) and ours != theirs
 
     def _had_input(self, call: _SourceCall, own_input: LayerInput | None) -> bool:
-        """Whether `call`, a call of a layer of the source, had the input `own_input`, which is the first input of the
-        target's call in progress. The result is cached until the target's next call, because it is needed several
-        times."""
+        """Whether the first input of `call` is the same as `own_input`. `call` is a call of a layer in the source, and
+        `own_input` is the first input of the target's current call. The result is cached until the target's next call,
+        because it is needed several times."""
         if id(call) not in self._had_input_by_id:
             self._had_input_by_id[id(call)] = is_same(call.input, own_input)
         return self._had_input_by_id[id(call)]
@@ -264,9 +266,9 @@ class ForcedRun:
         self, path: str, source_path: str, own_input: LayerInput | None
     ) -> _SourceCall | None:
         """Returns the call of the source's layer at `source_path` that corresponds to the current call of the target's
-        layer at `path`, and removes that call from the remaining ones. Prefers a call with the same input, because two
-        models may call a shared layer in different orders; if no call had that input, returns the next call. Returns
-        None if no call remains, or if `source_path` is ""."""
+        layer at `path`. Each call is returned only once for a layer of the target. A call with the same input is
+        preferred, because two models may call a shared layer in different orders. If no remaining call had that input,
+        the next call is returned. Returns None if no call remains, or if `source_path` is ""."""
         remaining = self._remaining_calls.setdefault(
             path, list(self._calls.get(source_path, ()) if source_path else ())
         )
@@ -296,7 +298,8 @@ class ForcedRun:
 
     def _choose(self, path: str, own_input: LayerInput | None, size: int) -> str:
         """Returns the path of the source's layer that is the counterpart of the target's layer at `path`; "" if it
-        cannot be determined. The target's layer was called with `own_input`, and its output has `size` numbers."""
+        cannot be determined. `own_input` is the first input of the target's layer, and `size` is the number of elements
+        in its output."""
         # a layer that is called twice keeps its counterpart
         if path in self.chosen:
             return self.chosen[path]
@@ -312,8 +315,8 @@ class ForcedRun:
 
     def _pick(self, path: str, own_input: LayerInput | None, size: int) -> str:
         """Returns the path of the source's layer that best matches the target's layer at `path`; "" if no layer is
-        clearly the best. Only layers with the same kind and shape are considered. The criteria are, in this order, the
-        input, the guess and the similarity of the inputs."""
+        clearly the best. Only layers with the same kind and shape are considered. The criteria are, in this order: the
+        same input, the guess, and the similarity of the inputs."""
         fitting = [
             source
             for source, signature in self._source_signatures.items()
@@ -367,9 +370,9 @@ class ForcedRun:
         return likeliest if is_clear else ""
 
     def _called_next(self, same: Sequence[str]) -> list[str]:
-        """Returns the layers in `same` (paths of the source) that the source calls directly before or after one
-        particular layer: the counterpart of the target's layer that was called last. Returns [] if that layer has no
-        counterpart. The neighbours matter in a U-Net, for example, where each block has a layer with the same input,
+        """Considers the counterpart of the layer that the target has called last. Returns the layers in `same` (paths
+        of the source) that the source calls directly before or after this counterpart; [] if there is no counterpart.
+        In a U-Net, for example, the order of calls matters, because one layer in each block receives the same input:
         the embedding of the time."""
         order, last = list(self._calls), self.chosen.get(self._previous)
         if last not in self._calls:
@@ -384,9 +387,9 @@ class ForcedRun:
 
 
 def _groups(ties: dict[str, frozenset[str]]) -> list[list[str]]:
-    """Returns groups of two or more layers of the target whose counterparts may be exchanged, because they have the
-    same kind and input. `ties` maps each layer of the target to the layers of the source that have the same kind, shape
-    and input, and were still free. The result is empty if there are no ties."""
+    """Returns groups of two or more layers of the target. The layers of a group have the same kind and input, so their
+    counterparts may be exchanged. `ties` maps each layer of the target to the layers of the source that have the same
+    kind, shape and input, and were still free. The result is empty if there are no ties."""
     # each group with the candidates of its first layer; a later layer of the group has only those that are still free
     groups: list[tuple[list[str], frozenset[str]]] = []
     for path, candidates in ties.items():
@@ -414,8 +417,8 @@ def _laid_out(
     x: Array, output: Array, kind: str, channels_last: tuple[bool | None, bool | None]
 ) -> Array:
     """Returns the source's output `x` in the layout of the target's output `output`, or unchanged if the layout cannot
-    be determined. `kind` is the kind of the layer. `channels_last` has two values, for the source and for the target:
-    whether channels are last, or None if that is not known."""
+    be determined. `kind` is the kind of the layer. `channels_last` contains one value for the source and one for the
+    target: True if channels are last, False if they are not, and None if that is not known."""
     ours, theirs = channels_last
     is_image = kind in model_runs.IMAGES
     # one of the two arrays has the pixels along one axis, the other along two

@@ -1,6 +1,6 @@
 """Runs two models on the same inputs, and determines whether these inputs can show a difference between the models. Not
-all inputs can: the outputs of a deep model with initial weights may not depend on the inputs, and close to zero, gelu
-and its tanh form give equal numbers."""
+all inputs can. The outputs of a deep model with initial weights, for example, may not depend on the inputs. And for
+inputs close to zero, gelu and its tanh form give equal numbers."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 class Runs:
-    """Runs two models on the same inputs: the source once, when the object is created, and the target in each call of
-    `run` or `run_with`."""
+    """Runs two models on the same inputs. The source runs once, when the object is created. The target runs in each
+    call of `run` or `run_with`."""
 
     def __init__(self, source: Twin, target: Twin, inputs: object) -> None:
         self.source, self.target = source, target
@@ -48,8 +48,8 @@ class Runs:
         )
 
     def run(self, give: Callable[[Call, Any], Any] | None = None) -> ModelRun:
-        """Runs the target and returns the run. With `give`, the target continues with `give(call, result)` in place of
-        the result of each layer."""
+        """Runs the target and returns the run. With `give`, the value that `give` returns for a call and its result
+        replaces the result of each layer."""
         return model_runs.run(self.target.model, self._target_inputs, give)
 
     def run_with(self, values: Mapping[str, Any]) -> ModelRun:
@@ -86,9 +86,9 @@ class Runs:
 
     def outputs_apart(self, computed: ModelRun) -> float:
         """Returns the largest distance between the outputs of `computed`, a run of the target, and the outputs of the
-        source. The distance is relative to the source's largest value, or to the spread of its rows (see
-        `distances.apart_by_rows`). It is infinite if only one model has outputs, and 0 if neither has any. If one model
-        returns more outputs than the other, the surplus is not compared."""
+        source. The distance is relative to the largest value in the source's output, or to the spread of that output's
+        rows (see `distances.apart_by_rows`). It is infinite if only one model has outputs, and 0 if neither has any. If
+        one model returns more outputs than the other, the surplus is not compared."""
         ours, theirs = self._outputs_in_layout_of_source(computed), self.expected.outputs
         if bool(ours) != bool(theirs):
             return float("inf")
@@ -103,7 +103,7 @@ class Runs:
         return [distances.aligned(x, y, channels_last) for x, y in pairs]
 
     def not_compared(self, computed: ModelRun) -> Iterator[str]:
-        """Yields a line that says how many outputs were compared if one model returns more outputs than the other."""
+        """If one model returns more outputs than the other, yields a line that says how many outputs were compared."""
         ours, theirs = len(self.expected.outputs), len(computed.outputs)
         # one model may return a state in addition, for example
         if ours != theirs:
@@ -111,9 +111,9 @@ class Runs:
             yield f"not compared: outputs after the first {few}; the models return {ours} and {theirs}"
 
     def where(self, computed: ModelRun, pairs: Pairs) -> str:
-        """Returns a message that names the first layer whose output in `computed`, a run of the target with the
-        source's weights, differs from the output of the layer's counterpart in the source. `pairs` contains the pairs
-        of corresponding layers."""
+        """Returns a message that names the first layer of the target with a different output than its counterpart in
+        the source. `computed` is a run of the target with the source's weights. `pairs` contains the pairs of
+        corresponding layers."""
         # the target's run comes first, because it is compared with the source's run
         runs = TwoRuns(
             TracedRun(
@@ -130,9 +130,8 @@ class Runs:
     # whether the inputs can show a difference
 
     def is_blind(self) -> bool:
-        """Whether the source gives the same outputs, up to rounding, on zeros and on its
-        inputs, so that equal outputs of the target prove nothing. False if the source cannot
-        run on zeros. The source runs once more."""
+        """Whether the source's outputs on zeros equal its outputs on the inputs, up to rounding. In that case, equal
+        outputs of the target prove nothing. False if the source cannot run on zeros. The source runs once more."""
         try:
             blank = model_runs.run(
                 self.source.model, {name: np.zeros_like(x) for name, x in self.arrays.items()}
@@ -146,8 +145,8 @@ class Runs:
 
     def gelu_in_doubt(self) -> Iterator[str]:
         """Yields a line if these inputs cannot show whether a model uses gelu or its tanh form. That is the case if
-        exchanging the two forms changes the source's outputs by no more than rounding does. Yields nothing for a model
-        without layers that widen their input. The source runs once more."""
+        exchanging the two forms changes the source's outputs by no more than rounding does. Yields nothing if the
+        source has no linear layers that widen their input. The source runs once more."""
         # the function may be a call in the code of the model, so any layer that may precede a gelu counts
         paths = set(self._widening())
         if not paths:
@@ -155,8 +154,8 @@ class Runs:
         backend = self.source.backend
 
         def give(call: Call, result: Any) -> Any:
-            """Returns the output of a widening layer plus the difference between the two forms of gelu. Returns the
-            result of any other layer unchanged."""
+            """Adds the difference between the two forms of gelu to the output of a layer that widens its input, and
+            returns the sum. Returns the result of any other layer unchanged."""
             # a linear layer has one output
             if call.path not in paths or len(call.outputs) != 1:
                 return result
@@ -178,8 +177,9 @@ class Runs:
             )
 
     def _widening(self) -> Iterator[str]:
-        """Yields the paths of the linear layers of the source that have more output features than input features and
-        pass their output to the linear layer called next, as the first layer of an MLP in a Transformer does."""
+        """Yields the paths of the source's linear layers that widen their input. Such a layer has more output features
+        than input features, and the linear layer that is called next has an input of this larger width. An example is
+        the first layer of an MLP in a Transformer."""
         linear = {layer.path for layer in self.source.layers if layer.kind == "linear"}
         # the linear layer that was called previously
         before = None
@@ -194,7 +194,7 @@ class Runs:
 
 
 def _off_by_gelu(x: Array) -> Array:
-    """Returns `x` plus the tanh form of gelu at `x` minus gelu at `x`."""
+    """Returns x + gelu_tanh(x) - gelu(x), where gelu_tanh is the tanh form of gelu."""
     # in float64, because the two forms share most of their digits
     wide = x.astype("float64")
     # NumPy has no error function

@@ -1,6 +1,11 @@
-"""Compares the inputs of two layers in two frameworks. Two inputs are also treated as the same if one has its channels
-first and the other last, if they are flattened images with their pixels in different orders, if only one is padded
-already, or if only one has all steps of all sequences, or all pixels of an image, along one axis."""
+"""Compares the inputs of two layers in two frameworks. Two inputs are treated as the same even if they differ in one of
+these ways:
+
+- one has its channels first, and the other has its channels last;
+- both are flattened images, with their pixels in different orders;
+- only one is already padded;
+- only one has all steps of all sequences, or all pixels of an image, along one axis.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +28,8 @@ _TINY: Final = 1e-30
 
 
 class LayerInput(NamedTuple):
-    """The first input of a layer, with two numbers that depend neither on the layout of the input nor on padding with
-    zeros."""
+    """The first input of a layer, with two numbers, `largest` and `total`. Another layout of the input, or padding with
+    zeros, does not change these two numbers."""
 
     x: Array
     largest: float
@@ -34,8 +39,8 @@ class LayerInput(NamedTuple):
 
 
 def as_input(inputs: Sequence[Array]) -> LayerInput | None:
-    """Returns the first of a layer's inputs, with 16-bit floats and integers converted to float64, and complex numbers
-    replaced by their absolute values; None if the layer has no inputs."""
+    """Returns the first of a layer's inputs, or None if the layer has no inputs. 16-bit floats and integers are
+    converted to float64, and complex numbers are replaced by their absolute values."""
     if not inputs:
         return None
     x = inputs[0]
@@ -48,8 +53,8 @@ def as_input(inputs: Sequence[Array]) -> LayerInput | None:
 
 
 def is_same(one: LayerInput | None, other: LayerInput | None) -> bool:
-    """Whether two inputs are treated as the same: their elements are nearly equal in one of the layouts that the
-    module's docstring lists. None stands for a layer without inputs, and is the same only as None."""
+    """Whether two inputs are treated as the same. That is the case if their elements are nearly equal in one of the
+    layouts that the module's docstring lists. None stands for a layer without inputs, and is the same only as None."""
     # two layers without inputs are treated as having the same input
     if one is None or other is None:
         return one is other
@@ -78,9 +83,9 @@ def is_same(one: LayerInput | None, other: LayerInput | None) -> bool:
 
 
 def _with_equal_axes(x: Array, y: Array) -> tuple[Array, Array]:
-    """Returns the two arrays with the same number of axes if they differ only by axes of length 1, or if one of them
-    has the batch and the steps of sequences along one axis. Otherwise the returned arrays still have different numbers
-    of axes."""
+    """Reshapes two arrays to the same number of axes if possible, and returns them. That is possible if they differ
+    only by axes of length 1, or if one array has the batch and the steps of sequences joined along one axis. Otherwise
+    the returned arrays still have different numbers of axes."""
     if x.ndim != y.ndim:
         x, y = x.squeeze(), y.squeeze()
     # both have the same number of features on the last axis, so all other axes are joined into one
@@ -106,8 +111,8 @@ def _is_close(one: Array, other: Array, tolerance: float) -> bool:
 
 
 def _without_zeros(one: Array, other: Array) -> tuple[Array, Array]:
-    """Returns two images without the zeros at their edges (which may be padding), along each axis in which their sizes
-    differ. Arrays of one or two axes are returned unchanged."""
+    """Returns two images without the zeros at their edges, which may be padding. Zeros are removed only along the axes
+    in which the sizes of the images differ. Arrays of one or two axes are returned unchanged."""
     axes = [
         axis
         for axis in range(1, one.ndim)

@@ -48,14 +48,14 @@ class ByInputs(NamedTuple):
 def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInputs:
     """Pairs the layers of two models. A pairing that was found without inputs is accepted if it makes the outputs of
     both models agree. Otherwise layers of the same kind, shape and input are paired; if several layers agree in these
-    three, their paths or their order decide. `names` contains the pairs that the caller has fixed, as paths of the
-    target by paths of the source. Each function in `values` returns the target's values for a given pairing of the
-    layers. The functions differ in how they pair the tensors outside layers: the first pairs only those whose
-    counterpart is sure. They are tried in turn until the outputs of both models agree.
+    three, their paths or their order decide. `names` contains the pairs that the caller has fixed, as a dict from paths
+    of the source to paths of the target. Each function in `values` accepts a pairing of the layers, and returns the
+    resulting values of the target's variables. The functions differ in how they pair the tensors outside layers: the
+    first function pairs only tensors with a sure counterpart. The functions are tried in turn until the outputs of both
+    models agree.
 
     Raises:
-        StateError: if it cannot be determined which layer of the source is the counterpart of a
-            layer of the target.
+        StateError: if the counterpart of a layer of the target cannot be determined.
         ArgumentError: if the target cannot run with these inputs.
     """
     source, target = runs.source, runs.target
@@ -120,8 +120,8 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
 
 
 def _try(runs: Runs, pairs: Pairs, values_of: Values) -> tuple[float, ModelRun]:
-    """Runs the target with the values that follow from this pairing. Returns two things: the distance between the
-    outputs of the target and those of the source (0 if they are equal), and the run."""
+    """Runs the target with the values that `values_of` returns for the pairing `pairs`. Returns the distance between
+    the outputs of the two models (0 if the outputs are equal), and the run."""
     computed = runs.run_with(values_of(pairs))
     return runs.outputs_apart(computed), computed
 
@@ -129,10 +129,10 @@ def _try(runs: Runs, pairs: Pairs, values_of: Values) -> tuple[float, ModelRun]:
 def _by_forcing(
     runs: Runs, names: Names, likely: Pairs, refusal: StateError | None, values_of: Values
 ) -> ByInputs:
-    """Pairs the layers by one or more forced runs. `likely` is the pairing that was found without inputs; it is used
-    for layers whose counterpart the runs do not find. If `likely` is only a guess, `refusal` is the error that says
-    why; otherwise `refusal` is None. Raises `StateError` if the target cannot run in this way, if paired layers do not
-    fit each other, or if `likely` is a guess and a layer remains without a counterpart."""
+    """Pairs the layers by one or more forced runs. `likely` is the pairing that was found without inputs. It supplies
+    the counterparts that the runs do not find. If `likely` is only a guess, `refusal` is the error that says why;
+    otherwise `refusal` is None. Raises `StateError` if a forced run fails, if paired layers do not fit each other, or
+    if `likely` is a guess and a layer remains without a counterpart."""
     source, target = runs.source, runs.target
     # a mere guess must not override the inputs
     guess = {} if refusal is not None else {other.path: one.path for one, other in likely}
@@ -184,10 +184,11 @@ def _by_forcing(
 def _require_all(
     runs: Runs, forced: ForcedRun, chosen: dict[str, str], refusal: StateError
 ) -> None:
-    """Adds to `chosen` the layers that are the only unpaired ones of their kind and shape in both models. Then raises
-    `StateError` if a layer of the target is still unpaired although the source has an unpaired layer of its kind and
-    shape. `chosen` maps paths of the target to paths of the source. `forced` is the best forced run, which shows for
-    the message where the values differ. `refusal` is the error of pairing without inputs."""
+    """Adds pairs to `chosen`: two unpaired layers are paired if each of them is the only unpaired layer of its kind and
+    shape in its model. Then raises `StateError` if a layer of the target is still unpaired although the source has an
+    unpaired layer of its kind and shape. `chosen` maps paths of the target to paths of the source. `forced` is the best
+    forced run; the error message says where the values differ in this run. `refusal` is the error that pairing without
+    inputs has raised."""
     source, target = runs.source, runs.target
     # the kind and the shapes of each unpaired layer, by its path
     in_source = {

@@ -1,9 +1,9 @@
-"""Rewrites the lists of layers of two models before these layers are paired, because frameworks divide layers
-differently. A model is a `Twin` here: a list of layers, and the variables of these layers.
+"""Rewrites the layers of two models before they are paired, because frameworks divide models into layers differently. A
+model is a `Twin` here: a list of layers, and the variables of these layers.
 
 An LSTM of three layers, for example, is three LSTMs in Keras. Several layers are joined into one `Layer` with all of
-their parts if the other model has a single layer in their place. `attention` does this for linear layers, and
-`single_tensors` for parameters that belong to no known layer.
+their parts if the other model has a single layer in their place. `attention` rewrites linear layers, and
+`single_tensors` rewrites parameters that belong to no known layer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
-    """Returns both models, with their layers rewritten to be of the same kinds as far as possible."""
+    """Rewrites the layers of both models so that their kinds agree as far as possible, and returns both models."""
     rewrites = (
         _without_ties,
         _with_channels,
@@ -68,12 +68,12 @@ def _without_ties(twin: Twin, other: Twin) -> Twin:
 
 
 def without_channels(twin: Twin) -> Twin:
-    """Returns the twin with some group norms marked as not convertible: those whose number of channels is not known
-    from the framework. Called when there is no other model that could supply that number."""
+    """Marks a group norm as not convertible if its number of channels is not known from the framework, and returns the
+    twin. Called if there is no other model that could supply the number."""
     why = "it has one number for each group, but does not say how many channels there are; pass a model as like="
 
     def refuse(rule: layouts.Rule) -> layouts.Rule:
-        """Returns a rule that only supplies shapes, and refuses to convert values."""
+        """Returns a rule that supplies shapes, but refuses to convert values."""
         return layouts.refused(rule, why)
 
     return twin.with_layers(
@@ -85,9 +85,10 @@ def without_channels(twin: Twin) -> Twin:
 
 
 def _with_channels(twin: Twin, other: Twin) -> Twin:
-    """Returns the twin with the number of channels added to each group norm that lacks it. The numbers come from the
-    other model's group norms: in order, if the counts of norms are equal; otherwise only if all of the other model's
-    group norms have the same number of channels. In all other cases the twin is returned unchanged."""
+    """Adds the number of channels to each group norm that lacks it, and returns the twin. The numbers come from the
+    group norms of the other model. If the other model has as many of these as the twin has norms to complete, the
+    numbers are assigned in order. Otherwise, if all group norms of the other model have the same number of channels,
+    this number is used. In all other cases the twin is returned unchanged."""
     lacking = [layer for layer in twin.layers if _lacks_channels(layer)]
     group_norms = [
         layer
@@ -110,9 +111,9 @@ def _with_channels(twin: Twin, other: Twin) -> Twin:
 
 
 def _spread(layer: Layer, channels: int) -> Layer:
-    """Returns a group norm with a new rule for its parameters, which have one number for each group: in PyTorch's
-    layout, the rule repeats these numbers so that there is one for each of the `channels`. Returns the layer unchanged
-    if the channels cannot be divided into its groups."""
+    """Returns a group norm with a new rule for its parameters, which have one number for each group. For PyTorch's
+    layout, the rule repeats these numbers, so that there is one number for each channel. `channels` is the number of
+    channels. Returns the layer unchanged if `channels` is not divisible by the number of groups."""
     groups = layer.settings["num_groups"]
     # if the division leaves a remainder, the number of channels belongs to another norm
     if not isinstance(groups, int) or channels % groups:
@@ -121,7 +122,7 @@ def _spread(layer: Layer, channels: int) -> Layer:
 
 
 def _with_rules(layer: Layer, change: Callable[[layouts.Rule], layouts.Rule]) -> Layer:
-    """Returns the layer with `change(rule)` in place of the rule of each of its parameters."""
+    """Returns the layer with the rule of each parameter replaced by `change(rule)`."""
     return layer._replace(
         parts=tuple(part._replace(rule=change(part.rule)) for part in layer.parts)
     )
@@ -140,15 +141,16 @@ def _width(twin: Twin, layer: Layer) -> int:
 
 
 def _with_instances(twin: Twin, other: Twin) -> Twin:
-    """Returns the twin with instance norms in place of its group norms with one group per channel, if the other model
-    has instance norms."""
+    """If the other model has instance norms, returns the twin with each group norm that has one group per channel
+    replaced by an instance norm. Otherwise returns the twin unchanged."""
     if not any(layer.kind == "instance_norm" for layer in other.layers):
         return twin
     return twin.with_layers([_as_instances(twin, layer) for layer in twin.layers])
 
 
 def _as_instances(twin: Twin, layer: Layer) -> Layer:
-    """Returns a group norm with one group per channel as an instance norm, and any other layer unchanged."""
+    """Returns an instance norm in place of a group norm with one group per channel. Returns any other layer
+    unchanged."""
     if layer.kind != "group_norm" or layer.settings.get("num_groups") != _width(twin, layer):
         return layer
     # a group norm has no running statistics, so the equivalent instance norm has none either
@@ -174,8 +176,8 @@ def _with_stacks(twin: Twin, other: Twin) -> Twin:
 
 def _stacks(twin: Twin, layers: list[Layer], depths: list[int]) -> list[list[Layer]]:
     """Divides recurrent layers into consecutive groups, each of which corresponds to one layer of the other model.
-    `depths` contains the number of levels of each layer of the other model. Returns the groups of more than one layer,
-    or [] if the depths do not add up or the layers of a group do not feed one another."""
+    `depths` contains the number of levels of each layer of the other model. Returns the groups of more than one layer.
+    Returns [] if the numbers of levels do not add up, or if the layers of a group do not feed one another."""
     stacks = []
     for depth in depths:
         # either one layer that is itself this deep, or as many layers of depth 1
@@ -195,8 +197,8 @@ def _depth(layer: Layer) -> int:
 
 
 def _feed_one_another(twin: Twin, stack: list[Layer]) -> bool:
-    """Whether the output size of each recurrent layer equals the input size of the next one, and all have the same
-    number of directions."""
+    """Whether the output size of each recurrent layer equals the input size of the next layer, and all layers have the
+    same number of directions."""
     shapes = [twin.shapes(layer) for layer in stack]
     directions = [2 if layer.settings.get("bidirectional") else 1 for layer in stack]
     outputs = [
@@ -209,9 +211,9 @@ def _feed_one_another(twin: Twin, stack: list[Layer]) -> bool:
 
 
 def _as_one_layer(stack: Sequence[Layer]) -> Layer:
-    """Returns the recurrent layers of a stack, each of one level, as one layer. The number of each layer replaces the 0
-    of `_l0` in PyTorch's names of its parts. A setting in which the layers differ becomes a tuple with one value for
-    each layer."""
+    """Joins the recurrent layers of a stack, each of which has one level, into one layer. In PyTorch's names of the
+    parts, such as `weight_ih_l0`, the index of the layer in the stack replaces the 0. If the layers differ in a
+    setting, the setting becomes a tuple with one value for each layer."""
     parts = [
         part._replace(of=tuple(name.replace("_l0", f"_l{number}") for name in part.of))
         for number, layer in enumerate(stack)

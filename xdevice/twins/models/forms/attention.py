@@ -1,9 +1,13 @@
 """Joins the linear layers of an attention into one layer if the other model has its attentions in a different form. A
 model is a `Twin` here: a list of layers, and the variables of these layers.
 
-An attention may be one layer, or four linear layers, as in the package transformers. It may also be three linear
-layers, one of which has the rows of key and value, or two linear layers, the first of which has the rows of query, key
-and value. In timm, an attention may be two linear layers whose biases are separate tensors.
+An attention may have one of these forms:
+
+- one layer;
+- four linear layers, as in the package transformers;
+- three linear layers: one for query, one for key and value together, and one for the output;
+- two linear layers: one for query, key and value together, and one for the output. In timm, the biases of the first
+  layer may be separate tensors.
 """
 
 from __future__ import annotations
@@ -57,9 +61,9 @@ def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
 def _joined(
     source: Twin, ours: list[Group], target: Twin, theirs: list[Group]
 ) -> tuple[Twin, Twin]:
-    """Returns both models with the linear layers of each attention joined if its counterpart has another form. `ours`
-    and `theirs` are the attentions of the two models in order of definition. Both models have the same number of
-    attentions."""
+    """Joins the linear layers of each attention that has another form than its counterpart, and returns both models.
+    `ours` contains the attentions of the source and `theirs` the attentions of the target, in order of definition. Both
+    models have the same number of attentions."""
     source_joins: list[tuple[Group, Layer]] = []
     target_joins: list[tuple[Group, Layer]] = []
     for one, other in zip(ours, theirs, strict=True):
@@ -89,8 +93,9 @@ def _with_attentions(twin: Twin, joins: Iterable[tuple[Group, Layer]]) -> Twin:
 
 
 def _form(twin: Twin, group: Group) -> object:
-    """Returns a value that is equal for two attentions that can be paired layer by layer. It consists of the order in
-    which the model defines the layers, and the roles of the biases that are separate tensors."""
+    """Returns a value that describes the form of an attention: two attentions with equal values can be paired layer by
+    layer. The value consists of the order in which the model defines the layers, and the roles of the biases that are
+    separate tensors."""
     places = _places(twin)
     # key before query is another form, although the names are the same
     in_order = sorted(range(len(group)), key=lambda number: places[id(group[number])])
@@ -98,7 +103,7 @@ def _form(twin: Twin, group: Group) -> object:
 
 
 def _places(twin: Twin) -> dict[int, int]:
-    """Returns the index of each layer in the model's list of layers, by the layer's `id`."""
+    """Returns a dict from the `id` of each layer to its index in the model's list of layers."""
     return {id(layer): place for place, layer in enumerate(twin.layers)}
 
 
@@ -118,10 +123,10 @@ def _attentions(twin: Twin, with_fused: bool) -> list[Group]:
 
 
 def _by_names(linear: list[Layer]) -> Iterator[Group]:
-    """Yields groups of linear layers that are recognized by their names. A group contains the layers of one parent
-    module whose names mean query, key and value, or query and a joint key and value, followed by the output layer. The
-    output layer is the one in that module whose name means output, or else the next linear layer of the block. Queries
-    without an output layer are left out."""
+    """Yields groups of linear layers that are recognized by their names. A group starts with layers of one parent
+    module that have names for query, key and value, or for query and a joint key and value. The last layer of a group
+    is the output layer: the layer in the parent module that has a name for output, or otherwise the next linear layer
+    of the block. Queries without an output layer are left out."""
     for layer in linear:
         # the search for each attention starts at its query
         if _role(layer) != "q":
@@ -151,7 +156,8 @@ def _by_names(linear: list[Layer]) -> Iterator[Group]:
 
 def _by_shapes(twin: Twin, linear: list[Layer]) -> Iterator[Group]:
     """Yields pairs of consecutive linear layers of one block that may be an attention. The shape of the first layer, or
-    its shape and name, suggest that it has the rows of query, key and value; the second layer is the output layer."""
+    its shape together with its name, suggests that it computes query, key and value. The second layer is the output
+    layer."""
     for first, output in pairwise(linear):
         # the numbers of outputs and inputs of both layers: `width` and `wide` are the width of the model, and `inner`
         # is the width of all heads together. (0, 0) stands for a layer whose weight is in another form, as under a
@@ -173,8 +179,8 @@ def _is_in_block(layer: Layer, query: Layer) -> bool:
 
 
 def _role(layer: Layer) -> str:
-    """Returns the role of a linear layer in an attention according to the last name in its path, as a key of `_WORDS`:
-    "q" for "q_proj". Returns "" if the name implies no role."""
+    """Returns the role of a linear layer in an attention according to the last name in its path, as a key of `_WORDS`.
+    For example, the role of "q_proj" is "q". Returns "" if the name implies no role."""
     words = _words(layer)
     return next(
         (role for role, synonyms in _WORDS.items() if not words.isdisjoint(synonyms)), ""
@@ -207,8 +213,9 @@ def _lone_biases(twin: Twin, group: Group) -> dict[str, Layer]:
 
 
 def _rows(twin: Twin, group: Group) -> list[int]:
-    """Returns the numbers of rows in the weights of query, key and value, in this order. Returns [] if they are
-    unknown: two linear layers reveal these numbers only if the biases of query and value are separate tensors."""
+    """Returns the numbers of rows in the weights of query, key and value, in this order. Returns [] if these numbers
+    are unknown. If the attention consists of two linear layers, the numbers are known only if the biases of query and
+    value are separate tensors."""
     if len(group) == 1:
         shapes = twin.shapes(group[0])
         return [shapes[f"{role}_proj.weight"][0] for role in _SEPARATE]

@@ -1,6 +1,6 @@
-"""Deals with the order in which two models count the pixels of a flattened image: with the channels first or last, as
-in their images. If a parameter is known to have the channels last, the `order` of its rule says so
-(`layouts.by_pixels`)."""
+"""Handles the order of the pixels in a flattened image. This order depends on whether the images of a model have their
+channels first or last. If a parameter is known to have the channels last, the attribute `order` of its rule says so
+(see `layouts.by_pixels`)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def has_channels_last(twin: Twin) -> bool:
-    """Whether the images of a model have their channels last. A dict is treated as a PyTorch model, whose channels are
-    not last."""
+    """Whether the images of a model have their channels last. A dict is treated as a PyTorch model, which does not have
+    its channels last."""
     return twin.model is not None and bool(twin.backend.has_channels_last(twin.model))
 
 
@@ -32,9 +32,10 @@ def reordered(
     layer: Layer, counterpart: Layer | None, is_last: Callable[[], bool]
 ) -> tuple[Layer, list[str]]:
     """Returns `layer`, and a line for each of its parameters whose pixels are reordered for the other model.
-    `counterpart` is the layer of the other model, or None without such a model. A parameter for which both layers are
-    known to count channels last needs no reordering. If `is_last()` is true, the other model has its channels last and
-    may count pixels in the same way. In that case all remaining parameters are refused, and there are no lines."""
+    `counterpart` is the layer of the other model, or None without such a model. A parameter needs no reordering if both
+    layers are known to count its pixels with the channels last. `is_last` returns whether the other model has its
+    channels last. If so, that model may count pixels in the same order; in that case all remaining parameters are
+    marked as not convertible, and there are no lines."""
     # the parameters whose pixels the counterpart is known to count with the channels last
     names = (
         {name for part in counterpart.parts if part.rule.order for name in part.of}
@@ -57,9 +58,9 @@ def reordered(
 
 
 def in_doubt(source: Twin, target: Backend) -> Iterator[str]:
-    """Yields a line for each layer that may follow a flattened image if only one of source and target has its channels
-    last. Such a layer is the first linear layer after a convolution, provided that it has several inputs for each
-    channel."""
+    """Yields a line for each layer that may follow a flattened image. Yields nothing if source and target both have
+    their channels last, or if neither has. A layer may follow a flattened image if it is the first linear layer after a
+    convolution and has several inputs for each channel."""
     # both models count pixels in the same order
     if has_channels_last(source) == puts_channels_last(target):
         return

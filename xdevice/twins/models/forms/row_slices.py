@@ -1,4 +1,4 @@
-"""Selects the rows of layers that `names=` mentions: `{"positions[2:]": "wpe"}` leaves out the first two rows."""
+"""Selects rows of layers, as `names=` specifies: `{"positions[2:]": "wpe"}` leaves out the first two rows."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _KINDS: Final = ("embedding", "linear", "same")
 
 
 def split(names: Names) -> tuple[dict[str, str], Slices, Slices]:
-    """Returns three things: `names` with plain paths instead of paths with rows; the rows that `names` selects of the
-    source's layers; and the rows that it selects of the target's layers."""
+    """Returns three dicts: `names` with plain paths instead of paths with rows, the rows that `names` selects in layers
+    of the source, and the rows that `names` selects in layers of the target."""
     ours: dict[str, slice] = {}
     theirs: dict[str, slice] = {}
     plain = {
@@ -36,8 +36,8 @@ def split(names: Names) -> tuple[dict[str, str], Slices, Slices]:
 
 
 def _split(name: str, slices: dict[str, slice]) -> str:
-    """Returns the path in `name`. If `name` selects rows, as "wpe[2:]" does, adds them to `slices` under that path, as
-    slice(2, None)."""
+    """Returns the path in `name`. If `name` selects rows, adds them to `slices` under that path. For example, "wpe[2:]"
+    adds slice(2, None) under the path "wpe"."""
     match = _PATH_AND_ROWS.fullmatch(name)
     if match is None:
         return name
@@ -47,9 +47,9 @@ def _split(name: str, slices: dict[str, slice]) -> str:
 
 
 def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
-    """Returns the twin with the layers whose paths are in `slices` reduced to the selected rows. Appends a line about
-    each of these layers to `done`. With `is_target` the line says that the other rows are zeros, otherwise that the
-    other rows are left out.
+    """Returns the twin with some layers reduced to selected rows. `slices` maps the paths of these layers to their
+    rows. Appends a line about each of these layers to `done`. With `is_target` the line says that the other rows are
+    zeros, otherwise that the other rows are left out.
 
     Raises:
         StateError: if no layer of a kind in `_KINDS` is at a path, or a layer has none of the selected rows.
@@ -63,7 +63,7 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
         )
 
     def cut_all(layers: list[Layer]) -> list[Layer]:
-        """Returns the layers, with those in `slices` reduced to the selected rows."""
+        """Returns the layers, each reduced to the selected rows if its path is in `slices`."""
         return [_cut(twin, layer, slices[layer.path], done, is_target) if layer.path in slices else layer
                 for layer in layers]  # fmt: skip
 
@@ -71,7 +71,7 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
 
 
 def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool) -> Layer:
-    """Returns the layer with only these rows, and appends a line about it to `done`. The line also says what happens to
+    """Returns the layer reduced to `rows`, and appends a line about it to `done`. The line also says what happens to
     the other rows: with `is_target`, they become zeros. Raises `StateError` if the layer has none of these rows."""
     # the first parameter is the weight, whose first axis in PyTorch's layout has the rows
     total = next(iter(twin.shapes(layer).values()))[0]

@@ -3,9 +3,9 @@ layer, a norm or a linear layer of the user's own class, a bias that the model's
 linear layer, and an embedding in place of a plain tensor. A model is a `Twin` here: it has layers, and `singles`, the
 tensors that belong to no known layer.
 
-Each such parameter is the same array in another shape, so only its `Layer` is rewritten: it gets a rule for the new
-shape. This is done only if the counts of such layers in both models match, and if the shapes fit. The model code that
-uses these layers is not read, and `State.differences` says so.
+In both models such a parameter is the same array, but in another shape. Only its `Layer` is therefore rewritten: it
+gets a rule for the new shape. This is done only if the counts of such layers in both models match, and if the shapes
+fit. The model code that uses these layers is not read, and `State.differences` says so.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _OF_OWN_CLASSES: Final = ("rms_norm", "layer_norm", "batch_norm", "linear")
 
 
 def with_own_classes(twin: Twin, other: Twin) -> Twin:
-    """Returns the twin with some modules of unknown classes read as norms or linear layers. The modules of one shape
-    are read as such a kind only if exactly as many layers of this kind, shape and parameters are missing in this model
-    compared with the other one. For linear layers, the other model's modules of unknown classes are counted too."""
+    """Returns the twin with some modules of unknown classes read as norms or linear layers. Modules of one form (kind,
+    shape and parameters) are read in this way only if the twin lacks exactly as many layers of this form compared with
+    the other model. For linear layers, the other model's modules of unknown classes are counted too."""
     for kind in _OF_OWN_CLASSES:
         lacking = _forms(other, kind) - _forms(twin, kind)
         candidates = _candidates(twin, kind)
@@ -54,7 +54,7 @@ def with_own_classes(twin: Twin, other: Twin) -> Twin:
 
 
 def _candidates(twin: Twin, kind: str) -> list[Layer]:
-    """Returns the modules of unknown classes that have exactly the parameters of this kind, as layers of this kind."""
+    """Returns a layer of this kind for each module of an unknown class that has exactly the parameters of this kind."""
     # the variables of each module, by the module's path and the variable's name
     modules: dict[str, dict[str, Any]] = {}
     for layer, name in zip(twin.singles, twin.single_names, strict=True):
@@ -75,9 +75,10 @@ def _candidates(twin: Twin, kind: str) -> list[Layer]:
 
 
 def _fitting(twin: Twin, candidates: list[Layer], lacking: Counter[object]) -> list[Layer]:
-    """Returns the candidates whose form (kind, shape and parameters) occurs among the candidates exactly as often as
-    the twin lacks it. `candidates` are modules of the twin that could be read as layers, but are not among its layers
-    yet. `lacking` says, for each form, how many more layers the other model has than the twin."""
+    """Returns the candidates of a form (kind, shape and parameters) only if there are exactly as many of them as layers
+    of this form that the twin lacks. `candidates` are modules of the twin that could be read as layers, but are not
+    among its layers yet. `lacking` maps each form to the number of layers that the twin lacks compared with the other
+    model."""
     counts = Counter(_form(twin, layer) for layer in candidates)
     # with one layer more or one fewer, the choice would be a guess
     return [
@@ -88,8 +89,8 @@ def _fitting(twin: Twin, candidates: list[Layer], lacking: Counter[object]) -> l
 
 
 def _rectangular(twin: Twin, layers: list[Layer]) -> list[Layer]:
-    """Returns the linear layers for which it is clear which axis of the weight belongs to the inputs: those with a
-    weight that is not square, and those of the same class as a layer with such a weight."""
+    """Returns the linear layers with a known order of the weight's axes. The order is known if the weight is not
+    square. It is also known if another layer of the same class has a weight that is not square."""
     classes = classes_of(twin.sequence)
     sizes = {layer.path: set(twin.shapes(layer)["weight"]) for layer in layers}
     # a square weight looks the same transposed, so another layer of its class must decide
@@ -102,11 +103,11 @@ def _rectangular(twin: Twin, layers: list[Layer]) -> list[Layer]:
 
 
 def _transposed(layer: Layer) -> Layer:
-    """Returns a linear layer with the order of its weight's axes switched between (inputs, outputs) and (outputs,
-    inputs)."""
+    """Returns a linear layer with the axes of its weight in the other order: (inputs, outputs) instead of (outputs,
+    inputs), or the reverse."""
 
     def turned(rule: layouts.Rule) -> layouts.Rule:
-        """Returns the rule for the other order."""
+        """Returns the rule for a weight with its axes in the other order."""
         return layouts.TRANSPOSED if rule is layouts.SAME else layouts.SAME
 
     parts = [
@@ -117,12 +118,13 @@ def _transposed(layer: Layer) -> Layer:
 
 
 def _forms(twin: Twin, kind: str) -> Counter[object]:
-    """Returns how many layers of this kind the model has, by their form: kind, shape and parameters."""
+    """Returns the number of layers of this kind in the model for each form (kind, shape and parameters)."""
     return Counter(_form(twin, layer) for layer in twin.layers if layer.kind == kind)
 
 
 def _form(twin: Twin, layer: Layer) -> object:
-    """Returns a value that is equal for two layers with the same kind, shape and parameters, in PyTorch's terms."""
+    """Returns the form of a layer: two layers have equal forms if they have the same kind, shape and parameters in
+    PyTorch's terms."""
     names = {name for part in layer.parts for name in part.of} - {layouts.COUNTER}
     # the bias of a linear layer is ignored, because the code around the layer may add it
     return twin.signature(layer), frozenset(
@@ -153,10 +155,10 @@ def _with_layers(twin: Twin, new: Sequence[Layer]) -> Twin:
 
 
 def with_biases(twin: Twin, other: Twin) -> Twin:
-    """Returns the twin with some tensors outside all layers read as biases of layers without a bias. Tensor and layer
-    must be in the same module and fit each other, and the number of such pairs must equal the number of layers with a
-    bias, of the same shape, that this model lacks compared with the other one. A graph convolution, for example, adds
-    its bias after the sum over the neighbours."""
+    """Returns the twin with some tensors outside any layer read as biases of layers without a bias. Such a tensor and
+    layer must be in the same module, and their shapes must fit. The number of such pairs must also equal the number of
+    layers with a bias, of the same shape, that the twin lacks compared with the other model. A graph convolution, for
+    example, adds its bias after the sum over the neighbours."""
     # by signature, which depends on the weight only: it is the same for a layer with a bias and for one without
     lacking = Counter(map(other.signature, filter(_has_bias, other.layers)))
     lacking.subtract(map(twin.signature, filter(_has_bias, twin.layers)))
@@ -206,10 +208,10 @@ def _has_bias(layer: Layer) -> bool:
 
 
 def with_kinds(twin: Twin, other: Twin) -> Twin:
-    """Returns the twin with some layers read as another kind: convolutions that may cover the whole image (such as 1x1
-    on a pooled image) as linear layers, and embeddings as tensors outside layers. Layers of one shape are rewritten
-    only if the other model has exactly that many more layers of the new kind, and no layer of the old kind with that
-    shape."""
+    """Returns the twin with some layers read as another kind. A convolution that may cover the whole image, such as a
+    1x1 convolution on a pooled image, is read as a linear layer. An embedding is read as a tensor outside any layer.
+    Layers of one shape are rewritten only if two conditions hold: the other model has no layer of the old kind with
+    that shape, and it has exactly that many more layers of the new kind."""
     for rewrite in (_as_linear, _as_single):
         ours, theirs = (
             Counter(one.signatures([*one.layers, *one.singles])) for one in (twin, other)
@@ -230,8 +232,8 @@ def with_kinds(twin: Twin, other: Twin) -> Twin:
 
 
 def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
-    """Returns a convolution as the linear layer to which it is equivalent on an image of the size of its kernel.
-    Returns None for any other layer, and for a convolution with groups, a stride or a padding."""
+    """Returns a convolution as a linear layer. The two are equivalent on an image of the size of the kernel. Returns
+    None for any other layer, and for a convolution with groups, a stride or a padding."""
     # with groups, an output depends on only some of the channels, unlike the output of a linear layer
     if layer.kind != "conv" or layer.settings.get("groups", 1) != 1:
         return None
@@ -260,8 +262,8 @@ def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
 
 
 def _is_each(setting: object, usual: int) -> bool:
-    """Whether a setting is `usual` on every axis, or is not stated (None). A setting is a number or has one number for
-    each axis."""
+    """Whether a setting equals `usual` on every axis. Also true for None, which stands for a setting that is not
+    stated. A setting is a number or has one number for each axis."""
     return setting is None or set(
         setting if isinstance(setting, tuple | list) else [setting]
     ) <= {usual}
@@ -284,10 +286,10 @@ def _as_single(twin: Twin, layer: Layer) -> Layer | None:
 def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str]]:
     """Pairs the tensors that belong to no layer. They are paired by `names=`, by equal paths, or by their order among
     the tensors of the same shape; the order is used only if both models have the same number of such tensors and the
-    names do not contradict it. Returns a list of pairings, each a dict of the target's paths by the source's. The first
-    pairing contains only the sure pairs. If other tensors may correspond, two more pairings follow: the sure pairs plus
-    the other tensors paired in order, and the sure pairs plus the other tensors paired by names. Raises `StateError` if
-    `names=` pairs two tensors of different shapes."""
+    names do not contradict it. Returns a list of pairings; each pairing is a dict from paths of the source to paths of
+    the target. The first pairing contains only the sure pairs. If other tensors may correspond, two more pairings
+    follow: the sure pairs plus the other tensors paired in order, and the sure pairs plus the other tensors paired by
+    names. Raises `StateError` if `names=` pairs two tensors of different shapes."""
     # a signature consists of the kind, which is the same for all of these tensors, and the shape
     ours, theirs = (
         {layer.path: twin.signature(layer)[1:] for layer in twin.singles}
@@ -319,7 +321,7 @@ def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str
 
 
 def _whole_shapes(twin: Twin) -> dict[str, object]:
-    """Returns the shapes of the tensors outside layers, by path, including axes of length 1."""
+    """Returns a dict from the path of each tensor outside layers to its shape, including axes of length 1."""
     return {
         layer.path: tuple(twin.variables[layer.parts[0].name].shape) for layer in twin.singles
     }
@@ -329,9 +331,10 @@ def _pair_alike(
     ours: Mapping[str, object], theirs: Mapping[str, object], sure: dict[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Pairs tensors of the same shape in their order if both models have the same number of tensors of that shape and
-    the names do not contradict the order. Adds these pairs to `sure`, a dict of the target's paths by the source's.
-    Returns two more such dicts with the tensors of all other shapes: paired in their order, and paired by names. `ours`
-    and `theirs` map the path of each tensor to its shape; tensors in `sure` are left out."""
+    the names do not contradict the order. Adds these pairs to `sure`, a dict from paths of the source to paths of the
+    target. Returns two more such dicts for the tensors of all other shapes: the first pairs them in their order, and
+    the second pairs them by names. `ours` and `theirs` map the path of each tensor to its shape; tensors in `sure` are
+    left out."""
     in_order: dict[str, str] = {}
     likely: dict[str, str] = {}
     # only tensors of the same shape can be mistaken for one another
@@ -350,7 +353,7 @@ def _pair_alike(
 
 
 def pairs_of(source: Twin, target: Twin, paths: Mapping[str, str]) -> Pairs:
-    """Returns the pairs of single tensors, as layers, for a pairing (`paths`) that `pair_singles` has returned."""
+    """Returns the pairs of single tensors as pairs of layers. `paths` is a pairing that `pair_singles` has returned."""
     ours, theirs = ({layer.path: layer for layer in twin.singles} for twin in (source, target))
     return [
         (ours[source_path], theirs[target_path]) for source_path, target_path in paths.items()
