@@ -186,8 +186,8 @@ def weight_of(value: Any) -> float:
 
 
 class Carrier:
-    """Runs collectives on tensors of any backend. A carrier consists of an engine and the
-    backend whose tensors the engine accepts. A `Session` creates the carrier.
+    """Runs collectives on tensors of any backend. A carrier consists of an engine and a backend; the engine accepts the
+    tensors of this backend. A `Session` creates the carrier.
 
     Args:
         backend: the backend of the engine's framework.

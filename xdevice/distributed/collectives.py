@@ -75,7 +75,7 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     carrier, unique = session.carrier, _each_once(operands)
 
     def describe_call() -> str:
-        """Returns the string that describes this call. It must be the same on all ranks."""
+        """Returns the string that describes this call. The string must be the same on all ranks."""
         return f"all_reduce {op}{' weighted' if own_weight is not None else ''}: {signatures(operands)}"
 
     # runs after the vote, which sets `weight_and_total`
@@ -123,7 +123,7 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
     )
 
     def describe_call() -> str:
-        """Returns the string that describes this call. It must be the same on all ranks."""
+        """Returns the string that describes this call. The string must be the same on all ranks."""
         return f"broadcast from {root}: {signatures(parts)}{overlap(parts)}{others_text(x)}{settings}"
 
     def job() -> dict[int, Any]:
@@ -163,7 +163,7 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
     uneven = [not even and bool(shape_of(operand)) for operand in operands]
 
     def describe_call() -> str:
-        """Returns the string that describes this call. It must be the same on all ranks."""
+        """Returns the string that describes this call. The string must be the same on all ranks."""
         return f"all_gather: {signatures(operands, uneven)}{others_text(x)}"
 
     with session.exclusive("all_gather"):
@@ -221,7 +221,7 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
     carrier = session.carrier
 
     def describe_call() -> str:
-        """Returns the string that describes this call. It must be the same on all ranks."""
+        """Returns the string that describes this call. The string must be the same on all ranks."""
         return f"reduce_scatter {op}: {signatures(operands)}"
 
     new = session.agree_and_call(
@@ -372,9 +372,10 @@ def _replaced(x: Any, operands: list[Operand], new: dict[int, Any]) -> Any:
 
 
 def _is_checked(session: Session, x: Any, op: str) -> bool:
-    """Whether a world of one can return `x` without the full checks. It can if a tensor of the
-    same type and dtype has passed these checks, and `x` itself is dense, has a first axis, and
-    is on the CPU or on the device of the session."""
+    """Whether a world of one can return `x` without the full checks. It can if another tensor of the same type and
+    dtype has already passed the full checks, and `x` itself is dense, has a first axis, and is on the CPU or on the
+    device of the session.
+    """
     backend = _checked.get((type(x), getattr(x, "dtype", None), op))
     # for a tensor without a first axis, `all_gather` returns a vector, and `split_batch` raises an error
     if backend is None or not backend.is_dense(x) or not len(x.shape):

@@ -315,9 +315,9 @@ class Line:
     # sending to the hub
 
     def vote(self, call: str, payload: str = "") -> list[str]:
-        """Sends the hub `call`, a string that describes the collective that this rank is about
-        to call, and waits until all ranks have sent the same string. Returns the payloads of
-        all ranks, in the order of the ranks, or an empty list if no rank has sent a payload.
+        """Sends the string `call` to the hub, and waits until all ranks have sent the same string. `call` describes the
+        collective that this rank is about to call. Returns the payloads of all ranks, in the order of the ranks, or an
+        empty list if no rank has sent a payload.
 
         Raises:
             PeerError: a rank has failed, or is late.
@@ -547,7 +547,7 @@ def _poller(conn: Conn) -> Callable[[float | None], bool]:
 
 
 def _error(message: dict[str, Any]) -> PeerError | CollectiveMismatchError:
-    """Returns the error for a CLOSED frame whose text is `message`, encoded as JSON."""
+    """Returns the error for a CLOSED frame. `message` is the JSON object in the text of the frame."""
     # the calls of the ranks differ, and there was no vote on them
     if "calls" in message:
         return _mismatch(

@@ -127,8 +127,9 @@ def require_gpu_each(engine: str, gpus: list[str]) -> None:
 
 
 def start(name: str, group: Group) -> tuple[Backend, Engine]:
-    """Starts the engine with this name, such as "torch:gloo". Returns the backend whose tensors the engine accepts, and
-    the engine."""
+    """Starts the engine with this name, such as "torch:gloo". Returns a backend and the engine; the engine accepts the
+    tensors of this backend.
+    """
     framework, _, kind = name.partition(":")
     backend = registry.load(framework)
     return backend, backend.start_engine(kind, group)

@@ -76,7 +76,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
     carrier = session.carrier
 
     def describe_call() -> str:
-        """Returns the string that describes this call. It must be the same on all ranks."""
+        """Returns the string that describes this call. The string must be the same on all ranks."""
         # the plan contains each gradient only once, but the ranks must also agree on which
         # gradients are the same tensor
         text = plan.text if len(unique) == len(operands) else signatures(operands)
@@ -283,7 +283,7 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
     plan = _plan(session, "averaging", backend, model, parameters)
 
     def describe_call() -> str:
-        """Returns the string that describes this call. It must be the same on all ranks."""
+        """Returns the string that describes this call. The string must be the same on all ranks."""
         checksum = _first_weights(session, backend, model)
         return f"averaging{_weight_text(own_weight)}: {plan.text}{checksum}"
 

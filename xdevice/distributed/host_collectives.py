@@ -1,6 +1,7 @@
 """The collectives that need no engine, because they send everything over the control connection: `barrier`, `first`,
-`split_range`, which assigns indices of a data set to each rank, and `all_gather_object`, for small values of Python's
-built-in types. None of them waits for devices."""
+`split_range` and `all_gather_object`. `split_range` assigns indices of a data set to each rank, and `all_gather_object`
+gathers small values of Python's built-in types. None of these collectives waits for devices.
+"""
 
 from __future__ import annotations
 
@@ -74,9 +75,9 @@ def first(session: Session) -> Iterator[bool]:
 def split_range(
     session: Session, count: int, pad: bool, seed: int | None
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Does the work of `World.split_range`: returns this rank's part of the indices, or of a
-    permutation of the indices, which every rank draws from the same seed. The ranks vote only
-    on the arguments."""
+    """Does the work of `World.split_range`: returns this rank's part of the indices. With a seed, the indices are
+    permuted first; every rank draws the same permutation from the seed. The ranks vote only on the arguments.
+    """
     _require_whole("count", count)
     if type(pad) is not bool:
         raise ArgumentError(f"pad must be True or False, not {shown(pad)}")

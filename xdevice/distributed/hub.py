@@ -1,11 +1,10 @@
 """Rank 0's side of the control connection: the hub, which compares the calls of all ranks, and detects a rank that
 fails.
 
-The hub is one thread, which never blocks and never handles tensors. Each rank, including rank
-0, sends the hub a string that describes the collective that the rank is about to call, and the
-hub answers when all strings are the same. When a rank has failed, the hub informs all ranks.
-While ranks wait for another rank, the hub asks that rank whether its process is still working.
-The docstring of `control` contains a drawing of the protocol.
+The hub is one thread, which never blocks and never handles tensors. Before a collective, each rank, including rank 0,
+sends the hub a string that describes the call. The hub answers when all strings are the same. When a rank has failed,
+the hub informs all ranks. While ranks wait for another rank, the hub asks that rank whether its process is still
+working. The docstring of `control` contains a drawing of the protocol.
 """
 
 from __future__ import annotations
@@ -319,8 +318,8 @@ class Calls:
         return None
 
     def unvoted_calls_differ(self) -> bool:
-        """Whether the ranks make different calls, at least one of which has already reached an engine. This happens
-        only to calls without a vote (`check=False`).
+        """Whether the ranks make different calls, and at least one of these calls has already reached an engine. This
+        is possible only for calls without a vote (`check=False`).
         """
         numbers = {number for number, _ in self._slow_calls}
         # one rank still votes on a call, but another rank has begun this call or a later one
@@ -683,9 +682,10 @@ class Hub(threading.Thread):
             self._end_died(peer)
 
     def _decide(self, caller: Peer) -> None:
-        """Reacts to a new call of the rank `caller`. When all ranks have called, tells them to continue, or that their
-        calls differ. Ends the world if a call can never be matched. Loops over all ranks only after the last call,
-        because otherwise large worlds would be slow."""
+        """Reacts to a new call of the rank `caller`. When all ranks have called, either tells the ranks to continue, or
+        reports to the ranks that their calls differ. Ends the world if a call can never be matched. Loops over all
+        ranks only after the last call, because otherwise large worlds would be slow.
+        """
         pending = caller.pending
         if pending is None:
             return
@@ -756,8 +756,9 @@ class Hub(threading.Thread):
             self._report_mismatch([caller, peer])
 
     def _report_mismatch(self, peers: Iterable[Peer]) -> None:
-        """Answers the votes of these ranks with MISMATCH and the calls of all these ranks. The
-        world stays open."""
+        """Answers the vote of each rank in `peers` with MISMATCH and the calls of all ranks in `peers`. The world stays
+        open.
+        """
         peers = sorted(peers, key=lambda peer: peer.rank)
         calls = {peer.rank: peer.pending.call for peer in peers if peer.pending}
         for peer in peers:

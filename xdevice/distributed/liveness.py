@@ -179,8 +179,9 @@ class Liveness:
 
 
 def _is_in_standard_library(path: str) -> bool:
-    """Whether a source file belongs to Python's standard library. An installed package in the
-    same folder does not."""
+    """Whether a source file belongs to Python's standard library. Files of an installed package in the same folder do
+    not belong to it.
+    """
     return path.startswith(("<frozen", _LIBRARY)) and "-packages" not in path
 
 

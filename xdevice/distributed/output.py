@@ -122,8 +122,9 @@ def _read(source: IO[bytes], lines: Lines) -> None:
 
 
 class _Log:
-    """A file to which the lines of one rank, from its standard output and its standard error, are appended. If the file
-    cannot be written, the lines are lost, and a message is printed once."""
+    """A file for the output of one rank. The lines of the rank's standard output and standard error are appended to the
+    file. If the file cannot be written, the lines are lost, and a message is printed once.
+    """
 
     def __init__(self, path: Path) -> None:
         # unbuffered, so that the file is complete if the launcher is killed

@@ -45,7 +45,7 @@ def local_device() -> Device:
     one GPU (`CUDA_VISIBLE_DEVICES=3`, or Slurm's `--gpus-per-task=1`), that GPU is `gpu:0` in each process. Costs 5 us,
     and does not initialize a GPU.
 
-    docs/reference/processes.md lists each launcher's variables, and explains which of them are used if several
+    docs/reference/processes.md lists each launcher's variables, and explains which variables are used if several
     launchers have set variables.
 
     Raises:

@@ -122,7 +122,7 @@ class World:
     on `device` or on the host, and containers of such tensors. They raise PeerError if a rank has failed or is late.
     This closes the world: the tensors of the call may then contain any values, and every later call raises the same
     error at once. The methods raise CollectiveMismatchError if the ranks call different methods or pass tensors that do
-    not match; then nothing was written. No gradients flow through any of the methods.
+    not match; in this case, no tensor has been written. No gradients flow through any of the methods.
     """
 
     def __init__(self, options: Options) -> None:
@@ -331,8 +331,8 @@ class World:
 
         Args:
             model_or_gradients: a model that stores its gradients (torch, paddle, mxnet), which are written in place; or
-                a container of gradients. Gradients in a container that can be written are written in place; for the
-                others, new tensors are returned.
+                a container of gradients. In a container, each gradient that can be written is written in place; for
+                other gradients, new tensors are returned.
             weight: as in `all_reduce`: the number of samples of this rank, if this number differs between ranks.
 
         A gradient that is None on all ranks stays None. If a gradient is None on only some
@@ -349,7 +349,8 @@ class World:
     def averaging(
         self, model: Any, weight: float | None = None
     ) -> AbstractContextManager[None]:
-        """Returns a block for one backward pass, after which each gradient of the model is the mean over all ranks.
+        """Returns a block for one backward pass. After the block, each gradient of the model is its mean over all
+        ranks.
 
         In `with world.averaging(model): loss.backward()`, PyTorch and Paddle send gradients, in buckets of 25 MB, while
         the pass computes the next gradients. With MXNet, and with engines other than PyTorch's, the gradients are sent
@@ -385,7 +386,7 @@ class World:
 
         Raises:
             UnsupportedError: the backend in use has no such group; only PyTorch has one. LaunchError: the program's own
-                group does not exist on all ranks, or its ranks differ from those of this world.
+                group does not exist on all ranks, or its ranks differ from the ranks of this world.
         """
         self._session.start_native_group()
 

@@ -197,7 +197,7 @@ class Session:
             return
 
         def describe_call() -> str:
-            """Returns the string that describes this call. It must be the same on all ranks."""
+            """Returns the string that describes this call. The string must be the same on all ranks."""
             return f"native_group of {backend.name}"
 
         with self.exclusive("native_group"):
@@ -488,8 +488,9 @@ class Session:
         job: Callable[[], Any],
         tensors: list[Operand],
     ) -> Any:
-        """Votes on a collective, and then calls the engine. The arguments and the result are
-        the same as those of the method `call`."""
+        """Votes on a collective, and then calls the engine. The arguments and the result are the same as in the method
+        `call`.
+        """
         with self.exclusive(verb):
             self.agree(describe_call)
             return self.call(verb, describe_call, job, tensors)

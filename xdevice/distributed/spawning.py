@@ -1,9 +1,8 @@
 """`xdevice launch`: starts this machine's processes of one world, shows their output, and ends them.
 
-Each rank is the leader of its own process group, so that the processes that it has started can
-be ended together with it. Ctrl-C in a terminal reaches only the launcher, which passes the
-signal on to the ranks. If the launcher itself is killed, a small process, the guard, ends the
-groups.
+Each rank is the leader of its own process group. So the processes that a rank has started can be ended together with
+the rank. Ctrl-C in a terminal reaches only the launcher, which passes the signal on to the ranks. If the launcher
+itself is killed, a small process, the guard, ends the groups.
 """
 
 from __future__ import annotations
@@ -422,8 +421,9 @@ class _Ranks:
 
 
 def _send(leader: int, number: int) -> bool:
-    """Sends the signal `number` to the process group whose leader is the process `leader`. Returns False if the group
-    no longer contains any process."""
+    """Sends the signal `number` to the process group that the process `leader` leads. Returns False if the group no
+    longer contains any process.
+    """
     try:
         if _HAS_GROUPS:
             os.killpg(leader, number)

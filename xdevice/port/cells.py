@@ -37,10 +37,9 @@ module or function had to be interpreted more than 10 times."""
 class Cells:
     """The cells of a project, and for each cell the modules and functions that have read it.
 
-    `current_task` is the module or function that is being interpreted; after the analysis, it
-    is None. `unsettled` contains the tasks that were interpreted more than `MOST_READINGS`
-    times, and whose values might therefore grow for ever. Every value that such a task adds to
-    a cell is replaced by "anything", so that the analysis ends.
+    `current_task` is the module or function that is being interpreted; after the analysis, it is None. `unsettled`
+    contains the tasks that were interpreted more than `MOST_READINGS` times, because their values might grow for ever.
+    Every value that such a task adds to a cell is replaced by "anything", so that the analysis ends.
     """
 
     def __init__(self) -> None:
@@ -124,16 +123,16 @@ class Cells:
     # containers
 
     def list_of(self, key: Any, items: Value) -> Value:
-        """Adds `items` to the possible items of the lists with this key, and returns the value of such a list. `key`
-        identifies the place where the list is created, for example by the node that creates the list. All lists created
-        at the same place share their items.
+        """Adds `items` to the possible items of the lists with this key, and returns the value that stands for these
+        lists. `key` identifies the place where the list is created, for example by the node that creates the list. All
+        lists created at the same place share their items.
         """
         self.add_to_cell(("items", key), items)
         return make_value("list", key)
 
     def dict_of(self, key: Any, items: Value) -> Value:
-        """Adds `items` to the possible values in the dicts with this key, and returns the value of such a dict (see
-        `list_of`). The keys in these dicts are ignored.
+        """Adds `items` to the possible values in the dicts with this key, and returns the value that stands for these
+        dicts (see `list_of`). The keys in these dicts are ignored.
         """
         self.add_to_cell(("items", key), items)
         return make_value("dict", key)

@@ -115,11 +115,10 @@ def guarded_by(
     """Returns the code that runs only if the expression `test` is true; an empty list if there
     is no such code.
 
-    Such code is the rest of an `and`, the body of an `if`, the code after an `if not ...:`
-    whose body leaves the block, and the code that a decorator may skip. If the result of the
-    test is assigned to a name, code that is guarded by a test of this name is included.
-    `parents` maps each node to its parent. `followed` contains the names whose tests are
-    already being searched for.
+    Such code is the rest of an `and`, the body of an `if`, the code after an `if not ...:` block that ends with a
+    statement such as `return`, and the code that a decorator may skip. If the result of the test is assigned to a name,
+    code that is guarded by a test of this name is included. `parents` maps each node to its parent. `followed` contains
+    the names whose tests are already being searched for.
     """
     # the loop goes outwards from the test: `node` is an expression that depends on the test, and `is_true` says whether
     # `node` is true or false if the test is true

@@ -99,9 +99,9 @@ class Inference(Cells):
     # names
 
     def full_name(self, node: ast.AST) -> str:
-        """Returns the full name to which an expression refers, such as
-        "torch.cuda.is_available"; "" if the expression does not refer to a name, or may refer
-        to several."""
+        """Returns the full name to which an expression refers, such as "torch.cuda.is_available"; "" if the expression
+        does not refer to a name, or may refer to several names.
+        """
         # the full name of an attribute of a module of the project begins with the name of the
         # module, so that d2l's helpers are found even if d2l is part of the project
         if isinstance(node, ast.Attribute):
@@ -185,9 +185,9 @@ class Inference(Cells):
         return module
 
     def global_value(self, module: PythonModule, name: str) -> Value:
-        """Returns the value of a global name of a module, together with the values of this name
-        in the modules from which the module imports everything (`from m import *`). The result
-        is empty if there are no such values."""
+        """Returns the possible values of a global name of a module. If the module contains `from m import *`, the
+        values of the same name in the module `m` are included. The result is empty if the name has no values.
+        """
         value = self.read_cell((module, name))
         for star in self.read_cell((module, "*")):
             if star.kind == "module":

@@ -810,8 +810,9 @@ class Interpreter(Inference):
         return BOOL if all(is_only(value, host) for value in values) else UNKNOWN
 
     def _choice(self, node: ast.IfExp) -> Value:
-        """Returns the value of `x if test else y`: the union of the values that x has if the
-        test is true, and those that y has if it is false."""
+        """Returns the value of `x if test else y`: the union of the values that x may have if the test is true, and the
+        values that y may have if the test is false.
+        """
         env = self.env
         self.evaluate(node.test)
         self.env = narrowed(node.test, env, True)

@@ -1,5 +1,7 @@
-"""Selects the findings that lint reports: those of the selected rules, except findings that a comment ignores, that a
-baseline lists, or that already existed in a Git revision. Also computes the new content of files for `lint --fix`."""
+"""Selects the findings that lint reports: the findings of the selected rules, except findings that a comment ignores,
+that a baseline lists, or that already existed in a Git revision. Also computes the new content of files for `lint
+--fix`.
+"""
 
 from __future__ import annotations
 
@@ -84,8 +86,9 @@ class Finding:
 
     @property
     def key(self) -> tuple[str, int, int, str]:
-        """The path, the position and the code. Findings are sorted by this key. Findings in two
-        tabs that have the same key are counted once."""
+        """The path, the position and the code. Findings are sorted by this key. If findings in two tabs have the same
+        key, they are counted as one finding.
+        """
         return self.path, self.line, self.col, self.code
 
 
@@ -283,21 +286,24 @@ def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
 
 
 def _span(node: Any) -> tuple[Place, Place]:
-    """Returns the positions in `Source.text` at which a node begins and ends. Lines count from
-    1, and columns count from 0, in bytes."""
+    """Returns the start and the end of a node, as positions in `Source.text`. Lines count from 1, and columns count
+    from 0, in bytes.
+    """
     return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
 
 
 def _start(source: Source, node: Any) -> Place:
-    """Returns the position in the file at which a node begins. Lines and columns count from 1;
-    columns are in characters."""
+    """Returns the start of a node, as a position in the file. Lines and columns count from 1; columns are in
+    characters.
+    """
     return source.line_and_cell(node.lineno)[0], column(source, node.lineno, node.col_offset)
 
 
 def grouped_by_test(findings: Iterable[Finding]) -> list[Finding]:
-    """Returns the findings, except those that a test for vendor-specific devices guards:
-    guarded findings become the `guarded_findings` of the finding for the test. If the test is
-    not among the findings, the findings that it guards stay as they are."""
+    """Groups the findings that a test for vendor-specific devices guards: they are left out of the returned list, and
+    become the `guarded_findings` of the finding for the test. If the test is not among the findings, the findings that
+    it guards stay as they are.
+    """
     findings = list(findings)
     tests = {(finding.path, (finding.line, finding.col)): finding for finding in findings}
     guarded_findings: dict[Finding, list[Finding]] = {}

@@ -498,8 +498,10 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
 
 
 def _is_on_purpose(view: _View, node: ast.AST) -> bool:
-    """Whether code names CUDA on purpose. This is assumed if "cuda" is in its path or in the name of a class around it,
-    if it is in setup.py, which decides what to build, or if tests around it check a release or name other vendors."""
+    """Whether code names CUDA on purpose. This is assumed if "cuda" is in the path of the file or in the name of a
+    class around the code, if the file is setup.py, which decides what to build, or if tests around the code check a
+    release or name other vendors.
+    """
     path = view.module.source.path
     names, inner = [path], node
     while inner in view.parents:

@@ -204,12 +204,11 @@ class NeutralSites(JudgedSites):
     def _place_of(self, node: ast.expr) -> str:
         """Returns a word that says where a string occurs:
 
-        - "device": it is the device of a PyTorch function, which fails if the machine does not
+        - "device": the string is the device in a call of a PyTorch function; the call fails if the machine does not
           have this device;
-        - "text": a device object is created from it, here or later, and the machine need not
-          have this device;
-        - "a site": it is in a call that is itself a site;
-        - "elsewhere": its use is not known.
+        - "text": a device object is created from the string, here or later; the machine need not have this device;
+        - "a site": the string is in a call that is itself a site;
+        - "elsewhere": the use of the string is not known.
         """
         parent = self.parents.get(node)
         call = self.parents.get(parent) if isinstance(parent, ast.keyword) else parent

@@ -21,12 +21,11 @@ SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 class Function:
     """A function of the project, or a lambda.
 
-    `node` is the definition, `owner` is the class of a method, and `outer` is the function
-    around an inner function; both are None for other functions. `args` are all parameters
-    except `*args` and `**kwargs`. `positional` are the names of those parameters that can be
-    passed by position, and `keywords` are the names of the keyword-only parameters. `locals`
-    are the names that the function binds, including its parameters, and `globals` are the names
-    that it declares as global.
+    `node` is the definition, `owner` is the class of a method, and `outer` is the function around an inner function;
+    both are None for other functions. `args` are all parameters except `*args` and `**kwargs`. `positional` are the
+    names of the parameters that can be passed by position, and `keywords` are the names of the keyword-only parameters.
+    `locals` are the names that the function binds, including its parameters, and `globals` are the names that it
+    declares as global.
     """
 
     node: Any
@@ -65,9 +64,9 @@ class Function:
 
     @property
     def receiver(self) -> str | None:
-        """The name of the parameter for the object on which a method is called (`self`), or for
-        the class (`cls`). None for functions and static methods, and for methods that receive
-        the object through `*args`."""
+        """The name of the parameter that receives the object (usually `self`) or the class (usually `cls`). None for
+        functions and static methods, and for methods that receive the object through `*args`.
+        """
         return self.positional[0] if self.is_method and self.positional else None
 
 
@@ -131,9 +130,9 @@ class Class:
         self._subclasses: set[Class] = set()
 
     def family(self) -> Class:
-        """Returns the class that stands for the family of this class, that is, for all classes
-        that are related to it by inheritance. The result is the same for all of these
-        classes."""
+        """Returns the class that stands for the family of this class. A family consists of all classes that are related
+        by inheritance; the result is the same for each class of a family.
+        """
         cls = self
         while cls.united_with is not None:
             cls = cls.united_with

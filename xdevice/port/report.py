@@ -123,6 +123,7 @@ def _site(source: Source, site: Site) -> dict[str, Any]:
 
 
 def column(source: Source, line: int, col: int) -> int:
-    """Converts a column in a line of `Source.text`, which is in bytes and counts from 0, to a
-    column as editors show it, which is in characters and counts from 1."""
+    """Converts a column in a line of `Source.text` to the column that editors show. The argument `col` is in bytes and
+    counts from 0; the result is in characters and counts from 1.
+    """
     return len(source.line_text(line).encode()[:col].decode()) + 1

@@ -392,9 +392,9 @@ class JudgedSites(JudgedModule):
         return None
 
     def _judge_attribute(self, node: ast.Attribute) -> Judged | None:
-        """Judges an attribute such as `x.device`, whose value is a device or depends on it.
-        Returns None if nothing is known about `x`, or if `x` may be something other than an
-        object of a framework, such as a module."""
+        """Judges an attribute such as `x.device`, whose value is a device or depends on a device. Returns None if
+        nothing is known about `x`, or if `x` may be something other than an object of a framework, such as a module.
+        """
         if node.attr not in idioms.WHERE or not isinstance(node.ctx, ast.Load):
             return None
         means = inferred(node.value)

@@ -45,18 +45,19 @@ handles other parents, such as calls."""
 
 
 def no_word(use: Use) -> Judgement:
-    """Judges names that have no vendor-neutral replacement. The use stays open, and the reason is the idiom's `why`."""
+    """Judges a use of a name that has no vendor-neutral replacement. The use stays open, and the reason is the idiom's
+    `why`.
+    """
     return left_open(use.idiom.why)
 
 
 def neutral(use: Use) -> Judgement:
-    """Judges names that are right on every device. The use is neutral, and the reason is the idiom's `why`."""
+    """Judges a use of a name that is right on every device. The use is neutral, and the reason is the idiom's `why`."""
     return Judgement("neutral", use.idiom.why)
 
 
 def renamed(use: Use) -> Judgement:
-    """Judges names whose replacement accepts the same arguments, so that only the name
-    changes."""
+    """Judges a use of a name that has a replacement with the same arguments. Only the name is rewritten."""
     # d2l.numpy(x, y) is a mistake in the program, which its author has to correct
     if use.idiom.text == "xdevice.to_numpy" and use.only_argument is None:
         return left_open("to_numpy accepts exactly one argument", "XD166")
@@ -196,10 +197,10 @@ def names_no_index(node: ast.AST) -> bool:
 
 
 def _names_device_as_printed(node: ast.AST) -> bool:
-    """Whether an expression names a device in the form in which the framework prints it: with
-    an index, or as "cpu". This is tested for strings, and for both branches of a conditional
-    expression. F-strings are assumed to have an index. For any other expression, the result is
-    False."""
+    """Whether an expression names a device exactly as the framework prints it: with an index, or as "cpu". This is
+    tested for strings, and for both branches of a conditional expression. F-strings are assumed to have an index. For
+    any other expression, the result is False.
+    """
     if isinstance(node, ast.IfExp):
         return _names_device_as_printed(node.body) and _names_device_as_printed(node.orelse)
     text = text_of(node)
@@ -242,8 +243,9 @@ def _judge_without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgem
 
 
 def accelerator(use: Use) -> Judgement:
-    """Judges `torch.accelerator.current_accelerator()`. It returns None on a machine without a
-    GPU, but the new text raises an error there."""
+    """Judges `torch.accelerator.current_accelerator()`. On a machine without a GPU, this function returns None, but the
+    new text raises an error.
+    """
     if use.arguments:
         return OTHER_ARGUMENTS
     # the program may rely on getting None on a machine without a GPU, unless a test around the
@@ -274,8 +276,9 @@ def device_with_index(use: Use) -> Judgement:
 
 
 def _judge_by_index(argument: ast.expr, edits: Edits) -> Judgement:
-    """Judges a use whose edits are right if `argument` is a number. The use is proven if the
-    argument is known to be a number, else safe."""
+    """Judges a use by its argument: `edits` are right if `argument` is a number. The use is proven if the argument is
+    known to be a number, else safe.
+    """
     if is_number(argument):
         return proven("the index is a number", edits)
     return safe("the index is not proven to be a number", edits)

@@ -151,8 +151,9 @@ def has_gpu(use: Use) -> bool:
 
 
 def _word_without_arguments(use: Use, row: Row) -> str:
-    """Returns the word of a row as the name of a function: without arguments, and with the name
-    under which the module imports PyTorch."""
+    """Returns the word of a row without its arguments, as the name of a function. The name under which the module
+    imports PyTorch replaces `torch`.
+    """
     return use.module.with_torch_name(re.sub(r"\([^()]*\)$", "", row.accelerator))
 
 
@@ -168,8 +169,9 @@ def device_type(use: Use) -> str:
 
 def with_gpu_test(use: Use, edits: Edits, without_gpu: str | None) -> Edits:
     """Returns the edits of a use. If the new text would raise an error on a machine without a GPU, edits are added so
-    that it runs only after a test for a GPU. `without_gpu` is the source text of the value that the old name has on
-    such a machine; it is None if no test is needed."""
+    that the new text runs only if a test has shown that there is a GPU. `without_gpu` is the source text of the value
+    that the old name has on such a machine; it is None if no test is needed.
+    """
     if without_gpu is None or has_gpu(use):
         return edits
     test = use.module.available
@@ -200,7 +202,7 @@ def _is_choice_without_brackets(use: Use) -> bool:
 
 
 def _renamed(use: Use, row: Row) -> Judgement:
-    """Judges a name whose word accepts the same arguments."""
+    """Judges a name if the word that replaces it accepts the same arguments."""
     if use.has_stars:
         return HIDDEN_ARGUMENTS
     if row.name.endswith("get_device_properties") and use.module.uses_attribute(
@@ -219,7 +221,9 @@ def _renamed(use: Use, row: Row) -> Judgement:
 
 
 def _replaced(use: Use, row: Row) -> Judgement:
-    """Judges a call whose word is a whole expression, to which no arguments can be passed."""
+    """Judges a call if the word that replaces the name is a whole expression. No arguments can be passed to such a
+    word.
+    """
     if use.arguments:
         return OTHER_ARGUMENTS
     return proven(
@@ -447,8 +451,9 @@ def _nccl(use: Use, row: Row) -> Judgement:
 
 
 def move(use: Use) -> Judgement:
-    """Judges `.cuda()` for the target "accelerator". It becomes `.to()`: every object with
-    `.cuda()` also has `.to()`, and both methods move it in the same way."""
+    """Judges `.cuda()` for the target "accelerator". It becomes `.to()`: every object with `.cuda()` also has `.to()`,
+    and both methods move the object in the same way.
+    """
     if (
         use.has_stars
         or not use.keywords.keys() <= {"non_blocking", "device"}

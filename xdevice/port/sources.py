@@ -1,12 +1,10 @@
 """Files that contain Python code: scripts, notebooks, and the pages of d2l with their tabs.
 
-The content of each file is read into one text (`Source.text`, UTF-8). All other modules of this
-folder use only positions in that text: lines that count from 1, and columns and offsets in
-bytes. The text of a script is the script itself. The text of a notebook consists of its code
-cells, one after the other. The text of a page of d2l is its Markdown source. `Source.modules`
-are the parts that Python would run: one module, or one for each tab. Lines have the same
-numbers in a module as in the text, and all lines except those with the code of its tab are
-blank.
+The content of each file is read into one text (`Source.text`, UTF-8). All other modules of this folder use only
+positions in that text: lines that count from 1, and columns and offsets in bytes. The text of a script is the script
+itself. The text of a notebook consists of its code cells, one after the other. The text of a page of d2l is its
+Markdown source. `Source.modules` are the parts that Python would run: one module, or one for each tab. A line has the
+same number in a module as in the text. In the module of a tab, all lines that do not contain code of the tab are blank.
 """
 
 from __future__ import annotations
@@ -142,8 +140,9 @@ class PythonModule:
         return self.source.text[slice(*self.span(node))].decode()
 
     def span(self, node: ast.AST) -> tuple[int, int]:
-        """Returns the offsets in `Source.text` at which a node begins and ends. Brackets around
-        the node are not included."""
+        """Returns the start and the end of a node, as offsets in `Source.text`. Brackets around the node are not
+        included.
+        """
         at = self.source.offset
         return at(node.lineno, node.col_offset), at(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
 
@@ -383,8 +382,9 @@ def _tree(text: str) -> ast.Module:
 
 
 def _check_depth(tree: ast.Module) -> None:
-    """Raises `SyntaxError` if the code is nested so deeply that recursive functions, such as those of the inference,
-    could exceed Python's recursion limit."""
+    """Raises `SyntaxError` if the code is nested so deeply that recursive functions, for example in the inference,
+    could exceed Python's recursion limit.
+    """
     level: list[ast.AST] = [tree]
     for _ in range(_MOST_LEVELS):
         level = [child for node in level for child in ast.iter_child_nodes(node)]
@@ -397,9 +397,10 @@ def _check_depth(tree: ast.Module) -> None:
 
 
 def _text_with_tabs(raw: bytes, shown: str) -> Source:
-    """Returns a page of d2l.ai: Markdown, in which each block of code belongs to the tabs of
-    one or more frameworks. The `Source` gets a module for each tab, or no modules if the page
-    has no such blocks."""
+    """Returns the `Source` of a page of d2l.ai. The page is written in Markdown, and each of its blocks of code belongs
+    to the tabs of one or more frameworks. The `Source` gets a module for each tab, or no modules if the page has no
+    such blocks.
+    """
     text = raw.decode("utf-8-sig")
     source = Source(shown, raw, text.encode(), "utf-8-sig")
     source.cells = list(_fences(source))
@@ -473,9 +474,9 @@ class _Token:
     in characters; the quotes are included. `value` is the decoded string, which begins at the
     offset `at` of `Source.text`.
 
-    `is_listed` is True if the string is one line of a cell that is a list of lines, as Jupyter
-    writes it, and False if the string is a whole cell. `previous_end` is the end of the
-    previous string in the same list; it is None for the first string.
+    `is_listed` is False if the string is a whole cell. It is True if the cell is a list of lines, as Jupyter writes it,
+    and the string is one of these lines. `previous_end` is the end of the previous string in the same list; it is None
+    for the first string.
     """
 
     start: int
@@ -549,8 +550,9 @@ class _Decoder(json.JSONDecoder):
         scan = self.parse_string
 
         def token(text: str, begin: int, strict: bool) -> tuple[_Token, int]:
-            """Returns the string whose text begins at `begin`, and the position after its
-            closing quote."""
+            """Returns the string, and the position after its closing quote. `begin` is the position after the opening
+            quote.
+            """
             value, end = scan(text, begin, strict)
             # `begin` is the position after the opening quote
             return _Token(begin - 1, end, value), end

@@ -96,9 +96,9 @@ value of each item is "anything"."""
 
 
 def union(*values: Value) -> Value:
-    """Returns the union of values. If the union contains "anything", or more than `_MOST_ATOMS` atoms, it is reduced to
-    "anything" and its atoms of the kinds in `_FOLLOWED`, which have to be followed in any case. Otherwise, tuples of
-    the same length are merged.
+    """Returns the union of values. If the union contains "anything", or more than `_MOST_ATOMS` atoms, the result
+    contains only "anything" and the atoms of the kinds in `_FOLLOWED`, because atoms of these kinds have to be followed
+    in any case. Otherwise, tuples of the same length are merged.
     """
     result = NOTHING.union(*values)
     # a shortcut: most calls unite a value with itself or with the empty set, so there is
@@ -153,9 +153,9 @@ def inferred(node: ast.AST | None) -> Value:
 
 
 def tuple_of(values: Iterable[Value]) -> Value:
-    """Returns the value of a tuple with these items. An item that is itself a tuple of tuples
-    becomes "anything". If there are more than `_MOST_ITEMS` items, all of them become
-    "anything"."""
+    """Returns the value of a tuple with these items. An item that is itself a tuple of tuples becomes "anything". If
+    there are more than `_MOST_ITEMS` items, all items become "anything".
+    """
     # otherwise, a loop such as `x = (x, 1)` would nest tuples ever deeper
     items = tuple(UNKNOWN if _is_deep(value) else value for value in values)
     return make_value(

@@ -133,8 +133,9 @@ def _of_module(names: str, without_gpu: str | None = None) -> list[Row]:
 
 
 def _without_word(names: str, why: str) -> list[Row]:
-    """Returns rows for names that have no replacement. The names in `names` are separated by
-    white space; `why` is the reason for all of them."""
+    """Returns rows for names that have no replacement. The names in `names` are separated by white space; `why` is the
+    reason, which is the same for all names.
+    """
     return [Row(name, differs=why) for name in names.split()]
 
 

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
 
 
 class GradientWatch:
-    """Implements `watch_gradients` for an adapter. Each variable has one hook, which is never removed, because adding
-    and removing the hooks of ResNet-50 took 0.8 ms per step with PyTorch 2.13, and Paddle cannot remove hooks."""
+    """Implements `watch_gradients` for an adapter. Each variable has one hook. The hook is never removed, because
+    adding and removing the hooks of ResNet-50 took 0.8 ms per step with PyTorch 2.13, and Paddle cannot remove hooks.
+    """
 
     def __init__(self, add_hook: Callable[[Any, Callable[[], None]], object]) -> None:
         """`add_hook(variable, on_gradient)` must make the framework call `on_gradient()` each
