@@ -37,7 +37,7 @@ def with_missing_kernels(own: Any) -> Any:
 
 def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     """The kernel of `xdevice.nn.attention`, for the queries `q`, keys `k` and values `v`.
-    `mask` is None, or a bool tensor that is True for the keys that each query uses. If `causal` is True, query i does
+    `mask` is None, or a bool tensor, which is True for each key that a query uses. If `causal` is True, query i does
     not use the keys after the i-th either."""
     xp = array_namespace(q)
     if causal:

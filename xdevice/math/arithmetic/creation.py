@@ -37,7 +37,7 @@ def asarray(
     copy: bool | None = None,
 ) -> Any:
     """Returns `obj` (a number, nested lists, or a tensor of any framework) as a tensor. If `obj` is a tensor of this
-    backend, it is returned itself, unless `dtype`, `device` or `copy=True` requires a new tensor. Raises
+    backend, `obj` itself is returned, unless `dtype`, `device` or `copy=True` requires a new tensor. Raises
     `SharingError` if `copy` is False and a copy is needed, and `DTypeError` for a dtype that the backend does not
     support."""
     # data such as lists, and tensors of another framework, are always copied

@@ -43,7 +43,7 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
         ShapeError: the number of axes is wrong, or axes with the same letter differ in length (no broadcasting).
         DTypeError: a tensor does not contain real floats. NotATensorError: an operand is not a tensor.
         DeviceMismatchError: the tensors are on several devices.
-        UnsupportedError: a size is unknown while a compiler traces, or a third-party backend has no einsum.
+        UnsupportedError: a size is unknown while a function is traced, or a third-party backend has no einsum.
 
     Costs 0.1 ms more than the framework's own einsum. MXNet and NumPy use loops, except for matrix products.
 

@@ -53,8 +53,8 @@ def _matmul(checks: Checks) -> Callable[..., Any]:
 
 
 def _require_matching_rows(x1: Any, x2: Any) -> None:
-    """Raises `ShapeError` if a tensor has no dimensions, or if the first tensor does not have as many columns as the
-    second tensor has rows. The axes of stacks of matrices are not checked."""
+    """Raises `ShapeError` if a tensor has no dimensions, or if the number of columns of the first tensor differs from
+    the number of rows of the second tensor. The axes of stacks of matrices are not checked."""
     shapes = shape_of(x1), shape_of(x2)
     if not shapes[0] or not shapes[1]:
         raise ShapeError(

@@ -273,7 +273,7 @@ def _parameters_one_by_one(
     walk: Walked, name: str, needs_floats: bool
 ) -> tuple[Backend, list[Any]]:
     """Returns the result of `parameters`, which has the same arguments, or raises its errors. This slower function is
-    used for types that have not been parameters before, and if an error is to be raised."""
+    used for types that have not been parameters before, and whenever an error must be raised."""
     tree, backend = trees.Tree(None, walk=walk), None
     leaves = []
     for i, x in enumerate(tree.leaves):

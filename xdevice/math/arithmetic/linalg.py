@@ -253,7 +253,7 @@ def _pseudo_inverse(checks: Checks, x: Any, rtol: Any) -> Any:
 
 def _fused_arguments(checks: Checks, function: str, x: Any, rtol: Any) -> tuple[Any, ...]:
     """Returns the arguments of `Checks.fused` that follow the function: a tuple of the tensors, and then the
-    settings. `rtol` is a setting if it is a number or None; otherwise it is one of the tensors."""
+    settings. If `rtol` is a tensor, it is added to the tensors. If `rtol` is a number or None, it is a setting."""
     x = _as_matrices(checks, x, function)
     if rtol is None or type(rtol) in NUMBERS:
         return (x,), rtol

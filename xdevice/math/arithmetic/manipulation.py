@@ -252,7 +252,7 @@ def roll(
 
 
 def _rolled(checks: Checks, x: Any, shifts: Sequence[Any], axes: tuple[int, ...]) -> Any:
-    """Returns the tensor `x`, rolled along each of `axes` by the corresponding item of `shifts`, which is an int of
+    """Returns the tensor `x`, rolled along each of `axes` by the corresponding item of `shifts`. Each item is an int of
     any size and sign."""
     lengths = [shape_of(x)[axis] for axis in axes]
     # the contract promises that each shift is less than the length of its axis; for an axis

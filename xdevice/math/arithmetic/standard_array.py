@@ -261,8 +261,8 @@ class Array:
             return backend.export(x)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Returns a copy of an array on a CPU, as a NumPy array. Raises `DTypeError` if the array is on another
-        device, and `SharingError` if `copy` is False."""
+        """Returns a copy of the array as a NumPy array. Raises `DTypeError` if the array is not on a CPU, and
+        `SharingError` if `copy` is False."""
         import numpy
 
         # arrays on other devices are refused, so that no copy from a GPU happens unnoticed

@@ -165,7 +165,7 @@ class OutsideVariables:
     def _visit_function(self, function: FunctionType, name: str) -> None:
         """Watches the values that `function` reads: its defaults, its attributes, its cells (the variables of
         enclosing functions), and the global variables whose names occur in its code. Raises `UnsupportedError` if the
-        function may read other values."""
+        function may also read values that cannot be found in this way."""
         variables = function.__globals__
         module = variables.get("__name__", "")
         if module.partition(".")[0] == "xdevice":

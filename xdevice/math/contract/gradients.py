@@ -42,10 +42,10 @@ class Gradients(Primitives):
         )
 
     def stop_gradient(self, x: Any) -> Any:
-        """Returns a tensor through which no gradient flows, with the values of the tensor or symbol `x`, and on the
-        device of `x`. The result may share the memory of `x`; if the framework has no gradients, it may be `x`
-        itself. An adapter that overrides `value_and_grad` must also override this method, because otherwise this
-        default method raises `UnsupportedError`. In other adapters, the default returns `x`."""
+        """Returns a tensor with the values of the tensor or symbol `x`, on the device of `x`. No gradient flows through
+        the result. The result may share the memory of `x`; if the framework has no gradients, it may be `x` itself. An
+        adapter that overrides `value_and_grad` must also override this method, because otherwise this default method
+        raises `UnsupportedError`. In other adapters, the default returns `x`."""
         if type(self).value_and_grad is Gradients.value_and_grad:
             return x
         raise self.unsupported(

@@ -139,7 +139,8 @@ class ArithmeticChecks(Suite):
         )
 
     def assert_number(self, x: Any, number: float, name: str) -> None:
-        """Checks that `x` is a float32 tensor without axes that equals a number. The error calls the tensor `name`."""
+        """Checks that `x` is a float32 tensor without axes, and that it equals a number. The error calls the tensor
+        `name`."""
         self.assert_holds(x, np.full((), number, "float32"), name)
 
     def flags(self, x: Any) -> Any:

@@ -130,7 +130,7 @@ class Suite:
 
     @contextmanager
     def select(self) -> Iterator[None]:
-        """A block around every check, which creates the second device and selects the backend."""
+        """A block around every check. It creates the second device, and selects the backend."""
         self.home = self.home or HOMES[0]
         self.second_device_or_none()
         with xdevice.use_backend(self.backend):

@@ -50,7 +50,8 @@ class Ranks:
         dtype."""
 
     def for_each_rank(self, array: Array) -> list[Array]:
-        """Returns one array for each rank: `array`, with its elements rotated by the rank's number."""
+        """Returns one array for each rank: `array`, with its elements rotated by as many places as the rank's
+        number."""
         return [np.roll(array, rank) for rank in range(self.size)]
 
     def tensor(self, array: Array) -> Any:
