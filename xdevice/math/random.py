@@ -461,8 +461,7 @@ def kaiming_normal(
 
 
 class seed:
-    """Restarts the random numbers from a seed: `seed(0)` takes effect from here on, and `with seed(0):` only in the
-    block.
+    """Restarts the random numbers from a seed: `seed(0)` from here on, `with seed(0):` only in the block.
 
     `seed(0)` seeds the generator from which the calling code draws. This is the generator of the innermost block or
     task, or, outside any block or task, the generator of the process (docs/reference/random.md). A block,
