@@ -303,8 +303,9 @@ class Session:
         _failed = line.failure
 
     def _on_lost_hub(self) -> None:
-        """Aborts the engine if the hub has ended because of a failure, because the program may
-        be waiting for a GPU that waits for other ranks. Called in another thread."""
+        """Aborts the engine if the hub has ended after a failure; the program may be waiting for a GPU that waits for
+        other ranks. Called in another thread.
+        """
         # outside the block, the end of the hub is the normal end of the world
         if self.is_open:
             self._abort()

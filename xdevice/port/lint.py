@@ -438,11 +438,10 @@ def _complete_sites(
     """Completes `sites`, the list of sites that will be rewritten, for a finding that is a
     test.
 
-    Adds the sites that the test guards and that lint does not report, such as the string in
-    `"cuda" if torch.cuda.is_available() else "cpu"`. But if the test guards vendor-specific
-    code that stays, removes the test from `sites` instead, because a test for the devices of
-    any vendor must not guard code for one vendor. `own` is the site of the test itself, and
-    `all_sites` are the sites of the file. Nothing changes if `own` is None, or is not in
+    Adds the sites that the test guards but lint does not report, such as the string in `"cuda" if
+    torch.cuda.is_available() else "cpu"`. But if the test guards vendor-specific code that stays, removes the test from
+    `sites` instead, because a test for the devices of any vendor must not guard code for one vendor. `own` is the site
+    of the test itself, and `all_sites` are the sites of the file. Nothing changes if `own` is None, or is not in
     `sites`.
     """
     if own is None or own not in sites:
@@ -518,8 +517,9 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
 
 
 def _comments(source: Source) -> Iterator[tuple[int, str]]:
-    """Yields the comments of a file, each with its line in `Source.text`. Yields nothing if the
-    file does not contain "xdevice:". A cell that is not Python is read up to the error."""
+    """Yields the comments of a file, each with its line in `Source.text`. Yields nothing if the file does not contain
+    "xdevice:". A cell that is not Python is read up to the first error.
+    """
     # a shortcut: most files contain no such comment, and it takes long to read tokens
     if b"xdevice:" not in source.text:
         return

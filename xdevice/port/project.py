@@ -104,11 +104,11 @@ def _names_bound_by(node: ast.AST) -> Iterable[str]:
 class Class:
     """A class of the project.
 
-    `outer` is the class around an inner class, else None. `bases` are the values of its bases,
-    in the order of the class statement. `methods` and `inner` map names to the functions and
-    classes in its body. `lineage` contains the class itself and its bases in the project, in
-    the order in which Python looks for a method. `united_with` leads to the class that stands
-    for the family (see `family`).
+    `outer` is the class around an inner class, else None. `bases` are the values of its bases, in the order of the
+    class statement. `methods` and `inner` map names to the functions and classes in its body. `lineage` contains the
+    class itself and its bases in the project, in the order in which Python looks for a method. `united_with` is another
+    class of the same family; from class to class, it leads to the class that stands for the family, where it is None
+    (see `family`).
     """
 
     node: ast.ClassDef

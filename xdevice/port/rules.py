@@ -345,9 +345,10 @@ class JudgedSites(JudgedModule):
         return use, proven("a string that names a device, for the framework's function", edits)
 
     def _judge_choice(self, node: ast.IfExp) -> Judged | None:
-        """Judges `"cuda" if torch.cuda.is_available() else "cpu"`. Returns None for any other
-        conditional expression. If the expression is an argument of `torch.device`, it is
-        rewritten together with that call, and does not get here."""
+        """Judges `"cuda" if torch.cuda.is_available() else "cpu"`. Returns None for any other conditional expression.
+        If the expression is an argument of `torch.device`, it is rewritten together with that call, and is not judged
+        here.
+        """
         if not is_usual_choice(node, self.full_name) or "torch" not in self.frameworks:
             return None
         use = Use(self, node, Idiom('"cuda" if ... else "cpu"', "XD101", "choice"))
@@ -415,8 +416,9 @@ class JudgedSites(JudgedModule):
         return use, Judgement("neutral", "only reads where a tensor is")
 
     def _judge_text(self, node: ast.expr) -> Judged | None:
-        """Judges the string "nccl", and a string that names CUDA and reaches a function of
-        PyTorch as its device, perhaps through variables. Returns None for any other string."""
+        """Judges the string "nccl", and a string that names CUDA if it is passed to a function of PyTorch as its
+        device, directly or through variables. Returns None for any other string.
+        """
         judged = self._judge_nccl(node)
         if judged is not None or node not in self.device_origins:
             return judged
@@ -440,7 +442,9 @@ class JudgedSites(JudgedModule):
         )
 
     def _judge_cuda_name(self, use: Use) -> Judgement:
-        """Judges a string such as "cuda" that reaches a function of PyTorch as its device."""
+        """Judges a string such as "cuda" that is passed to a function of PyTorch as its device, directly or through
+        variables.
+        """
         if use.node in self.text_origins:
             return left_open("the string is also used as text, which may change", "XD169")
         new = {
@@ -558,8 +562,9 @@ class JudgedSites(JudgedModule):
 
 
 def _only_chooses(node: ast.AST) -> bool:
-    """Whether a statement or expression only chooses a device, or a string that names one, and
-    so is right for the devices of any vendor."""
+    """Whether a statement or expression only chooses a device, or a string that names a device. Such code is right for
+    the devices of any vendor.
+    """
     match node:
         case ast.Assign(value=value) | ast.Return(value=value):
             return value is not None and _only_chooses(value)

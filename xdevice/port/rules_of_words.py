@@ -492,8 +492,9 @@ def move(use: Use) -> Judgement:
 
 
 def is_cuda(use: Use) -> Judgement:
-    """Judges `x.is_cuda`. It becomes a comparison of `x.device.type` with the type of the current accelerator, with
-    brackets if they are needed. `torch.accelerator` needs PyTorch 2.6."""
+    """Judges `x.is_cuda`. The attribute becomes a comparison of `x.device.type` with the type of the current
+    accelerator, with brackets if they are needed. `torch.accelerator` needs PyTorch 2.6.
+    """
     means = inferred(use.node.value)
     if any(atom.kind == "instance" for atom in means):
         return Judgement("not a device", "it is an attribute of a class of the project")

@@ -78,8 +78,9 @@ def _mechanical_and_person(sites: list[Site]) -> dict[str, int]:
 
 
 def _parts(sites: list[Site]) -> dict[str, dict[str, int]]:
-    """Returns the numbers of sites in each part of the interface. The part with the most sites
-    comes first."""
+    """Returns a dict that maps each part of the interface to the numbers of sites in it. The part with the most sites
+    comes first.
+    """
     # parts of equal size are sorted by name, so that equal projects have equal summaries
     largest = sorted(grouped(sites, part_of).items(), key=lambda item: (-len(item[1]), item[0]))
     return {
