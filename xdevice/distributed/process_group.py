@@ -349,8 +349,7 @@ class World:
     def averaging(
         self, model: Any, weight: float | None = None
     ) -> AbstractContextManager[None]:
-        """Returns a block for one backward pass. After the block, each gradient of the model is its mean over all
-        ranks.
+        """Returns a block for one backward pass. Afterwards, each gradient of the model is its mean over all ranks.
 
         In `with world.averaging(model): loss.backward()`, PyTorch and Paddle send gradients, in buckets of 25 MB, while
         the pass computes the next gradients. With MXNet, and with engines other than PyTorch's, the gradients are sent
