@@ -70,9 +70,9 @@ _device, _is_cuda = attrgetter("device"), attrgetter("is_cuda")
 
 
 class _Places(dict[torch.device, devices.Device]):
-    """A dict that maps each `torch.device` to its `Device`. At the first lookup of a key,
-    `find` is called and returns the `Device`. Later lookups, which nearly every function of
-    xdevice makes, run no Python code."""
+    """A dict that maps each `torch.device` to its `Device`. The first lookup of a key calls `find`, which returns the
+    `Device`. Later lookups run no Python code, which matters because nearly every function of xdevice looks up a
+    device."""
 
     def __init__(self, find: Callable[[Any], Device | None]) -> None:
         self._find = find
@@ -181,8 +181,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return accelerators.lacks(self._gpu, device.index)
 
     def is_started(self, device: Device) -> bool:
-        """Whether this process has already started the GPU `device`. If so, asking for more
-        facts about the GPU creates no context. True for a device that is not a GPU."""
+        """Whether this process has already started the GPU `device`. If it has, reading more facts about the GPU
+        creates no new context. Returns True for a device that is not a GPU."""
         return device.kind != "gpu" or self._is_started(device.index)
 
     def to_native(self, device: Device) -> torch.device:
@@ -198,8 +198,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return native
 
     def describe_missing(self, device: Device) -> torch.device:
-        """Returns the `torch.device` of a device that does not exist on this machine. PyTorch
-        does not check whether the device exists."""
+        """Returns the `torch.device` of a device that does not exist on this machine. This is possible because PyTorch
+        does not check whether a device exists."""
         return self.to_native(device)
 
     def from_native(self, native: Any) -> Device | None:
@@ -222,9 +222,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return devices.named(native.type, native.index or 0)
 
     def _place(self, native: torch.device) -> Device:
-        """Returns the `Device` for a `torch.device`. A GPU without an index is this thread's
-        current GPU. Raises `UnsupportedError` for a device whose type is not "cpu", "meta" or
-        the type of `gpu:i`."""
+        """Returns the `Device` for a `torch.device`. A GPU without an index is this thread's current GPU. Raises
+        `UnsupportedError` for a device type other than "cpu", "meta" and the type that `gpu:i` stands for."""
         if native.type == self._gpu:
             return devices.of("gpu", self._current() if native.index is None else native.index)
         # a device of another vendor: xdevice cannot wait for its work
@@ -277,9 +276,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return place
 
     def devices_of(self, cls: type, tensors: Sequence[torch.Tensor]) -> set[Device]:
-        """Returns the set of the devices of one or more tensors whose type is exactly `cls`. If
-        all tensors are on the host, or all on the same CUDA GPU, does not read their `device`,
-        which would take longer."""
+        """Returns the set of the devices of one or more tensors whose type is exactly `cls`. If all tensors are on the
+        host, or all on the same CUDA GPU, does not read the attribute `device` of each tensor, because this is
+        slower."""
         if cls in _PLAIN:
             for x in tensors:  # faster than all(map(...))
                 if not x.is_cpu:
@@ -305,9 +304,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
             raise self._no_copy(x) from error
 
     def move_all(self, tensors: Sequence[torch.Tensor], device: Device) -> list[torch.Tensor]:
-        """Returns copies of the tensors on `device`. No tensor may already be on `device`.
-        Small tensors on the host are sent to a CUDA GPU with a single wait for all of them;
-        other tensors are moved one by one."""
+        """Returns copies of the tensors on `device`. No tensor may already be on `device`. Small tensors on the host
+        are sent to a CUDA GPU as a group, with a single wait for the whole group. Other tensors are moved one by
+        one."""
         native = self.to_native(device)
         try:
             # copies to these devices do not use page-locked memory, so the checks of `move` are skipped
@@ -348,9 +347,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self._owned(x, new)
 
     def synchronize(self, device: Device | None) -> None:
-        """Waits for all work on a device, or, if `device` is None, on all GPUs that this
-        process has used. Raises `UnsupportedError` if PyTorch has no function that waits for
-        the GPU, or if `device` is None and a lazy device has been started."""
+        """Waits for all work on a device, or, if `device` is None, on all GPUs that this process has used. Raises
+        `UnsupportedError` if PyTorch has no function that waits for the GPU, or if `device` is None and a lazy device,
+        such as XLA's, has been started."""
         if device is not None and device.kind != "gpu":
             return  # the only other kinds are cpu and meta, which compute synchronously
         # no `Device` represents a lazy device, so only a wait for all work can concern it
@@ -400,8 +399,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self._from_plain(contiguous, native)
 
     def _from_plain(self, array: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor:
-        """Returns a tensor on a device with a copy of a C-contiguous array whose dtype is one
-        of NumPy's own."""
+        """Copies `array` to a new tensor on the device `native`. `array` is C-contiguous, and its dtype is one of
+        NumPy's own."""
         # `from_numpy` raises a warning for a read-only array
         if array.flags.writeable and native.type in _QUICK and not staging.has_modes():
             return torch.from_numpy(array).to(native, copy=True)
@@ -409,7 +408,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
 
     def to_numpy(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
         """Returns the values of a tensor as an array, which may share the tensor's memory. If NumPy cannot represent
-        the tensor, raises `UnsupportedError`, which says what to read instead."""
+        the tensor, raises `UnsupportedError` with a hint about what to read instead."""
         self._require_values(x)
         try:
             return self._read(x)
@@ -426,9 +425,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
             ) from error
 
     def _read(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
-        """Returns the values of `x`, converted to the dense layout, as an array, which shares
-        the memory of `x` if possible. PyTorch raises RuntimeError or TypeError if NumPy cannot
-        represent the tensor."""
+        """Converts `x` to the dense layout, and returns the values as an array. The array shares the memory of `x` if
+        possible. PyTorch raises RuntimeError or TypeError if NumPy cannot represent the tensor."""
         dense = x.detach() if x.requires_grad else x
         if dense.layout is not torch.strided:
             dense = dense.to_dense()
@@ -487,8 +485,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # memory
 
     def memory(self, device: Device) -> Memory:
-        """Returns the facts that PyTorch reports about a GPU's memory, in bytes. A number that PyTorch does not report
-        is None. For the host, meta and virtual GPUs all numbers are None."""
+        """Returns the numbers that PyTorch reports about a GPU's memory, in bytes. A number that PyTorch does not
+        report is None. For the host, meta and virtual GPUs, all numbers are None."""
         if device.kind != "gpu" or self.virtual:
             return Memory()
         if self._gpu == "mps":

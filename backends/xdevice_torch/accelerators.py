@@ -1,5 +1,5 @@
-"""Finds the accelerator that is `gpu:i` in PyTorch, a function that waits for this accelerator,
-and the dtypes that it lacks.
+"""Finds the accelerator that `gpu:i` means in PyTorch, a function that waits for this accelerator, and the dtypes that
+the accelerator lacks.
 
 `torch.accelerator` alone is not enough:
 

@@ -87,7 +87,7 @@ def is_plain(cls: type[torch.Tensor]) -> bool:
 
 
 def _stands_in(cls: type[torch.Tensor]) -> bool:
-    """Whether objects of this type replace tensors while torch traces a function, and have no values."""
+    """Whether this type stands in for tensors while torch traces a function. Objects of such a type have no values."""
     # the first test is quick, and excludes nearly every type
     return cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and issubclass(
         cls, _STAND_INS
@@ -107,8 +107,8 @@ def is_alias(new: torch.Tensor, x: torch.Tensor) -> bool:
 
 
 def why_not_numpy(x: torch.Tensor) -> str | None:
-    """Returns None if NumPy can represent the tensor. Otherwise returns the end of the error
-    message, which says what to read instead."""
+    """Returns None if NumPy can represent the tensor. Otherwise returns the last part of an error message, which
+    suggests what to read instead."""
     if x.is_nested:
         return "read its parts, x.unbind(), or pad them: torch.nested.to_padded_tensor(x, 0.0)"
     if x.is_quantized:
@@ -130,8 +130,7 @@ class TorchConversion(Conversion):
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     def takes(self) -> Takes | None:
-        """Returns the requirement that other frameworks' memory must meet so that PyTorch can
-        compute in it: no stride may be negative."""
+        """Returns PyTorch's requirement for memory that belongs to another framework: no stride may be negative."""
         return TAKES
 
     def shares(self, device: Device) -> bool:
@@ -164,20 +163,19 @@ class TorchConversion(Conversion):
         return x.detach() if x.requires_grad else x
 
     def lending(self, x: torch.Tensor) -> AbstractContextManager[Any]:
-        """Returns a context manager in which the memory of `x` can be passed to another
-        framework: the GPU of `x` is PyTorch's current GPU. If `x` is not on a CUDA GPU, the
-        context manager does nothing."""
+        """Returns a context manager that makes the GPU of `x` PyTorch's current GPU, so that the memory of `x` can be
+        passed to another framework. If `x` is not on a CUDA GPU, the context manager does nothing."""
         # JAX fails if PyTorch's current GPU is a different one
         return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
     def memory_layout(self, x: torch.Tensor) -> tuple[int, bool, bool] | None:
-        """Returns the address of `x`, whether `x` is in C order, and True, because PyTorch has
-        no negative strides."""
+        """Returns three values: the address of `x`, whether `x` is in C order, and whether `x` has no negative stride.
+        The third value is always True, because PyTorch has no negative strides."""
         return x.data_ptr(), x.is_contiguous(), True  # PyTorch has no negative strides
 
     def export(self, x: torch.Tensor) -> Any:
-        """Returns a DLPack capsule of `x`, a detached tensor. Raises BufferError if `x` is a
-        lazy conjugate or negative, whose values are not in memory."""
+        """Returns a DLPack capsule of `x`, a detached tensor. Raises BufferError if `x` is a lazy conjugate or
+        negative, because the memory does not contain the values of such a tensor."""
         # the copy of the values to the host may still be in progress
         x = staging.arrive(x)
         if x.is_conj() or x.is_neg():
@@ -207,8 +205,8 @@ class TorchConversion(Conversion):
         return torch.from_numpy(array.view(BITS_AS[name])).view(getattr(torch, name))
 
     def gives_away(self, x: torch.Tensor) -> bool:
-        """Whether `to_numpy(x)` returns an array whose memory is used by nothing else. This is
-        the case only if `x` is on a real GPU."""
+        """Whether the array that `to_numpy(x)` returns has memory that nothing else uses. This is the case only if `x`
+        is on a real GPU."""
         # `to_numpy` copies the values from a real GPU; a virtual GPU uses the host's memory,
         # which is not copied
         return not x.is_cpu and not self.virtual

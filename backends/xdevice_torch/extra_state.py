@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class _Probe(Module):
-    """A module whose state dict has only one entry, the extra state. Because the module has no
-    path, the key of this entry is `NAME`."""
+    """A module whose state dict has only one entry, the extra state. The module is not inside another module, so the
+    key of this entry is `NAME`, without a path."""
 
     def get_extra_state(self) -> int:
         return 0
@@ -27,24 +27,24 @@ NAME: Final = next(iter(_Probe().state_dict()))
 
 
 def lost(model: Module, extra: Iterable[str]) -> str | None:
-    """Returns the first key in `extra` whose entry could not be loaded, because its module has
-    no `set_extra_state`. Returns None if all these modules have the method. `extra` contains
-    the keys of the extra states in the state dict of `model`."""
+    """Returns the first key in `extra` that belongs to a module without `set_extra_state`, because the entry with this
+    key could not be loaded. Returns None if there is no such key. `extra` contains the keys of the extra states in the
+    state dict of `model`."""
     takers = _takers(model)
     return next((name for name in extra if name not in takers), None)
 
 
 def take(model: Module, state: Mapping[str, torch.Tensor]) -> None:
-    """Loads the extra states in `state`, a state dict of `model`: calls `set_extra_state` of
-    each module that has an entry of extra state there, with this entry."""
+    """Loads the extra states in `state`, a state dict of `model`. If `state` contains the extra state of a module,
+    passes this extra state to the module's `set_extra_state`."""
     for name, module in _takers(model).items():
         if name in state:
             module.set_extra_state(state[name])
 
 
 def _takers(model: Module) -> dict[str, Module]:
-    """Returns a dict of the modules in `model` that have a `set_extra_state`. The keys are
-    those of their extra states in the state dict of `model`."""
+    """Returns a dict of the modules in `model` that have a `set_extra_state`. The key of a module is the key of its
+    extra state in the state dict of `model`."""
     return {
         # the path of the model itself is "", so its key has no dot
         f"{path}.{NAME}".lstrip("."): module

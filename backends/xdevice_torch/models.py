@@ -8,8 +8,8 @@ Facts about PyTorch that the code depends on:
 - If two modules share a buffer, `Module.to` creates a new tensor in each module, so the buffer
   is no longer shared.
 - The `batch_sizes` of a `PackedSequence` stay on the CPU when its other tensors move.
-- With `weight_norm`, `spectral_norm` or `prune`, a module has an attribute that is computed from its parameters, again
-  before each call. PyTorch refuses to copy the result of recorded operations.
+- `weight_norm`, `spectral_norm` and `prune` add an attribute to a module, and recompute it from the module's parameters
+  before each call. PyTorch refuses to copy such an attribute, because it is the result of recorded operations.
 - TorchScript stores its tensors in C++, where their contents can be replaced, but not the
   tensors themselves. So a tensor cannot move to a device with a different kind of tensors, such
   as a virtual GPU or meta. The tensors of a frozen ScriptModule are in its code.
@@ -106,8 +106,8 @@ def _own_device(model: Module) -> Any:
 
 
 def _attribute_tensors(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the name and the tensor of each tensor in the attributes of those submodules whose
-    classes override PyTorch's `_apply`, and so move more than their parameters and buffers."""
+    """Searches the attributes of each submodule whose class overrides PyTorch's `_apply`, because such a submodule may
+    move more than its parameters and buffers. Yields the name and the tensor of each tensor in these attributes."""
     for path, module in model.named_modules():
         if _own_apply(type(module)) is not _APPLY:
             own = {name: value for name, value in vars(module).items() if name not in _KEPT}
@@ -119,10 +119,9 @@ def _attribute_tensors(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the name and the tensor of each tensor in `value`, which is a tensor, or consists
-    of nested dicts (or `_MovingState`s), lists and tuples. `name` is the name of `value`. Keys
-    are appended to the name as "['key']" and positions as "[1]". If `dot` is ".", the keys of
-    `value` itself are appended as ".key"."""
+    """Yields the name and the tensor of each tensor in `value`, which is a tensor, or consists of nested dicts (or
+    `_MovingState`s), lists and tuples. `name` is the name of `value`. Keys are appended to the name as "['key']" and
+    indices as "[1]". If `dot` is ".", the keys of `value` itself are appended as ".key"."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, dict | _MovingState):
@@ -134,8 +133,8 @@ def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.
 
 
 def move(model: Any, native: torch.device) -> Any:
-    """Moves a module or an optimizer to a device in place, and returns the result: the module's
-    own `to` may return another object; otherwise this is `model` itself."""
+    """Moves a module or an optimizer to a device in place. Returns `model`, or another object if the module's own `to`
+    returns one."""
     if isinstance(model, Module):
         _refuse_script(model, native)
         _refuse_meta(model, native)
@@ -170,9 +169,8 @@ def move(model: Any, native: torch.device) -> Any:
 
 @contextmanager
 def _trainable() -> Iterator[None]:
-    """A block in which inference mode is disabled, because tensors that are created in
-    inference mode cannot be trained later. If the mode was enabled, nothing is recorded for
-    gradients in the block."""
+    """A block in which inference mode is disabled, because tensors that are created in inference mode cannot be trained
+    later. If inference mode was enabled before, no operation in the block is recorded for gradients."""
     if not torch.is_inference_mode_enabled():
         yield
         return
@@ -221,8 +219,8 @@ def _recomputed_names(module: Module) -> Iterator[str]:
 
 
 def _results(model: Module) -> Iterator[torch.Tensor]:
-    """Yields those tensors of a module that are results of recorded operations. `copy.deepcopy`
-    refuses to copy such tensors."""
+    """Yields each tensor of a module that is the result of recorded operations. `copy.deepcopy` refuses to copy such
+    tensors."""
     for module in model.modules():
         # parameters are never results, and each submodule is handled in an iteration of its
         # own, but a buffer may be a result
@@ -272,8 +270,8 @@ def _refuse_meta(model: Module, native: torch.device) -> None:
 
 
 def _takes_contents(x: torch.Tensor, target: torch.Tensor) -> bool:
-    """Whether PyTorch can replace the contents of `x` with those of `target`, as moving a
-    ScriptModule does. `x` itself is not changed."""
+    """Whether PyTorch can replace the contents of `x` with the contents of `target`, as it does when it moves a
+    ScriptModule. This function does not change `x`."""
     try:
         _set_contents(x.detach(), target)
     except RuntimeError:
@@ -301,8 +299,8 @@ def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
 
 
 def _shared_buffers(model: Module) -> list[list[tuple[Module, str]]]:
-    """Returns one list for each buffer that is in several places of a model. The list contains
-    these places: pairs of a submodule and the name of the buffer in this submodule."""
+    """Returns one list for each buffer that occurs more than once in a model. The list contains one pair for each
+    occurrence: the submodule, and the name of the buffer in this submodule."""
     places: dict[int, list[tuple[Module, str]]] = {}
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
@@ -385,8 +383,8 @@ def _refuse_unknown(key: str, value: Any) -> None:
 
 
 def _exported(x: Any) -> list[tuple[str, Any]]:
-    """Returns a pair of a path, such as ".constants['scale']", and a tensor for each tensor of
-    an exported program."""
+    """Returns a (path, tensor) pair for each tensor of an exported program. A path is, for example,
+    ".constants['scale']"."""
     dicts = {"state_dict": x.state_dict, "constants": x.constants}
     return [
         (f".{name}[{key!r}]", value)
@@ -396,9 +394,9 @@ def _exported(x: Any) -> list[tuple[str, Any]]:
 
 
 def _inside(x: Any) -> list[tuple[str, Any]]:
-    """Returns a pair of a path and a tensor for each tensor in a storage or a future, neither
-    of which can be moved. The path is "" for a storage, and begins with ".value()" for a
-    future. Returns an empty list for a future that is not done or has failed."""
+    """Returns a (path, tensor) pair for each tensor in `x`, a storage or a future. Neither a storage nor a future can
+    be moved. The path is "" for a storage, and begins with ".value()" for a future. Returns an empty list for a future
+    that is not done or has failed."""
     if isinstance(x, torch.jit.Future):
         with suppress(Exception):  # if the future has failed, `value` raises its error
             return [*_tensors(x.value(), ".value()")] if x.done() else []
@@ -420,8 +418,8 @@ def _packed(backend: Primitives) -> Way:
         return twin.to(backend.to_native(device))
 
     def tensors(x: PackedSequence) -> list[tuple[str, Any]]:
-        """Returns the path and the tensor of each part that determines on which device a packed
-        sequence is. The batch sizes are omitted."""
+        """Returns the path and the tensor of each part of a packed sequence that determines the device of the sequence.
+        The batch sizes are omitted."""
         return [
             (f".{name}", part)
             for name, part in x._asdict().items()
@@ -491,9 +489,8 @@ class TorchModels(Models):
         return state.items()
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
-        """Returns a tuple for a model and for each of its submodules: the path, the module, and
-        the names of those attributes in which xdevice need not search for tensors. Returns an
-        empty list for an optimizer."""
+        """Returns a tuple for a model and for each of its submodules: the path, the module, and the names of the
+        attributes that xdevice need not search for tensors. Returns an empty list for an optimizer."""
         modules = model.named_modules() if isinstance(model, Module) else ()
         # attributes that a hook recomputes before each call need not move
         return [
@@ -549,8 +546,8 @@ class TorchModels(Models):
         )
 
     def model_parts(self, model: Any) -> Iterable[Any]:
-        """Returns a module with all its submodules, parameters and buffers. Returns an empty
-        list for an optimizer."""
+        """Returns a list of the module itself and all its submodules, parameters and buffers. Returns an empty list for
+        an optimizer."""
         return (
             [*model.modules(), *model.parameters(), *model.buffers()]
             if isinstance(model, Module)
@@ -558,9 +555,8 @@ class TorchModels(Models):
         )
 
     def rebind(self, model: Any, new: Mapping[int, Any]) -> None:
-        """Replaces buffers of a model. `new` maps the `id` of each buffer that is replaced to
-        the new tensor. Parameters are never replaced, because they remain the same objects when
-        PyTorch moves them."""
+        """Replaces buffers of a model. `new` maps the `id` of each old buffer to the tensor that replaces this buffer.
+        Parameters are never replaced, because they remain the same objects when PyTorch moves them."""
         for module in model.modules():
             for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
                 if id(buffer) in new:
@@ -636,8 +632,8 @@ class TorchModels(Models):
 def optimizer_state(
     optimizer: torch.optim.Optimizer, backend: Models
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the name and the tensor of each part of an optimizer's state, such as "0.exp_avg".
-    Raises `UnsupportedError` for a part that is neither a tensor nor None."""
+    """Yields the name, such as "0.exp_avg", and the tensor of each part of an optimizer's state. Raises
+    `UnsupportedError` for a part that is neither a tensor nor None."""
     for name, value in _named(optimizer.state_dict()["state"]):
         if isinstance(value, torch.Tensor):
             yield name, value

@@ -63,8 +63,8 @@ def is_for_nccl(tensors: list[torch.Tensor]) -> bool:
 
 @torch.no_grad()
 def by_nccl(tensors: list[torch.Tensor], mean: bool) -> None:
-    """Writes the sum of the tensors, or their mean if `mean` is True, to each tensor.
-    `is_for_nccl` must be true for the tensors."""
+    """Writes the sum of the tensors, or their mean if `mean` is True, to each tensor. `is_for_nccl(tensors)` must be
+    True."""
     torch.cuda.nccl.all_reduce([x.detach() for x in tensors])
     for x in tensors:
         # so that a backward pass that needs the old values raises an error; an inference tensor
@@ -84,10 +84,9 @@ class TorchReplicas(Replicas):
         return torch.cat(parts) if parts[0].dim() else torch.stack(parts)
 
     def leaf(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        """Returns a copy of `x` on a device, detached from earlier operations. The copy of a
-        parameter is a parameter, which is frozen if `x` is frozen. Any other copy requires a
-        gradient if its dtype is a float or complex dtype. Raises `NotBuiltError` if `x` is a
-        parameter without a shape."""
+        """Returns a copy of `x` on a device, detached from earlier operations. If `x` is a parameter, the copy is a
+        parameter too, and is frozen if `x` is frozen. Any other copy requires a gradient if its dtype is a float or
+        complex dtype. Raises `NotBuiltError` if `x` is a parameter without a shape."""
         require_shape(x)
         new: torch.Tensor = self.copy(x.detach(), device)
         # a frozen parameter stays frozen
@@ -134,8 +133,8 @@ class TorchReplicas(Replicas):
         return _viewed_as(first.dtype, total.to(dtype))
 
     def all_reduce(self, tensors: list[torch.Tensor], mean: bool) -> list[torch.Tensor]:
-        """Returns a list with the sum of tensors on several devices, or their mean if `mean` is True, once on the
-        device of each tensor. The result is written to each tensor that can be written."""
+        """Sums tensors on several devices, or computes their mean if `mean` is True. Returns a list with the result
+        once on the device of each tensor. The result is written to each tensor that can be written."""
         if not is_for_nccl(tensors):
             return super().all_reduce(tensors, mean)
         by_nccl(tensors, mean)

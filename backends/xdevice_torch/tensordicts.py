@@ -6,8 +6,8 @@ Rules for this module:
 - A rebuilt collection has the same batch size, names, device and non-tensor entries as the
   original; a dict would lose these. If the new tensors have a different length or device, the
   batch size or device changes accordingly.
-- A locked collection stays locked. `clone` returns an unlocked collection, and both `clone` and
-  `to` unlock the inner collections, so all of these are locked again.
+- A locked collection stays locked. `clone` returns an unlocked collection, and both `clone` and `to` unlock the inner
+  collections. So this module locks the new collection and its inner collections again.
 - A collection can contain only PyTorch tensors. If it is rebuilt with other arrays, the result
   is a dict, like the result of a TensorDict's `numpy()`.
 - A collection does not move tensors inside a non-tensor entry, such as a dict. If there are

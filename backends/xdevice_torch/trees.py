@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def leaves(tree: Any) -> Iterator[Any]:
-    """Yields the objects in nested lists, tuples and dicts that are not lists, tuples or dicts
-    themselves. If `tree` is not a list, tuple or dict, yields only `tree`."""
+    """Yields the leaves of nested lists, tuples and dicts, that is, the objects that are not lists, tuples or dicts. If
+    `tree` is not a list, tuple or dict, yields only `tree`."""
     if isinstance(tree, dict):
         tree = tree.values()
     elif not isinstance(tree, list | tuple):

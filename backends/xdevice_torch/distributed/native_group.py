@@ -36,9 +36,9 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
     at the same time. Returns the scope that the program's thread enters as long as the group
     exists, and the functions that end the group.
 
-    If the program has already created a default group with the same ranks, that group is used,
-    and the returned functions do nothing. Raises `LaunchError` if the program has created a
-    default group with other ranks, or not on every rank."""
+    If the program has already created a default group with the same ranks, that group is used, and the returned
+    functions do nothing. Raises `LaunchError` if the program has created a default group that has other ranks, or that
+    exists on only some of the ranks."""
     is_initialized = dist.is_initialized()
     own_group = (
         f"rank {dist.get_rank()} of {dist.get_world_size()}" if is_initialized else "none"
@@ -67,9 +67,9 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
         )
 
     def restore() -> None:
-        """Unsets GLOO_SOCKET_IFNAME if it was not set before, because otherwise it would also
-        determine the interface on which the program's later groups listen. The variable stays
-        set until the group ends, because each call of `new_group` in the program reads it."""
+        """Unsets the environment variable GLOO_SOCKET_IFNAME if it was not set before the group was created. Otherwise
+        later groups of the program would also listen on the interface in this variable. The variable is not unset
+        before the group ends, because each call of `new_group` in the program reads the variable."""
         if before is None:
             os.environ.pop(_INTERFACE, None)
 

@@ -6,11 +6,9 @@ is given the address on which it listens, because otherwise it would look up the
 host. The store, in which the ranks find each other's addresses, is given a socket that already
 listens on that address.
 
-gloo can sum eight dtypes. Tensors of other dtypes are converted to one of these dtypes before
-they are summed. Tensors that are not summed are sent as bytes. torch 2.13 deprecates
-`reduce_scatter_tensor`, which works on flat tensors, so the form with lists is used, which all
-versions have.
-"""
+gloo can sum eight dtypes. Tensors of other dtypes are converted to one of these dtypes before they are summed. Tensors
+that are not summed are sent as bytes. `reduce_scatter_tensor`, which works on flat tensors, is deprecated since torch
+2.13. So this module uses the function for lists of tensors, which all versions have."""
 
 from __future__ import annotations
 
@@ -138,8 +136,9 @@ class TorchEngine(Engine):
         return [_as_tensor_like(part, x) for part in parts]
 
     def reduce_scatter(self, x: torch.Tensor, op: str) -> torch.Tensor:
-        """Returns this rank's part of the result of `all_reduce`, which is split along the
-        first axis. The length of that axis is a multiple of the number of ranks."""
+        """Reduces the tensors `x` of all ranks as `all_reduce` does, splits the result along the first axis into one
+        part for each rank, and returns the part of this rank. The length of the first axis is a multiple of the number
+        of ranks."""
         buffer = self._buffer(x)
         parts = [part.contiguous() for part in buffer.chunk(self.size)]
         # the collective writes to a tensor of the dtype that it sums, which may differ from the
@@ -205,8 +204,8 @@ class TorchEngine(Engine):
 
     @torch.no_grad()
     def unpack(self, x: torch.Tensor, tensors: list[torch.Tensor]) -> bool:
-        """Writes the elements of `x` to `tensors`, and returns True. `x` is a vector in the
-        form in which `pack` returns the elements of such tensors."""
+        """Writes the elements of `x` to `tensors`, and returns True. `x` is a vector like the result of
+        `pack(tensors)`."""
         parts = x.split([tensor.numel() for tensor in tensors])
         shaped = [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
         # `_copy_each` runs one kernel for all tensors, but refuses lazy conjugates and negatives
@@ -276,8 +275,8 @@ class TorchEngine(Engine):
                 stream.synchronize()
 
     def _buffer(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns `x` in a dtype that gloo and NCCL can sum, and C-contiguous. Does not copy
-        `x` unless that is necessary."""
+        """Returns a C-contiguous tensor with the values of `x`, in a dtype that gloo and NCCL can sum. Copies `x` only
+        if necessary."""
         if x.dtype in _SUMMED_AS:
             # `view_as_real` raises an error for a lazy conjugate
             buffer = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
@@ -289,8 +288,7 @@ class TorchEngine(Engine):
         return self._to_engine_device(x.resolve_neg()).contiguous()
 
     def _bytes(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the bytes of `x` in C order as a flat uint8 tensor. Does not copy `x` unless
-        that is necessary."""
+        """Returns the bytes of `x` in C order as a flat uint8 tensor. Copies `x` only if necessary."""
         # the bytes are read from memory, which does not contain a lazy conjugate or negative
         if x.is_complex():
             x = x.resolve_conj()
@@ -346,8 +344,8 @@ def _write_into(x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
 
 
 def _as_tensor_like(buffer: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Returns the result in `buffer` with the shape and dtype of `x`, on the device of `x`.
-    `buffer` has the form in which `_buffer` or `_bytes` returns a tensor like `x`."""
+    """Returns the result in `buffer` with the shape and dtype of `x`, on the device of `x`. `buffer` has the dtype and
+    layout that `_buffer` or `_bytes` returns for a tensor like `x`."""
     # a uint8 buffer contains the bytes of the elements if it has more items than `x`, or if
     # each element of `x` is one byte
     if buffer.dtype is torch.uint8 and (buffer.numel() != x.numel() or x.itemsize == 1):

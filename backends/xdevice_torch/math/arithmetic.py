@@ -152,7 +152,7 @@ def sort(x: Tensor, axis: int, descending: bool) -> Tensor:
 
 
 def take(x: Tensor, indices: Tensor, axis: int) -> Tensor:
-    """Returns the slices of `x` at the indices in the vector `indices` along an axis."""
+    """Returns the slices of `x` along `axis` at the indices in the vector `indices`."""
     return torch.index_select(x, axis, indices)
 
 

@@ -9,9 +9,9 @@ Rules for this module, and why:
 - The following is refused, because another call might have to do it differently: reading a value, a shape that depends
   on values, an operation of another library, and writing to a tensor that is neither an argument nor created by the
   function.
-- The function itself is called instead of the program if it does more than run its operations:
-  if gradients must flow through it, under autocast, or inside other transformations. It is also
-  called on devices on which compiling was not measured.
+- The function itself is called instead of the program if the call must do more than run the operations: if gradients
+  must flow through the call, under autocast, or inside other transformations. The function is also called on devices
+  for which compiling was not measured.
 - PyTorch's `make_fx` records the same operations. It is not used, because it imports torch._dynamo, which takes 3 to 7
   s (2.13).
 """
@@ -110,7 +110,8 @@ class Symbol(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:
-        """Always raises `UnsupportedError`, for an operation that no `Recorder` has recorded."""
+        """Always raises `UnsupportedError`, because PyTorch calls this method only for operations that no `Recorder`
+        records."""
         # while the `Recorder` is active, PyTorch calls the `Recorder` instead of this method.
         # So this operation was called in another thread, or after the recording
         raise UnsupportedError(
@@ -124,7 +125,8 @@ class Symbol(torch.Tensor):
         )
 
     def _read(self, *_: Any, **__: Any) -> Any:
-        """Replaces the methods that read memory, and always raises `UnsupportedError`."""
+        """Replaces each method that reads the memory of a tensor. Always raises `UnsupportedError`, because a symbol
+        has no memory."""
         raise UnsupportedError(
             f"torch does not support reading the memory of a tensor {_WHILE_COMPILED}; return the tensor, and read it "
             f"outside the function"
@@ -132,7 +134,7 @@ class Symbol(torch.Tensor):
 
     @property
     def data(self) -> torch.Tensor:
-        """The symbol without its gradient history, as `data` is for any tensor."""
+        """The symbol without its gradient history, like the attribute `data` of any tensor."""
         return self.detach()
 
     @data.setter
@@ -305,9 +307,9 @@ class Recorder(Mode):
                     )
 
     def _require_no_seed(self) -> None:
-        """Raises `UnsupportedError` if the function has changed the generator's state by other
-        means than drawing, for example with `torch.manual_seed`. Such a change is not an
-        operation, so the program would not repeat it."""
+        """Raises `UnsupportedError` if the function has changed the state of the random generator in another way than
+        by drawing numbers, for example with `torch.manual_seed`. Such a change is not an operation, so the program
+        would not repeat it."""
         if self._random_now != _random_state(self._inputs[0].device):
             raise self._refuse(
                 f"setting the seed or the state of random numbers {_WHILE_COMPILED}",
@@ -326,8 +328,8 @@ class Recorder(Mode):
             )
 
     def require_no_backward(self) -> None:
-        """Raises `UnsupportedError` if the function has called `backward()`, which stores
-        gradients in tensors, because the program would not do this."""
+        """Raises `UnsupportedError` if the function has called `backward()`. This method stores gradients in tensors,
+        but the program would not store them."""
         wrote = any(x.grad is not None for x in self.arguments)
         for x in self.outside:
             # the user's tensor must not keep a symbol as its gradient
@@ -435,10 +437,9 @@ class Recorder(Mode):
     def finished_program(
         self, results: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], Program]:
-        """Returns the results of this first call as tensors, and the program, which computes a
-        list of such results from the arguments. `results` are the tensors that the function has
-        returned, most of which are symbols. Raises `UnsupportedError` if the function has
-        seeded the random generator."""
+        """Returns the results of this first call as tensors, and the program. The program computes such results from
+        its arguments, and returns them as a list. `results` contains the tensors that the function has returned; most
+        are symbols. Raises `UnsupportedError` if the function has seeded the random generator."""
         if self._has_drawn:
             self._require_no_seed()
         for x, original in zip(self.arguments, self._inputs, strict=True):
@@ -559,9 +560,10 @@ class TorchCompiling(Compiling):
     """The number of virtual GPUs."""
 
     def compile(self, call: Traced, device: Device) -> Compiled:
-        """Returns the compiled function. Its argument is a list of tensors, and it returns the note and the tensors
-        that `call` returns for this list, or None if the core must call the user's function itself. The note is an
-        object of the core that the adapter only passes on. All calls that run the same program return the same note."""
+        """Returns the compiled function. The argument of the compiled function is a list of tensors, and its result is
+        the note and the tensors that `call` returns for this list. The compiled function returns None if the core must
+        call the user's function itself. The note is an object of the core that the adapter only passes on. All calls
+        that run the same program return the same note."""
         private.require("compile")
         # compiling is also used on virtual GPUs, whose kernels are those of the CPU
         is_usable = self.to_native(device).type in _MEASURED or self.virtual > 0
@@ -570,9 +572,8 @@ class TorchCompiling(Compiling):
         programs: dict[Any, tuple[Any, Program] | None] = {}
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]] | None:
-            """Returns the note and the results for these tensors. A program computes the
-            results; the first call with such tensors records it. Returns None if the core must
-            call the user's function itself."""
+            """Returns the note and the results for these tensors. The first call with such tensors records a program,
+            and later calls run this program. Returns None if the core must call the user's function itself."""
             if not _may_run_program(tensors):
                 return None
             # `with torch.device(...)` determines where the function creates tensors
@@ -640,9 +641,9 @@ def _results_and_program(call: Traced, tensors: list[Any], refuse: Refuse) -> tu
 
 
 def _first_indices(tensors: list[Any]) -> tuple[int, ...]:
-    """Returns, for each tensor, the index of its first occurrence, or an empty tuple in the usual case that no tensor
-    occurs twice. The result is part of the key of a program, because `f(x, x)` may run other operations than `f(x,
-    y)`."""
+    """Returns a tuple with the index of each tensor's first occurrence in `tensors`. Returns an empty tuple in the
+    usual case that no tensor occurs twice. The result is part of the key of a program, because `f(x, x)` may run other
+    operations than `f(x, y)`."""
     ids = [*map(id, tensors)]
     return tuple(map(ids.index, ids)) if len({*ids}) < len(ids) else ()
 

@@ -143,7 +143,8 @@ class TorchGradients(Gradients):
 def _engine_gradients(
     loss: torch.Tensor, inputs: list[torch.Tensor], flows_on: bool
 ) -> Sequence[torch.Tensor | None]:
-    """Returns the result of `torch.autograd.grad` for these arguments. Skips its checks if possible."""
+    """Returns the result of `torch.autograd.grad` for these arguments. Skips the checks of `torch.autograd.grad` if
+    possible."""
     # subclasses with `__torch_function__` may replace `autograd.grad`, so this function must be
     # called for them
     if not _has_engine or has_torch_function((loss, *inputs)):
@@ -157,8 +158,8 @@ def _engine_gradients(
 
 
 def _copied(rows: list[tuple[Any, ...]]) -> Iterable[Iterable[Any]]:
-    """Returns the rows with a copy of each tensor. The copies are recorded if gradients are
-    enabled. Otherwise float tensors on a GPU are copied with one PyTorch call for all rows."""
+    """Returns the rows with each tensor replaced by a copy. The copies are recorded if gradients are enabled. Otherwise
+    float tensors on a GPU are copied with one PyTorch call for all rows."""
     tensors = [*chain(*rows)]
     # checking the first tensor is sufficient, because `_foreach_mul` also accepts tensors of
     # several devices or dtypes, but is slower then

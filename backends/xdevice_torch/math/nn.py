@@ -70,10 +70,10 @@ def guards(indices: Tensor, kind: str) -> bool:
 
 
 def _device_types_that_raise() -> tuple[str, ...]:
-    """Returns the types of devices, other than the CPU, whose kernels raise an error for
-    indices out of range. A virtual GPU raises the error at once. A CUDA kernel has an
-    assertion, which the host notices when it next waits; this is too late in blocking mode.
-    Builds for ROCm have no assertions unless ROCM_KERNEL_ASSERT is set."""
+    """Returns the types of devices, other than the CPU, whose kernels raise an error for indices out of range. A
+    virtual GPU raises the error at once. In a CUDA kernel, an assertion fails, but the host notices this only when it
+    next waits for the GPU, which is too late in blocking mode. Builds for ROCm have no assertions unless
+    ROCM_KERNEL_ASSERT is set."""
     return ("vgpu", "cuda") if _ASSERTIONS_SUFFICE and not is_blocking() else ("vgpu",)
 
 
@@ -157,8 +157,8 @@ def gelu(x: Tensor, approximate: bool) -> Tensor:
 
 
 def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """Returns `x`, normalized along its last axis, then scaled by `weight` and shifted by
-    `bias`. Either may be None."""
+    """Returns `x`, normalized along its last axis, then scaled by `weight` and shifted by `bias`. `weight` and `bias`
+    may be None."""
     return torch.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 

@@ -50,7 +50,7 @@ def set_scopes_aside() -> Sequence[Any]:
 
 
 def put_scopes_back(scopes: Sequence[Any]) -> None:
-    """Enters the scopes that `set_scopes_aside` has returned again."""
+    """Enters `scopes` again. `scopes` is the result of `set_scopes_aside`."""
     # in reverse order, because the innermost scope was removed first and must be entered last
     for scope in reversed(scopes):
         _push(scope)

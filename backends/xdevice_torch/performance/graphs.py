@@ -120,11 +120,11 @@ def _abandon(graph: Any, stream: Any, pool: Any) -> None:
 
 
 def _free_random_numbers(stream: Any, generator_before: Any) -> None:
-    """Makes the GPU's random generator usable again after a failed recording. PyTorch releases
-    the generator only at the end of a successful recording (no upstream issue known), so this
-    function records something else. It tries up to ten times, because another thread that waits
-    for the GPU can break these recordings too. `generator_before` is a copy of the generator from
-    before the failed recording; its state is restored if all attempts fail."""
+    """Makes the GPU's random generator usable again after a failed recording. PyTorch releases the generator only at
+    the end of a successful recording (no upstream issue known), so this function makes another, trivial recording. It
+    tries up to ten times, because another thread that waits for the GPU can also break the trivial recording.
+    `generator_before` is a copy of the generator from before the failed recording; its state is restored if all
+    attempts fail."""
     for _ in range(10):
         with suppress(RuntimeError):
             with _recording(torch.cuda.CUDAGraph(), stream):
@@ -180,8 +180,8 @@ class OnlyOn(Mode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Calls an operation. Checks the devices of its operands before the call, and those of
-        its results after the call."""
+        """Calls an operation. Checks the devices of the operands before the call, and the devices of the results after
+        the call."""
         operands = _tensors((args, kwargs))
         self._require(
             func, [x for x in self._elsewhere(operands) if _memory(x)[0] not in self._allowed]
@@ -201,8 +201,8 @@ class OnlyOn(Mode):
         return [x for x in tensors if x.device != self._place]
 
     def _require(self, func: Any, elsewhere: list[torch.Tensor]) -> None:
-        """Raises `DeviceMismatchError` unless `elsewhere` is empty. It contains the tensors of
-        the operation `func` that are not allowed on their device."""
+        """Raises `DeviceMismatchError` unless `elsewhere` is empty. `elsewhere` contains the tensors of the operation
+        `func` that are on a wrong device."""
         if elsewhere:
             raise DeviceMismatchError(
                 f"the task reads, makes or writes a tensor on {elsewhere[0].device} ({func}), but its graph is for "

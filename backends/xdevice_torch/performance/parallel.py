@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 
 class TorchParallel(Parallel):
-    """The hook for tasks in threads, which run with the state of the thread that starts them."""
+    """The hook for tasks in threads. Each task runs with the state of the thread that starts the task."""
 
     _gpu: str
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Reads this thread's gradient mode, autocast settings, default device and current GPU. Returns a function that
-        returns a context manager in which another thread has the same state."""
+        """Reads this thread's gradient mode, autocast settings, default device and current GPU. Returns a function
+        without arguments. When another thread calls this function, it gets a context manager that applies the same
+        state to that thread."""
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         casts = [
             (kind, torch.get_autocast_dtype(kind), torch.is_autocast_cache_enabled())
@@ -42,7 +43,7 @@ class TorchParallel(Parallel):
 
         @contextmanager
         def state() -> Iterator[None]:
-            """A block in which a thread has the state that was read above."""
+            """A block in which a thread has the state that `thread_state` has read."""
             with ExitStack() as stack:
                 if index is not None:
                     stack.enter_context(module.device(index))

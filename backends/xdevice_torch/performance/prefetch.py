@@ -1,5 +1,5 @@
-"""Copies tensors and arrays to a device for `xdevice.prefetch` and `xdevice.load`. When a function of this module
-returns, it has read its source, so the owner may overwrite the source."""
+"""Copies tensors and arrays to a device for `xdevice.prefetch` and `xdevice.load`. Each function of this module reads
+its source completely before it returns, so the owner may then overwrite the source."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def _copied(x: torch.Tensor, native: torch.device) -> torch.Tensor:
-    """Returns a copy of a tensor on a device. A copy to a GPU may still be in progress when
-    this function returns, but a tensor on the host has been read."""
+    """Returns a copy of a tensor on a device. A copy to a GPU may still be in progress when this function returns, but
+    by then a source on the host has been read completely."""
     # only dense tensors without gradients are copied in the background, and only to CUDA
     if native.type != "cuda" or x.layout is not torch.strided or x.requires_grad:
         return x.to(native, copy=True)

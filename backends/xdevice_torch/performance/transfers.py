@@ -73,8 +73,7 @@ class _Watch(Mode):
         return func(*args, **kwargs)
 
     def _transfer(self, func: Any, args: Any, kwargs: Any) -> Transfer | None:
-        """Returns the record of an operation from one of the sets above, or None if the
-        operation transfers nothing."""
+        """Returns the record of the transfer that an operation makes, or None if the operation transfers nothing."""
         x = args[0]
         how = str(func).removesuffix(".default")
         # `a.copy_(b)` copies `b`, its second argument, to the device of `a`
@@ -116,9 +115,9 @@ _BELOW = ("torch", "xdevice", "xdevice_torch")
 
 
 def _is_read_by_its_optimizer(x: torch.Tensor) -> bool:
-    """Whether `x` is a number in the state of one of PyTorch's optimizers, and this optimizer
-    is reading it. Such a number is the step counter of a parameter, which is on the host
-    wherever the parameter is, so reading it is not a transfer."""
+    """Whether `x` is a number in the state of one of PyTorch's optimizers, and this optimizer is reading it. Such a
+    number is the step counter of a parameter. The counter is on the host even if the parameter is on a GPU, so reading
+    the counter is not a transfer."""
     # walks up the call stack as long as the code belongs to PyTorch or xdevice
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BELOW:

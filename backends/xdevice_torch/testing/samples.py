@@ -57,9 +57,9 @@ class TorchSamples(Samples):
         return x.detach().requires_grad_()
 
     def modes(self) -> Modes:
-        """Returns a dict of the modes that PyTorch has separately in each thread. For each mode
-        it contains a function that returns a context manager for the mode, and a function that
-        tells whether the mode is active in this thread."""
+        """Returns a dict of the modes that each thread sets separately in PyTorch. For each mode the dict contains a
+        function that returns a context manager for the mode, and a function that tells whether the mode is active in
+        this thread."""
         return {"no_grad": (torch.no_grad, lambda: not torch.is_grad_enabled())}
 
     def draw(self) -> list[float]:

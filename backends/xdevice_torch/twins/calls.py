@@ -38,8 +38,8 @@ _compiled_call = private.field("torch.nn.Module._compiled_call_impl")
 
 
 def _refuse_hidden(path: str, module: Module, backend: Calls) -> None:
-    """Raises `UnsupportedError` for a module whose layers' calls Python code cannot observe, or whose layers are copied
-    to several devices and called there."""
+    """Raises `UnsupportedError` for a module if Python code cannot observe the calls of its layers, or if its layers
+    are copied to several devices and called there."""
     name = f"{path or 'the model'} (of type {type(module).__name__})"
     if isinstance(module, torch.jit.ScriptModule):
         raise backend.unsupported(f"tracing the layers of {name}", "trace the original module")
@@ -75,7 +75,7 @@ class _Operations(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Calls `func(*args, **kwargs)`, through `run` unless the function computes nothing."""
+        """Calls `func(*args, **kwargs)`: through `run` if `func` computes something, and otherwise directly."""
         named = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in _NOT_COMPUTED:
@@ -133,9 +133,9 @@ class TorchCalls(Calls):
             yield
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        """Returns a context manager in which each call of a module, except calls that another module makes, is passed
-        to `around`, which returns the result for the program. Calls that are made while torch.compile is compiling are
-        not passed."""
+        """Returns a context manager that passes each call of a module to `around`, except calls that another module
+        makes. The result of `around` becomes the result of the call. Calls that are made while torch.compile is
+        compiling are not passed."""
         return common.outermost(Module, around, torch.compiler.is_compiling)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:

@@ -50,9 +50,9 @@ _CONV1D_PARTS: Final = (
 def _layers(
     model: Any, variables: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]
 ) -> Iterator[Layer]:
-    """Yields the layers of a model. A layer has no parts if its parts are the usual ones. `variables` contains the
-    model's tensors by name. Also fills `blocks`, which maps the path of each Transformer layer to the names of the
-    layers inside it. These names are in the order in which the layers are called, which differs from the order of their
+    """Yields the layers of a model. The `parts` of a layer are empty if the layer has PyTorch's usual parts.
+    `variables` contains the model's tensors by name. Also fills `blocks`, which maps the path of each Transformer layer
+    to the names of the layers inside it. The names are in the order of the calls, which differs from the order of
     definition."""
     # the `id`s of layers that are listed as parts of another layer
     owned: set[int] = set()
@@ -86,8 +86,9 @@ def _layers(
 
 
 def _weight_norm_names(module: Any) -> tuple[str, str] | None:
-    """Returns the names of the parameters g (magnitude) and v (direction) of a module with a weight norm, either
-    PyTorch's newer one (since 2.0) or the older one. Returns None for a module without a weight norm."""
+    """Returns the names of the parameters g (magnitude) and v (direction) of a module with a weight norm. Recognizes
+    both of PyTorch's implementations, the newer (since 2.0) and the older. Returns None for a module without a weight
+    norm."""
     # `NORM_NAMES` contains the older names first, and then the newer names
     if _only_parametrization(module, _WeightNorm) is not None:
         return layouts.NORM_NAMES[1]
@@ -97,8 +98,8 @@ def _weight_norm_names(module: Any) -> tuple[str, str] | None:
 
 def _spectral_norm_of(module: Any) -> tuple[Sequence[str], int] | None:
     """Returns the names of the three tensors of a module whose weight has a spectral norm, and the axis of the weight's
-    rows. The norm is either PyTorch's newer one (since 1.9) or the older one. Returns None for a module without a
-    spectral norm."""
+    rows. Recognizes both of PyTorch's implementations, the newer (since 1.9) and the older. Returns None for a module
+    without a spectral norm."""
     norm = _only_parametrization(module, _SpectralNorm)
     if norm is not None:
         return layouts.SPECTRAL_NAMES[1], norm.dim
@@ -127,9 +128,9 @@ def _rms_eps(module: Any) -> float:
 
 
 def _padded_row(module: Any) -> dict[str, object]:
-    """Returns a dict with the setting that tells whether the row of an embedding at `padding_idx` still contains only
-    zeros, as PyTorch creates it, or has been overwritten. Returns an empty dict for an embedding without `padding_idx`
-    or without values."""
+    """Returns a dict with one setting, which tells whether an embedding's row at `padding_idx` still contains only the
+    zeros with which PyTorch creates the row, or has been overwritten. Returns an empty dict for an embedding without
+    `padding_idx` or without values."""
     # a weight on meta has no values
     if module.padding_idx is None or module.weight.is_meta:
         return {}
@@ -170,8 +171,8 @@ def _call_order(module: Any) -> tuple[str, ...]:
 
 
 def _block_settings(module: Any) -> dict[int, Settings]:
-    """Returns the settings of a whole Transformer layer. The dict maps the `id` of each inner layer that states
-    settings to these settings."""
+    """Returns the settings of a whole Transformer layer, divided among its inner layers. The result maps the `id` of an
+    inner layer to a dict of settings."""
     return {
         id(module.norm1): {
             "norm_first": module.norm_first,
@@ -351,8 +352,8 @@ _TABLE: Final = ops.Table(
 
 
 def _module(path: str, module: Any) -> ops.Module:
-    """Returns the description of a module from which `ops.read` determines whether the computation of the module is
-    known."""
+    """Returns the description of a module. From this description, `ops.read` determines whether the computation of the
+    module is known."""
     # only its own parameters, and not those of inner modules
     has_parameters = next(module.parameters(recurse=False), None) is not None
     hooks = *_pre_hooks(module).values(), *_hooks(module).values()

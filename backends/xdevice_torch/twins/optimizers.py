@@ -6,8 +6,8 @@ Facts about PyTorch that the code depends on:
   the optimizer makes this step, with parameters on meta, where they need no memory. The copy has neither hooks nor a
   scheduler's replacement of `step`, because `Optimizer.__getstate__` omits both.
 - The step counter is on the host unless the optimizer is fused or capturable. Neither kind of optimizer works on meta.
-- The formula of an optimizer is known only if its class is exactly one of those in `_KINDS`: AdamW derives from Adam,
-  and a user's class may derive from any class.
+- The formula of an optimizer is known only if its class is in `_KINDS`. A subclass is not enough: AdamW derives from
+  Adam, and a user's class may derive from any class.
 - An optimizer does not refer to its scheduler, but a scheduler writes `initial_lr` into the parameter groups.
 """
 
@@ -66,9 +66,9 @@ def _state_on_meta(
     parameters: Mapping[int, torch.Tensor],
     backend: Optimizers,
 ) -> dict[int, dict[str, Any]]:
-    """Returns the state that the optimizer would create for these parameters in a step, by the number of the parameter.
-    To determine it, a copy of the optimizer makes a step with copies of the parameters on meta. Raises
-    `UnsupportedError` if this step fails before it has created the state of all these parameters."""
+    """Returns a dict that maps the number of each parameter to the state that the optimizer would create for this
+    parameter in a step. To determine the state, a copy of the optimizer makes a step with copies of the parameters on
+    meta. Raises `UnsupportedError` if this step fails before it has created the state of all these parameters."""
     on_meta = {number: _on_meta(p) for number, p in enumerate(_parameters(optimizer))}
     for number in parameters:
         # an optimizer creates no state for a parameter without a gradient
@@ -163,7 +163,7 @@ class TorchOptimizers(Optimizers):
         )
 
     def take_state(self, optimizer: Any, state: Mapping[str, torch.Tensor]) -> None:
-        """Adds to an optimizer those tensors of `state` that it does not have yet. For a module, calls
+        """Adds to an optimizer each tensor of `state` that the optimizer does not have yet. For a module, calls
         `set_extra_state` of each inner module that has an entry in `state`."""
         if not isinstance(optimizer, torch.optim.Optimizer):
             extra_state.take(optimizer, state)
@@ -175,8 +175,8 @@ class TorchOptimizers(Optimizers):
             optimizer.state[parameters[int(number)]].setdefault(key, x)
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """Returns the formula and the settings of an optimizer, and the names of the tensors of its state, which the
-        top of this file explains. Raises `UnsupportedError` for a class that is not in `_KINDS`."""
+        """Returns the formula and the settings of an optimizer, and the names of the tensors of its state. The
+        docstring of this module explains these names. Raises `UnsupportedError` for a class that is not in `_KINDS`."""
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         parameters: list[terms.Parameter] = []
         for group in optimizer.param_groups:

@@ -32,9 +32,9 @@ def take_for_cuda(
     1, wherever a function of PyTorch accepts a device. This lasts until the process ends.
     `torch.cuda.is_available()` then returns True.
 
-    If `has_default` is not None, it is called with the frame of a caller. The device that a
-    program sets with `torch.set_default_device` then applies only to callers for which
-    `has_default` returns True."""
+    If `has_default` is not None, the device that a program sets with `torch.set_default_device` applies only to some
+    callers: `has_default` is called with the frame of a caller, and returns whether the default device applies to this
+    caller."""
     private.require("--xd-cuda")
     mode = _Cuda(device, has_default)
     set_default = torch.set_default_device
@@ -77,8 +77,8 @@ class _Cuda(TorchFunctionMode):
         return torch.device(self._device.type, int(index)) if index else self._device
 
     def set_default(self, device: Any) -> None:
-        """Replaces `torch.set_default_device` if `has_default` is not None. If `device` is
-        None, there is no default device."""
+        """Sets the default device, or removes it if `device` is None. Replaces `torch.set_default_device` if
+        `has_default` is not None."""
         self._default = None if device is None else torch.device(device)
 
     def __torch_function__(

@@ -55,7 +55,8 @@ def class_for(own: Any, name: str) -> Any:
         """A generator of a virtual GPU. It uses the algorithm of the host's generator."""
 
         def __new__(cls, place: torch.device) -> Any:
-            """Creates a generator of the host, and records its address as that of a virtual GPU's generator."""
+            """Creates a generator of the host, and records its C++ address, so that `belongs_to_gpu` recognizes the
+            generator."""
             # the device can be another one only if the class is a program's subclass
             if place.type != name:
                 raise UnsupportedError(

@@ -117,7 +117,7 @@ def _without_threads(run_backward: Callable[..., Any]) -> Callable[..., Any]:
     thread. Autograd has no thread for a virtual GPU other than `vgpu:0`."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        """Replaces PyTorch's function, and returns its result."""
+        """Calls PyTorch's function without autograd's threads, and returns the result."""
         with torch.autograd.set_multithreading_enabled(False):
             return run_backward(*args, **kwargs)
 
@@ -194,8 +194,8 @@ class _Module:
         self._index(device)
 
     def manual_seed_all(self, seed: int) -> None:
-        """Does nothing: the host's generator draws the numbers of virtual GPUs, and
-        `torch.manual_seed`, which calls this method, seeds that generator itself."""
+        """Does nothing. `torch.manual_seed` calls this method, but seeds the host's generator itself, and the host's
+        generator also draws the numbers of virtual GPUs."""
 
     manual_seed = manual_seed_all
 
@@ -288,7 +288,8 @@ def _memory_info(index: int) -> tuple[int, int]:
 
 
 def _no_stream(*args: Any) -> Any:
-    """Replaces PyTorch's function that sets a stream, and always raises `UnsupportedError`."""
+    """Replaces PyTorch's function that sets the current stream. Always raises `UnsupportedError`, because virtual GPUs
+    have no streams."""
     raise UnsupportedError(
         "torch's virtual GPUs do not have streams, because they work synchronously; omit the stream"
     )
@@ -304,9 +305,8 @@ def _no_communication(*args: Any) -> Any:
 
 
 class _Indexed:
-    """Replaces a function of PyTorch. Calls this function, with the index of the current
-    virtual GPU added to a device that is given as "vgpu". The object compares equal to the
-    function that it replaces."""
+    """Replaces a function of PyTorch. Adds the index of the current virtual GPU to a device that is given as "vgpu",
+    and then calls the replaced function. The object compares equal to the function that it replaces."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -423,8 +423,8 @@ def _can_have_contents(*tensors: torch.Tensor) -> bool:
 
 
 def _sent(x: torch.Tensor) -> Any:
-    """Returns a function and its arguments. With these, pickle rebuilds the tensor `x` in
-    another process. A tensor on a virtual GPU is sent as a copy in the host's shared memory."""
+    """Returns a function and its arguments. In another process, pickle calls the function with these arguments to
+    rebuild the tensor `x`. A tensor on a virtual GPU is sent as a copy in the host's shared memory."""
     # PyTorch's own function is right for tensors on the host, and raises an error for tensors
     # that cannot be sent
     if (
@@ -475,8 +475,8 @@ def _making_storages(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _restored(storage: Any, location: str) -> Any:
-    """Returns a storage that `torch.load` has read, moved to the virtual GPU that `location`
-    names. Returns None if `location` names another device."""
+    """Moves a storage that `torch.load` has read to the virtual GPU with the name `location`, and returns the moved
+    storage. Returns None if `location` names another device."""
     if not location.startswith(NAME):
         return None
     index = getattr(torch, NAME)._index(location)

@@ -116,9 +116,8 @@ def _in_fork() -> Exception:
 
 
 def placed(host: torch.Tensor, device: torch.device, storage: Any = None) -> torch.Tensor:
-    """Returns a tensor on a virtual GPU with the values of `host`, in the same memory. The
-    tensor's storage is `storage`, a virtual GPU's storage in that memory, or a new storage if
-    `storage` is None."""
+    """Returns a tensor on a virtual GPU that shares the memory of `host`. The result uses `storage`, a virtual GPU's
+    storage in the same memory, or a new storage if `storage` is None."""
     if host.layout is not _STRIDED:
         return _placed_sparse(host, device)
     if storage is None:
@@ -179,9 +178,9 @@ virtual GPUs for this operation."""
 
 
 def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
-    """Returns a tensor on the host that shares the memory of `x`, a tensor on a virtual GPU. If
-    `is_own`, the result is a new tensor object, whose shape an operation may change. Otherwise
-    it may be the attribute `host` of the storage of `x`."""
+    """Returns a tensor on the host that shares the memory of `x`, a tensor on a virtual GPU. If `is_own`, the result is
+    a new tensor object, whose shape an operation may change. Otherwise the result may be the attribute `host` of the
+    storage of `x`."""
     if x.layout is not _STRIDED:
         return _sparse_on_host(x)
     storage = x.untyped_storage()
@@ -394,7 +393,7 @@ def _check_devices(
     op: Any, facts: _Facts, tensors: list[torch.Tensor], args: Any, kwargs: dict[str, Any]
 ) -> None:
     """Raises the error that CUDA raises if the tensors of the operation `op` are on two virtual GPUs, or on a virtual
-    GPU and the host. `facts` are those of `op`."""
+    GPU and the host. `facts` are the `_Facts` of `op`."""
     places = {x.device for x in tensors if x.device.type == NAME}
     places.update(x.device for x in _misplaced(facts, args, kwargs))
     if len(places) > 1:
@@ -405,8 +404,8 @@ def _check_devices(
 
 
 def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """Yields those tensors among the arguments that are on the host although the operation, which runs on a GPU, does
-    not allow this. `facts` are those of the operation."""
+    """Yields each tensor on the host among the arguments of an operation that runs on a GPU, if the operation requires
+    this tensor on the GPU too. `facts` are the `_Facts` of the operation."""
     # `args` may be shorter than `names`, because trailing arguments have defaults
     for name, value in (*zip(facts.names, args, strict=False), *kwargs.items()):
         if name in facts.from_host:
@@ -430,9 +429,8 @@ def _check_generator(kwargs: dict[str, Any], gpu: torch.device | None) -> None:
 
 
 def _result_gpu(kwargs: dict[str, Any], gpu: torch.device | None) -> torch.device | None:
-    """Returns the virtual GPU of the result: the one in the keyword argument `device`, or, if
-    there is no such argument, `gpu`, the virtual GPU of the operands. Returns None if the
-    result is not on a virtual GPU."""
+    """Returns the virtual GPU of the result: the keyword argument `device`, or, if there is no such argument, `gpu`,
+    the virtual GPU of the operands. Returns None if the result is not on a virtual GPU."""
     wanted = kwargs.get("device")
     if wanted is None:
         return gpu
@@ -443,8 +441,8 @@ def _result_gpu(kwargs: dict[str, Any], gpu: torch.device | None) -> torch.devic
 
 
 def _replaced(value: Any, hosts: dict[int, torch.Tensor]) -> Any:
-    """Returns an argument in which each tensor on a virtual GPU is replaced by the
-    corresponding tensor on the host. `hosts` maps the `id` of the former to the latter."""
+    """Returns an argument in which each tensor on a virtual GPU is replaced by the corresponding tensor on the host.
+    `hosts` maps the `id` of each tensor on a virtual GPU to the corresponding tensor on the host."""
     if isinstance(value, torch.Tensor):
         return hosts.get(id(value), value)
     if type(value) in (list, tuple):
@@ -495,8 +493,8 @@ def _wrapped(
 
 
 def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
-    """Sets the shape and the memory of `x` to those that `host`, its tensor on the host, has
-    after an operation: `unsqueeze_`, `resize_`, `set_` and `out=` may have changed them."""
+    """Gives `x` the current shape and memory of `host`, its tensor on the host, after an operation: `unsqueeze_`,
+    `resize_`, `set_` and `out=` may have changed the shape or the memory of `host`."""
     # the indices and values of a sparse tensor may be new tensors
     if host.layout is not _STRIDED:
         set_data(x, placed(host, x.device))
@@ -529,8 +527,8 @@ set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Returns a sparse COO tensor on a virtual GPU. Its indices and values share memory with
-    those of `host`. Raises `UnsupportedError` for other sparse layouts."""
+    """Returns a sparse COO tensor on a virtual GPU. Its indices and values share memory with the indices and values of
+    `host`. Raises `UnsupportedError` for other sparse layouts."""
     if host.layout is not torch.sparse_coo:
         raise _unsupported(str(host.layout).removeprefix("torch."))
     parts = [placed(part, device) for part in (_indices.default(host), _values.default(host))]
@@ -554,7 +552,8 @@ def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _sparse_on_host(x: torch.Tensor) -> torch.Tensor:
-    """Returns a sparse COO tensor on the host. Its indices and values share memory with those of `x`."""
+    """Returns a sparse COO tensor on the host. Its indices and values share memory with the indices and values of
+    `x`."""
     keys = _sparse_keys()
     # uses the host's keys, because otherwise PyTorch would pass these operations to `run`,
     # which calls this function
@@ -568,8 +567,8 @@ def _sparse_on_host(x: torch.Tensor) -> torch.Tensor:
 
 
 def _refuse_compressed(*parts: Any, layout: Any = None, **kwargs: Any) -> Any:
-    """The kernel that would create a sparse tensor with a compressed layout, such as CSR:
-    always raises `UnsupportedError` with the name of the layout."""
+    """The kernel for operations that create a sparse tensor with a compressed layout, such as CSR. Always raises
+    `UnsupportedError` with the name of the layout."""
     raise _unsupported(
         "sparse compressed" if layout is None else str(layout).removeprefix("torch.")
     )
