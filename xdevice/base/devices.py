@@ -134,8 +134,8 @@ class Device:
         the whole process, so a block affects Paddle's own creation functions in other threads too, but never xdevice's.
 
         An asyncio task must not `await` inside the block, because the other tasks of the thread would use this device.
-        If it does, the block ends at the `await`, and exiting the block raises `ScopeError`. Exiting a block in a
-        different thread or task than the one that entered it also raises `ScopeError`, and changes nothing.
+        If it does, the block ends at the `await`, and exiting the block raises `ScopeError`. Exiting a block that
+        another thread or task has entered also raises `ScopeError`, and changes nothing.
         """
         core_functions.enter(self)
         return self
@@ -246,7 +246,7 @@ CPU: Final = of("cpu")
 
 
 def parse(spec: object) -> Device:
-    """Returns the device that is named by `spec`, which is a spelling or a framework's own device object; see
+    """Returns the device that `spec` names. `spec` is a spelling or a framework's own device object; see
     `xdevice.device`. Raises `DeviceError` for any other object."""
     # the most frequent cases come first, because most calls of `to_device` call this function
     if type(spec) is Device:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def names_in(file: str) -> dict[str, str]:
-    """Returns the public names of the face whose module is the file `file`, as a dict from each name to the module from
-    which the stub imports the name."""
+    """Returns the public names of a face, as a dict from each name to the module from which the stub imports the name.
+    `file` is the path of the face's module."""
     names = {}
     with open(os.path.splitext(file)[0] + ".pyi", encoding="utf-8") as stub:
         for line in stub:

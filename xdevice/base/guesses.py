@@ -1,4 +1,4 @@
-"""The advice in the error about a name that xdevice does not have, which says what to use instead. This module is
+"""Advice for the errors about names that xdevice does not have. The advice says what to use instead. This module is
 imported only when a name is missing.
 
 The tables list names from PyTorch, JAX, TensorFlow, Keras, MXNet, PaddlePaddle, accelerate and d2l, for features that
@@ -220,8 +220,8 @@ def _names_of(face: str) -> list[str]:
 
 
 def _nearest(name: str, public: list[str]) -> str | None:
-    """Returns advice for a misspelt name, based on the most similar name among xdevice's own (`public`) and those of
-    other libraries. Returns None if no name is similar."""
+    """Returns advice for a misspelt name, based on the most similar name among xdevice's names (`public`) and the names
+    of other libraries. Returns None if no name is similar."""
     from difflib import get_close_matches
 
     # 0.8 allows about one wrong letter in five; a lower limit would suggest unrelated names

@@ -51,8 +51,8 @@ _ADVICE: Final = {
 
 
 def refuse(function: str, misspelled: Iterable[str], takes: str) -> NoReturn:
-    """Raises the `ArgumentError` for the first argument in `misspelled`, the names of arguments that the function named
-    `function` does not have. `takes` describes, in words, the arguments that it does have."""
+    """Raises the `ArgumentError` for the first name in `misspelled`, which lists arguments that a function does not
+    have. `function` is the name of this function, and `takes` describes, in words, the arguments that it has."""
     name = next(iter(misspelled))
     advice = _ADVICE.get(name, "").format(function=function)
     raise ArgumentError(f"{function} has no argument {name!r}: {advice or f'it takes {takes}'}")

@@ -396,8 +396,9 @@ def _prepare_folder(folder: Path, overwrites: bool) -> None:
 
 
 def _backends(backends: str | None) -> tuple[str, ...]:
-    """Returns the backends to run on: those that the option `--backends` names. Without the option, these are all
-    installed backends except NumPy, or NumPy if no other is installed. Raises `UsageError` for an unknown name."""
+    """Returns the backends to run on. These are the backends that the option `--backends` names. Without the option,
+    these are all installed backends except NumPy, or NumPy if no other backend is installed. Raises `UsageError` for an
+    unknown name."""
     names = tuple(backends.split(",")) if backends else ()
     return (
         _own_names(names)

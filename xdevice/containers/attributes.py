@@ -33,7 +33,7 @@ class Attribute(str):
 def as_key(name: Any) -> Any:
     """Returns the key that represents the attribute `name` in a walk: an `Attribute` if the name is a string, otherwise
     the name itself. A `__dict__` may have keys that are not strings: flax's `nnx.List` stores its layers under their
-    numbers."""
+    indices."""
     return Attribute(name) if isinstance(name, str) else name
 
 
@@ -86,9 +86,9 @@ def attributes(x: Any) -> dict[Any, Any]:
 
 
 def first_lost(old: Any, new: Any) -> str:
-    """Returns the name of the first attribute of `old` that is missing in `new`, or that has a different type there or,
-    for a number or string, a different value. Returns "" if there is no such attribute. Attributes with "hash" in their
-    names are ignored, because a stored hash changes with the contents."""
+    """Returns the name of the first attribute of `old` that `new` has lost, or "" if there is none. An attribute is
+    lost if `new` lacks it or stores a value of another type there. A number or string is also lost if its value
+    differs. Attributes with "hash" in their names are ignored, because a stored hash changes with the contents."""
     before, after = attributes(old), attributes(new)
     names = (name for name in before if "hash" not in str(name))
     return next(
@@ -107,7 +107,7 @@ def _differs(old: Any, new: Any) -> bool:
 
 
 def put(new: Any, name: Any, value: Any) -> None:
-    """Sets the attribute `name` of `new` to `value` without running code of the object's class, because that code may
+    """Sets the attribute `name` of `new` to `value`. Does not run code of the object's class, because that code may
     forbid the change or compute something."""
     # the object's `__dict__`, and if the attribute is in a slot, the slot's descriptor
     own_dict, slot = (
@@ -151,7 +151,8 @@ def write(x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
 
 def fill(new: Any, x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
     """Sets the attributes of `new`, the result of `empty(x)`, to `children`, and returns `new`. `keys` are the
-    attributes' keys. An attribute that records the device of tensors that have moved is set to their new device."""
+    attributes' keys. If an attribute records the device of the object's tensors, and these have moved, it is set to
+    their new device."""
     values = dict(zip(map(as_name, keys), children, strict=True))
     # an attribute with a name such as `device` or `weights_device` may record a device
     for name, child in values.items():

@@ -84,15 +84,15 @@ def _extra_attributes(x: Any) -> dict[str, Any]:
 
 
 def add_attributes(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[Names, Children]:
-    """Returns the keys and the items of the container `x`. The names and the values of its attributes that hold tensors
-    are appended to these."""
+    """Returns two lists: `keys`, followed by the names of the attributes of `x` that hold tensors, and `items`,
+    followed by the values of these attributes. `keys` and `items` are the container's own keys and items."""
     extra = _extra_attributes(x)
     return [*keys, *map(Attribute, extra)], [*items, *extra.values()]
 
 
 def with_key_leaf(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Children]:
-    """Returns the keys and the values of a mapping. If a key is or contains a tensor, one more value, which contains
-    all keys, is appended under the key `_KEYS`."""
+    """Returns the keys and the values of a mapping. If a key is or contains a tensor, appends one more key, `_KEYS`,
+    with a value that contains all keys."""
     names, children = list(keys), list(values)
     # keys that are strings, numbers or None hold no tensors, so they need not be searched
     if PLAIN.issuperset(map(id, map(type, names))):
@@ -109,8 +109,7 @@ def with_key_leaf(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Ch
 
 def _read_keyed(x: Any) -> tuple[Names, Children]:
     """Returns the keys and values of a dict, followed by the names and values of its attributes that hold tensors.
-    Raises `ContainerError` if the dict holds tensors, and the `items()` of its class returns other items than the
-    stored ones."""
+    Raises `ContainerError` if the dict holds tensors, but its method `items()` does not return the stored items."""
     items = dict(x.items())
     # the items that the dict really stores, read without the methods of its class
     if isinstance(x, dict) and not looks.is_proxy(type(x)):
@@ -181,9 +180,8 @@ def write_keyed(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _read_mapping(x: Any) -> tuple[Names, Children]:
-    """Returns the keys and values of a mapping that is not a dict, followed by the names and values of its attributes
-    if these hold further tensors. Raises `ContainerError` if the mapping holds tensors and has several values for one
-    key."""
+    """Returns the keys and values of a mapping that is not a dict. If its attributes hold further tensors, their names
+    and values follow. Raises `ContainerError` if the mapping holds tensors and has several values for one key."""
     items = [*x.items()]
     names, values = with_key_leaf([key for key, _ in items], [value for _, value in items])
     # a multi-dict, such as a dict for HTTP headers, yields a key once for each of the key's values
@@ -196,10 +194,10 @@ def _read_mapping(x: Any) -> tuple[Names, Children]:
 
 
 def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a new mapping, which the constructor of the type of `x` makes from a dict. The values and attributes of
-    the new mapping are `children`, and their keys are `keys` (an `Attribute` for each attribute). (`copy.copy` cannot
-    be used, because the copy would share the inner dict of `x`, unless the type has a `__copy__`.) Raises
-    `ContainerError` if the new mapping does not contain exactly these children, or lacks an attribute of `x`."""
+    """Returns a new mapping, created by calling the type of `x` with a dict. The values and attributes of the new
+    mapping are `children`, and their keys are `keys` (an `Attribute` for each attribute). (`copy.copy` is not used:
+    without a method `__copy__`, the copy would share the inner dict of `x`.) Raises `ContainerError` if the new mapping
+    does not contain exactly these children, or lacks an attribute of `x`."""
     pairs = [
         (key, child) for key, child in zip(keys, children, strict=True) if key is not _KEYS
     ]
@@ -237,8 +235,8 @@ def _has_kept(new: Any, old: Any) -> bool:
 
 
 def _check_types(new: Any, keys: Names, children: Children) -> Any:
-    """Returns the mapping `new`. Raises `ContainerError` if the mapping has changed the type of one of `children`,
-    which were put into it under `keys`, because some mappings convert their values."""
+    """Returns the mapping `new`, in which `children` were stored under `keys`. Raises `ContainerError` if the mapping
+    has changed the type of one of these values, as mappings that convert their values do."""
     for key, child in zip(keys, children, strict=True):
         if type(key) is not Attribute and type(new[key]) is not type(child):
             raise ContainerError(

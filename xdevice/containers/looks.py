@@ -1,10 +1,10 @@
 """Finds the tensors and models that an object holds in its slots, in its `__dict__`, and in the containers and objects
 inside these.
 
-The search does not run the object's code, not even a property, so it does not find values that the object computes. It
-finds values to which an object refers only from C if the object's type reports them to Python's garbage collector, as
-Python requires of all types. It is not possible to refuse every object that may have such values, because batches may
-contain locks, loggers, open files and random generators.
+The search does not run the object's code, not even a property, so it does not find values that the object computes.
+Some objects store references only in C. The search finds the values behind these references if the object's type
+reports them to Python's garbage collector, as Python requires of all types. xdevice cannot refuse every object that may
+store references in C, because batches may contain locks, loggers, open files and random generators.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ def is_proxy(cls: type) -> bool:
 
 
 def _defined(cls: type, name: str) -> Any:
-    """Returns the attribute `name` as a type or one of its bases other than `object` defines it, without computing a
-    property. Returns None if none of these classes defines the attribute."""
+    """Returns the attribute `name` that a type or one of its bases, except `object`, defines. A property is returned as
+    the property object, without computing its value. Returns None if none of these classes defines the attribute."""
     return next(
         (members(base)[name] for base in cls.__mro__[:-1] if name in members(base)), None
     )
@@ -186,9 +186,8 @@ def _behind_proxy(x: Any) -> Any:
 
 
 def class_behind_proxy(x: Any) -> type:
-    """Returns the type of an object or, for a proxy, the type of the object behind it.
-    `x.__class__` is not used, because it may be a class whose contents the object does not have, as in a mock with a
-    `spec`."""
+    """Returns the type of an object or, for a proxy, the type of the object behind it. `x.__class__` is not used,
+    because it may be a class that the object only imitates, as a mock with a `spec` does."""
     # the object behind a proxy may be a proxy too
     while is_proxy(type(x)):
         x = _behind_proxy(x)
@@ -257,9 +256,9 @@ def _references(cls: type) -> _References:
 
 def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yields `(form, key, value)` for each value directly inside an object that may hold tensors. Skips attributes that
-    are numbers or strings, and containers of only numbers and strings. `form` is the code of the step to the value:
-    `[{}]`, in which the key replaces the `{}`, or `.x`, for which `key` is ''. If there is no code for the step, `form`
-    and `key` are both ''."""
+    are numbers or strings, and containers of only numbers and strings. `form` is the code of the step to the value. It
+    is either `[{}]`, where `key` replaces the `{}`, or complete, such as `.x`, and then `key` is ''. If there is no
+    code for the step, `form` and `key` are both ''."""
     cls = type(x)
     references = _references(cls)
     if references.is_proxy:

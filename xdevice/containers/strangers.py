@@ -1,10 +1,10 @@
 """Strangers: objects that hold tensors, but are neither tensors nor models nor containers. Some strangers can move
 themselves.
 
-An object can move itself in two cases. Either its type was registered with `move`, or its type has the method with
-which objects of libraries around a framework move themselves (`Backend.moves_by`, such as `to`), and all tensors in the
-object belong to that framework. No other stranger can be moved. Its tensors would stay behind, so moving a container
-with such an object raises an error.
+An object can move itself in two cases. In the first case, its type was registered with `move`. In the second case, all
+tensors in the object belong to one framework, and its type has the method that libraries around this framework use for
+moving (`Backend.moves_by`, such as `to`). No other stranger can be moved. Its tensors would stay behind, so moving a
+container with such an object raises an error.
 
 If the object's own method leaves a tensor behind, an error names the method, because xdevice cannot determine whether
 the method forgot the tensor or leaves it on the host on purpose. The tensors that stay on purpose are listed in the
@@ -123,9 +123,9 @@ class Stranger:
 
     def remedy(self, other: str, is_move: bool) -> str:
         """Returns advice, for the end of an error, on how to move the object's tensors. If the type can be registered,
-        the advice is the call that registers the type, followed by `other`; if not, the advice names an alternative. A
-        move also moves the models to which the object refers, if these models are in the container; a copy (`is_move`
-        is False) does not."""
+        the advice is the call that registers the type, followed by the text `other`. Otherwise, the advice names an
+        alternative. `is_move` is False for a copy. A move also moves the models to which the object refers, if these
+        models are in the container; a copy does not."""
         cls = type(self.x)
         if self.way is not None and self.way.instead:
             return self.way.instead
@@ -337,9 +337,9 @@ def _is_variable(backend: Backend, model: Any) -> bool:
 
 
 def _mover(x: Any, parts: list[Inner]) -> Backend | None:
-    """Returns the backend to which all `parts`, the tensors and models in `x`, belong, if `x` has that backend's
-    `moves_by` method, such as `to`. Returns None if `x` has no such method, if the parts belong to several backends, or
-    if there are no parts."""
+    """Returns the backend whose method for moving (`moves_by`, such as `to`) can move `x`. This is the backend to which
+    all `parts`, the tensors and models in `x`, belong. Returns None if `x` has no such method, if the parts belong to
+    several backends, or if there are no parts."""
     backend = parts[0].backend if parts else None
     if (
         backend is None

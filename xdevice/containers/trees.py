@@ -70,8 +70,8 @@ def flatten(x: Any, keep_movers: bool = False, once: bool = False) -> Walked:
     `ContainerError` if the container contains itself or is nested too deeply.
 
     If `keep_movers` is True, an object that moves itself is treated as a leaf, and is not walked. If `once` is True, a
-    container that is in several places is walked only in the first place: thirty lists, each of which contains the next
-    list twice, have a billion places.
+    container that is in several places is walked only in the first place. Otherwise, a chain of thirty lists, each
+    containing the next list twice, would be walked in a billion places.
     """
     while True:
         ways = walks
@@ -106,9 +106,9 @@ def _walk(
     If `keep_movers` is True, an object that moves itself is treated as a leaf.
 
     If `once` is None, a container in several places is walked in each place. Otherwise `once` maps the `id` of each
-    container that was met before to its node. While a container is being walked, its `id` maps to None instead, or to
-    `_REFERRED_TO` once something inside the container was found to refer back to it. Raises `RecursionError` for a
-    container that contains itself and could not be rebuilt.
+    container that was met before to its node. While a container is being walked, its `id` maps to None instead. If
+    something inside the container refers back to the container, the `id` then maps to `_REFERRED_TO`. Raises
+    `RecursionError` for a container that contains itself and could not be rebuilt.
     """
     # a dict whose keys are all strings is read here, without a call of `way.read`
     is_plain = type(x) is dict
@@ -168,8 +168,9 @@ def _walk(
 
 def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) -> Any:
     """Returns a container like the walked one, with the leaves `changed`, which are in the order of the walk. If these
-    are the same objects as before, returns the container itself. An inner container with a leaf whose `id` is in
-    `touched` is rebuilt even if nothing in it has changed. Raises `ContainerError` if a container cannot be rebuilt."""
+    are the same objects as before, returns the container itself. `touched` contains `id`s of leaves; an inner container
+    with such a leaf is rebuilt even if nothing in it has changed. Raises `ContainerError` if a container cannot be
+    rebuilt."""
     root, leaves, _ = walk
     if root is None:
         # the walked object was a leaf itself
@@ -239,8 +240,8 @@ class Tree:
         return rebuild(self.walk, changed)
 
     def check_rebuilding(self, touched: Container[int]) -> None:
-        """Raises `ContainerError` if the container could not be rebuilt with other objects in place of the leaves whose
-        `id`s are in `touched`."""
+        """Raises `ContainerError` if the container could not be rebuilt with some leaves replaced by other objects.
+        `touched` contains the `id`s of these leaves."""
         rebuild(self.walk, self.leaves, touched)
 
     def unknown(self) -> list[int]:
@@ -462,10 +463,10 @@ def _rebuild(
     touched: Container[int],
     done: dict[int, tuple[_Node, list[Any], Any]],
 ) -> Any:
-    """Returns a new container for a node, with leaves from the iterator `changed`. A container with a leaf whose `id`
-    is in `touched` is rebuilt even if nothing in it has changed. `done` maps the `id` of each container that was
-    rebuilt to its node, its new children and the new container, so that a container in two places stays a single
-    container."""
+    """Returns a new container for a node, with leaves from the iterator `changed`. `touched` contains `id`s of leaves;
+    a container with such a leaf is rebuilt even if nothing in it has changed. `done` maps the `id` of each container
+    that was rebuilt to its node, its new children and the new container, so that a container in two places stays a
+    single container."""
     container, way, _, children, inner = node
     # not None if this container was already rebuilt in another place
     earlier = done.get(id(container))
@@ -532,8 +533,8 @@ def _read_ordered(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
 
 
 def _write_ordered(x: Any, keys: Iterable[Any], new: Sequence[Any]) -> Any:
-    """Returns an `OrderedDict` with the keys of `x`, whose values and attributes are `new`. `keys` are the keys that
-    `_read_ordered` returned for `x`."""
+    """Returns an `OrderedDict` with the keys of `x` and with the values and attributes in `new`. `keys` are the keys
+    that `_read_ordered` returned for `x`."""
     # a PyTorch state_dict, for example, stores the versions of its layers in the attribute `_metadata`
     return write_keyed(x, keys, new) if x.__dict__ else OrderedDict(zip(x, new, strict=False))
 
@@ -619,9 +620,9 @@ def _refuse_registration(cls: object, flatten: object, rebuild: object, move: ob
 
 
 def forget(_: Backend | None = None) -> None:
-    """Discards the cached ways in which types are walked. Called with each backend that is loaded, because types may
-    then be walked differently; the argument is ignored. `walks` becomes a new dict, so that a walk in progress detects
-    that it has to begin again."""
+    """Discards the cached ways in which types are walked. Called whenever a backend is loaded, because types may then
+    be walked differently; the argument, the backend, is ignored. Replaces the cache `walks` by a new dict, so that a
+    walk in progress detects that it has to begin again."""
     global walks
     walks = dict.fromkeys(PLAIN) | {id(cls): way for cls, way in OWN.items()}
 

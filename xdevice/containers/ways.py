@@ -105,8 +105,9 @@ def may_move(cls: type) -> bool:
 
 
 def _ask_frameworks(x: Any) -> Way | None:
-    """Returns the `Way` of `x` according to the first framework with which its type is registered; None if there is no
-    such framework. For a dict or a list, only the framework that defines the type is asked."""
+    """Returns the `Way` of `x` that a framework defines. If several frameworks have registered the type of `x`, the
+    first one decides; if none has, returns None. For a dict or a list, only the framework that defines the type is
+    asked."""
     owner = registry.owner_of(type(x))
     # the owner comes first, because JAX treats every named tuple as a pytree, even one that belongs to
     # PyTorch

@@ -31,7 +31,7 @@ _MOVED: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Raises `ImportError` for a name that has moved to another module, which the message names. Raises
+    """Raises `ImportError` for a name that has moved to another module; the message names that module. Raises
     `AttributeError` for any other name."""
     # `from xdevice.contract import Samples` shows the message of an ImportError, but replaces that of
     # an AttributeError by Python's own message

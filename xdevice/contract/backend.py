@@ -255,9 +255,9 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
 
 
 def _violations(cls: type[Backend], parts: tuple[type[Primitives], ...]) -> list[str]:
-    """Returns a list of the errors of an adapter's class. It contains a message for each method of the capabilities
-    `parts` whose required arguments differ from the contract's, and a message for each capability of which the class
-    has only some of the needed methods. The list is empty if nothing is wrong."""
+    """Returns a list of the errors of an adapter's class. `parts` are the capabilities that are checked. There is an
+    error for each method with other required arguments than in the contract, and for each capability that is
+    incomplete, because the class has only some of the needed methods. The list is empty if nothing is wrong."""
     import inspect
 
     own, hooks = _adapter_attributes(cls), methods_of(*parts)

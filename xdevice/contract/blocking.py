@@ -17,10 +17,10 @@ class Blocking(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("blocking",)
 
     def blocking(self) -> AbstractContextManager[Any]:
-        """Returns a context manager for blocking mode. Inside its block, every operation of this thread, and if the
-        framework can do that, of all threads, is completed before the next line runs. The context manager does nothing
-        if the framework's operations always complete at once. Raises `UnsupportedError` if there is no way to wait
-        after each operation."""
+        """Returns a context manager for blocking mode. Inside its block, every operation of this thread is completed
+        before the next line runs. If possible, this applies to all threads. The context manager does nothing if the
+        framework's operations always complete at once. Raises `UnsupportedError` if there is no way to wait after each
+        operation."""
         raise self.unsupported(
             "blocking mode", "call xdevice.sync() after the line in question"
         )

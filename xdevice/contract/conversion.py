@@ -115,8 +115,8 @@ class Conversion(Primitives):
 
     def memory_layout(self, x: Any) -> tuple[int, bool, bool] | None:
         """Returns the address of a detached tensor, whether the tensor is in C order, and whether none of its strides
-        is negative. Returns None if the framework has no faster source for these facts than a DLPack capsule, which the
-        core then reads."""
+        is negative. Returns None if the framework has no fast way to determine these facts; the core then reads them
+        from a DLPack capsule."""
         return None
 
     def export(self, x: Any) -> Any:
@@ -132,8 +132,8 @@ class Conversion(Primitives):
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
         """Returns a tensor of `dtype` in the memory that `lent` describes. This memory meets the conditions that
-        `takes` returned. The method must consume either `lent.capsule`, or `lent` itself, which the framework's
-        `from_dlpack` accepts as it accepts an array."""
+        `takes` returned. The method must consume either `lent.capsule` or `lent` itself. The framework's `from_dlpack`
+        accepts `lent` as it accepts an array."""
         raise self.unsupported(
             "using the memory of other frameworks", "tensors are copied to it through the host"
         )
@@ -156,7 +156,7 @@ class Conversion(Primitives):
         return self.to_numpy(x)
 
     def dtype_refusal(self, dtype: str) -> str | None:
-        """Returns the reason why the framework, with its present settings, would replace `dtype`, one of its `dtypes`,
-        by a narrower dtype, and what to do about that. Returns None if the framework would not replace `dtype`. JAX,
-        for example, has 64-bit dtypes only if jax_enable_x64 is set."""
+        """Returns the reason why the framework, with its present settings, would replace `dtype` by a narrower dtype,
+        and advice on what to do. Returns None if the framework would not replace `dtype`. `dtype` is one of the
+        adapter's `dtypes`. JAX, for example, has 64-bit dtypes only if jax_enable_x64 is set."""
         return None

@@ -114,8 +114,8 @@ class Lent:
         self._tensor.code, self._tensor.bits = label
 
     def straighten(self) -> None:
-        """Corrects the strides in the capsule of a compact tensor, so that they are those of C order along dimensions
-        of size 1 too."""
+        """Replaces the strides in the capsule of a compact tensor by the strides of C order. Only strides along
+        dimensions of size 1 change."""
         if self.strides != compact_strides(self.shape):
             # a null pointer means C order; the list of strides must not be changed, because it may belong to
             # the source tensor: PyTorch 2.13 does not copy the list
@@ -207,8 +207,8 @@ def _start_releaser() -> None:
 
 
 def _release() -> None:
-    """Runs in the releasing thread. Removes each entry of `_in_use` whose importer is done, which releases the capsule
-    in the entry."""
+    """Runs in the releasing thread. Once an importer is done with its memory, removes its entry from `_in_use`, which
+    releases the capsule in the entry."""
     while True:
         _in_use.pop(id(_no_longer_used.get()), None)
 

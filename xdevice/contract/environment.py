@@ -175,8 +175,8 @@ def parsed(text: str) -> tuple[Any, ...]:
 
 
 def refuse_too_late(backend: Backend) -> None:
-    """Raises `SettingError` if XDEVICE_VIRTUAL_GPUS requests virtual GPUs that differ from those with which a backend
-    was loaded. Called when a program counts GPUs, or names a GPU that does not exist."""
+    """Raises `SettingError` if XDEVICE_VIRTUAL_GPUS now requests other virtual GPUs than the backend was loaded with.
+    Called when a program counts GPUs, or names a GPU that does not exist."""
     text = _variable()
     # a backend that has only the CPU, such as NumPy, never gets virtual GPUs
     if not text or backend.is_host_only:

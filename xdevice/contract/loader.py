@@ -26,7 +26,7 @@ def importing(*, own_symbols_after: str | None = None) -> Iterator[None]:
     If the module `own_symbols_after` is already imported, shared libraries that are loaded in the block look up linker
     symbols in themselves first. Paddle needs this if it is imported after TensorFlow: both contain protobuf, and Paddle
     would call TensorFlow's copy and segfault (measured on paddlepaddle 3.3.1 with tensorflow 2.21; no upstream issue
-    known). The check whether the module is imported happens under the lock, because another thread may be importing the
+    known). The function checks under a lock whether the module is imported, because another thread may be importing the
     module. Warnings are silenced, because Paddle and MXNet cannot be imported if warnings are errors.
     """
     import warnings

@@ -74,10 +74,10 @@ class Models(Primitives):
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
         """Yields three items for the model and for each of its submodels: its name ("" for the model itself), the
-        object, and the keys of the object's `__dict__` whose values belong to the framework or are computed at each
-        call. The core searches the values of the other keys for tensors and models that the framework does not list,
-        and moves these together with the model. Yields nothing if the framework itself
-        moves everything that a model holds."""
+        object, and keys of the object's `__dict__`. The values under these keys belong to the framework or are computed
+        at each call. The core searches the values under all other keys for tensors and models that the framework does
+        not list, and moves these together with the model. Yields nothing if the framework itself moves everything that
+        a model holds."""
         return ()
 
     def parameters_of(self, model: Any) -> Iterable[Any]:
@@ -92,7 +92,7 @@ class Models(Primitives):
         return self.move(x, device)
 
     def is_parameter(self, x: Any) -> bool:
-        """Whether the type of a tensor is one that the framework uses for the parameters of models."""
+        """Whether a tensor has a type that the framework uses for the parameters of models."""
         return False
 
     def model_parts(self, model: Any) -> Iterable[Any]:

@@ -99,7 +99,7 @@ class Way(NamedTuple):
 
 class Primitives(ABC):
     """The methods for devices and tensors, on which everything else is built. Every adapter must implement the abstract
-    ones for its framework.
+    methods for its framework.
 
     A subclass defines the class attributes first, and then the methods in this order. An argument `x` is a tensor of
     the framework; in `move` and `copy`, `x` may also be a symbol (see `Kind`).

@@ -165,7 +165,7 @@ class Names:
         return [dotted for row in rows for dotted in spelled(row) if not is_there(dotted)]
 
     def lacking(self) -> list[str]:
-        """Returns a list for `xdevice info`: the message of the error for each capability that needs names which the
+        """Returns a list of error messages for `xdevice info`, one for each capability that needs a name that the
         framework lacks. Imports the modules that should define these names, which can take several seconds."""
         capabilities = dict.fromkeys(word for row in self.rows for word in words(row))
         return [
@@ -308,7 +308,7 @@ def words(row: Private) -> list[str]:
 
 
 def is_taken_away(dotted: str) -> bool:
-    """Whether a test has declared as absent the name `dotted`, or a module or class that contains it (see
+    """Whether a test has declared the name `dotted` absent, or a module or class that contains this name (see
     `taken_away`)."""
     # with dots at the ends, so that "a.b" does not match "a.bc"
     return any(f"{dotted}.".startswith(f"{taken}.") for taken in taken_away)

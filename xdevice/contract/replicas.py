@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class Replicas(Primitives):
-    """The capability of using several devices in one program. Of these methods, gradients flow only through `split` and
-    `join`.
+    """The capability of using several devices in one program. Among the methods below, only `split` and `join` let
+    gradients flow.
 
     - The result of a reduction is identical, bit for bit, on all devices.
     - If a tensor can be written into, a reduction writes its result into that tensor; otherwise it makes a new tensor.
@@ -39,9 +39,9 @@ class Replicas(Primitives):
 
     def leaf(self, x: Any, device: Device) -> Any:
         """Returns a copy of `x` on `device`, in new storage. No gradient flows from the copy to `x`. If tensors of this
-        dtype can have gradients, gradients with respect to the copy can be computed, and a framework that marks such
-        tensors (`requires_grad`) marks the copy. The copy of a parameter is a parameter, and is marked only if `x` is
-        marked."""
+        dtype can have gradients, gradients with respect to the copy can be computed. If the framework has a flag for
+        this (`requires_grad`), the flag is set on the copy. The copy of a parameter is a parameter, and has the flag
+        only if `x` has it."""
         raise self.unsupported("replicate", "its adapter must override Backend.leaf()")
 
     def can_write(self, x: Any) -> bool:

@@ -26,8 +26,8 @@ _lock = forks.renewed(_thread.allocate_lock())
 
 
 def owner() -> tuple[int, Any]:
-    """Returns the id of this thread, and the asyncio task that the thread is running, or None in place of the task if
-    it runs none."""
+    """Returns the id of this thread and the asyncio task that the thread is running. The task is None if the thread is
+    running no task."""
     return _thread.get_ident(), current_task()
 
 

@@ -1,4 +1,5 @@
-"""Determines the generator from which random numbers are drawn: that of the process, of a `seed` block or of a task.
+"""Determines the generator from which random numbers are drawn: the generator of the process, of a `seed` block or of a
+task.
 
 docs/reference/random.md has a table of the rules.
 """

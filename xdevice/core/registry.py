@@ -251,9 +251,9 @@ def list_loaded() -> tuple[Backend, ...]:
 
 
 def _load_untraced(name: str) -> Backend:
-    """Returns the backend for a name or alias, and loads it without tracing by torch.compile. If the first call of
-    xdevice is in a compiled function, torch.compile would otherwise trace the import of the adapter, which took 22 s
-    instead of 2.5 s (PyTorch 2.13)."""
+    """Returns the backend for a name or alias. If the backend has to be loaded, torch.compile does not trace this. If
+    the first call of xdevice is in a compiled function, torch.compile would otherwise trace the import of the adapter,
+    which took 22 s instead of 2.5 s (PyTorch 2.13)."""
     dynamo = sys.modules.get("torch._dynamo")
     load_backend: Callable[[str], Backend] = _load if dynamo is None else dynamo.disable(_load)
     return load_backend(canonical(name))

@@ -36,13 +36,13 @@ def current() -> Device | None:
 
 
 def current_device() -> Device:
-    """Returns the device on which this thread creates tensors: that of the innermost `with device:`, else the device
-    that `set_default_device` has set, else `cpu:0`."""
+    """Returns the device on which this thread creates tensors: the device of the innermost `with device:`, else the
+    device that `set_default_device` has set, else `cpu:0`."""
     return current() or devices.CPU
 
 
 def set_default_device(device: object) -> None:
-    """Sets the default device in this thread, for xdevice's creation functions and for those of the selected framework.
+    """Sets the default device in this thread, for the creation functions of xdevice and of the selected framework.
 
     The setting applies until the thread ends or calls this function again. None restores the device that was in effect
     before the first call. A `with device:` block takes precedence. With Paddle, the setting also affects Paddle's own
@@ -125,8 +125,8 @@ def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException 
 
 
 class _Threads(_thread._local):
-    """For each thread, the blocks that are open in the framework, in the order in which they were entered (`open`), and
-    the device that `set_default_device` has set (`device`), which applies outside these blocks."""
+    """The state of each thread. `open` lists the blocks that are open in the framework, in the order in which they were
+    entered. `device` is the device that `set_default_device` has set; it applies outside these blocks."""
 
     def __init__(self) -> None:
         self.open: list[Block] = []

@@ -42,8 +42,8 @@ _VIRTUAL_KEY: Any = _encoded("XDEVICE_VIRTUAL_GPUS")
 
 
 def current() -> Backend:
-    """Returns the selected backend: that of `use_backend`, else that of `set_backend`, else that of XDEVICE_BACKEND,
-    else the only backend whose framework is imported, else the first backend that is installed. Raises
+    """Returns the selected backend. This is the backend of `use_backend`, else of `set_backend`, else of
+    XDEVICE_BACKEND, else the only backend whose framework is imported, else the first backend that is installed. Raises
     `UnsupportedError` if the selected backend cannot work in this forked child, and the errors of `registry.load` if
     this call loads the backend."""
     backend = _scope.get() or _default
@@ -238,8 +238,8 @@ class use_backend:
     binds it to a name.
 
     Raises:
-        ScopeError: if the block is exited in a different thread or asyncio task than the one that entered it. The
-            backend then stays selected in the thread or task that entered the block.
+        ScopeError: if a thread or asyncio task exits the block although another one has entered it. The backend then
+            stays selected in the thread or task that entered the block.
         BackendNotFoundError, BackendImportError: on entering, as with `backend`.
 
     Example:

@@ -193,8 +193,8 @@ def _gpu_of(address: int) -> _Gpu:
 
 class _Gpu:
     """A GPU. `primary` is its primary CUDA context, which the CUDA runtimes of all frameworks share. `stream` is the
-    stream for copies whose caller names no stream, and `quick` is the stream for copies of a few bytes, which need not
-    wait for large copies there."""
+    stream for copies whose caller names no stream. `quick` is the stream for copies of a few bytes, so that they need
+    not wait for large copies."""
 
     def __init__(self, index: int) -> None:
         device = _result_of("cuDeviceGet", ctypes.c_int, index)
@@ -435,7 +435,7 @@ _making = threading.Lock()
 
 def _advise_huge_pages(target: int, nbytes: int) -> None:
     """Requests huge pages from the system for the `nbytes` of new memory at `target`, as NumPy does. The first write to
-    each page is slow, and the memory consists of 512 times fewer huge pages than ordinary pages."""
+    each page is slow, and with huge pages the memory has 512 times fewer pages."""
     # the first multiple of the page size from `target` on
     start = -(-target // _HUGE_PAGE) * _HUGE_PAGE
     # only whole pages, because the memory before and after `target` has other owners

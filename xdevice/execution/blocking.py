@@ -37,7 +37,7 @@ class blocking:
     | numpy | nothing, because NumPy computes synchronously |
 
     Raises:
-        ScopeError: if the block is exited in a different thread than the one that entered it (docs/reference/async.md).
+        ScopeError: if a thread exits the block although another thread has entered it (docs/reference/async.md).
         SettingError: when a backend is loaded, if XDEVICE_BLOCKING has a value other than 1 or 0.
         UnsupportedError: if JAX's private API differs in this version. Set XDEVICE_BLOCKING=1 at the start instead.
         BackendNotFoundError, BackendImportError: as `backend` does.

@@ -222,7 +222,7 @@ class Event:
     | backend | an event is |
     |---|---|
     | torch | `torch.cuda.Event(enable_timing=True)`, `torch.xpu.Event` |
-    | paddle | a CUDA event of the driver: Paddle's own are made on whatever GPU is current |
+    | paddle | a CUDA event of the driver: Paddle's own events are made on the current GPU |
     | tensorflow, mxnet, jax, numpy | none: `xdevice.Timer` waits and reads the host's clock |
 
     Args:
@@ -266,8 +266,8 @@ class Event:
 
         Args:
             stream: the default is the stream to which this thread's work on the event's device goes now. If the event
-                has no device yet, the device is that of the innermost `with stream:`, else that of `with device:`, else
-                the only GPU.
+                has no device yet, its device is the device of the innermost `with stream:`, else of `with device:`,
+                else the only GPU.
 
         Raises:
             DeviceMismatchError: if the event belongs to a different device than the stream.
@@ -360,15 +360,15 @@ def _check_same_backend(first: Stream | Event, second: Stream | Event) -> None:
 
 
 def _default_device(backend: Backend) -> Device:
-    """Returns the device of a new stream for which the program names no device: that of the innermost `with device:`,
-    else the first GPU, else the CPU."""
+    """Returns the device of a new stream for which the program names no device. This is the device of the innermost
+    `with device:`, else the first GPU, else the CPU."""
     return scopes.current() or (devices.of("gpu") if backend.count("gpu") else CPU)
 
 
 def device_of_work(backend: Backend) -> Device:
-    """Returns the device to which this thread's work on the backend goes: that of the innermost `with stream:`, else
-    that of `with device:`, else the only GPU, else the CPU. Raises `DeviceError` if there are several GPUs and no block
-    names one of them."""
+    """Returns the device to which this thread's work on the backend goes. This is the device of the innermost
+    `with stream:`, else of `with device:`, else the only GPU, else the CPU. Raises `DeviceError` if there are several
+    GPUs and no block names one of them."""
     entered: list[Device] = [
         block.key.device for block in _entered.get() if block.key.backend is backend
     ]

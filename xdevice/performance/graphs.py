@@ -1,7 +1,7 @@
 """`make_graphed_callable`: records the GPU work of a task once, so that it can be replayed many times without Python.
 
 A GPU computes the product of two 100x100 matrices in less time than Python needs to launch this work
-(docs/explanation/measurements.md). Such a recording, called a graph, launches all the work of a task at once.
+(docs/explanation/measurements.md). A recording, called a graph, launches all the work of a task at once.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
     Raises:
         ArgumentError: an argument cannot be called, or uses `yield` or `async`; no task has started.
         CaptureError: called inside a task that `make_graphed_callable` records.
-        Errors of tasks: once all tasks have ended, the error of the first one in order that failed is raised, with a
-            note that names this task. Its attribute `other_errors` contains the errors of the other tasks.
+        Errors of tasks: once all tasks have ended, the error of the failed task that comes first in `tasks` is raised,
+            with a note that names this task. Its attribute `other_errors` contains the errors of the other tasks.
 
     Example:
         >>> x = xdevice.ones(1)
@@ -175,8 +175,8 @@ class _Run:
                 ]
 
     def _branch(self, gpu: _GpuInUse, stack: ExitStack) -> Any:
-        """Makes this thread's stream on the GPU `gpu` the current one until `stack` is closed. The stream first waits
-        for the caller's work on that GPU. Returns the stream."""
+        """Makes this thread's stream on the GPU `gpu` the current stream until `stack` is closed. The stream first
+        waits for the caller's work on that GPU. Returns the stream."""
         stream = _own_stream(self._backend, gpu.device)
         self._backend.stream_wait(stream, gpu.event)
         stack.enter_context(self._backend.stream_scope(stream))
@@ -228,8 +228,8 @@ def _run_all(runs: Sequence[_Run], backend: Backend) -> None:
 
 
 def _raise_first(runs: Sequence[_Run]) -> None:
-    """Raises the error of the first task in order that failed, with notes about the errors of the other tasks. Does
-    nothing if no task failed."""
+    """Raises the error of the failed task that comes first in `runs`, with notes about the errors of the other tasks.
+    Does nothing if no task failed."""
     failed = [(number, run.error) for number, run in enumerate(runs) if run.error is not None]
     if not failed:
         return

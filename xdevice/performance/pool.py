@@ -1,8 +1,8 @@
 """The threads in which `parallel.run` runs tasks. They are kept for the next call.
 
 A call uses at most `MOST` threads. If a task calls `parallel.run`, this nested call must not wait for threads that
-never become free. Therefore, it uses only as many threads as are left of the `MOST`, and the thread that calls it runs
-the other tasks.
+never become free. Therefore, it uses only the threads that the limit `MOST` still allows, and the thread that calls it
+runs the other tasks.
 """
 
 from __future__ import annotations

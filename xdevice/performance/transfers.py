@@ -197,9 +197,9 @@ class _Block:
         listening.set(True)
 
     def end(self) -> None:
-        """Ends the block, and stops watching. Any thread or task may end the block. If this is not the one that entered
-        the block, the log stays in the `_logs` of the latter, but no more records are added. Does nothing if the block
-        has ended already."""
+        """Ends the block, and stops watching. Any thread or task may end the block. If another thread or task has
+        entered the block, the log stays in the `_logs` of that thread or task, but no more records are added to the
+        log. Does nothing if the block has ended already."""
         # `_end_all` has ended the block already, because the program is ending
         if not self.log._open:
             return
@@ -307,7 +307,7 @@ the file in code objects (`co_filename`)."""
 
 def _user_frame(frame: FrameType) -> tuple[FrameType, CodeType | None]:
     """Returns the innermost frame of the user's code at or above `frame`, and the code of the xdevice function that
-    this frame called. Instead of the code, returns None if the frame called the framework directly."""
+    this frame called. The code is None if the frame called the framework directly."""
     inner = None
     while _belongs_inside(frame.f_code.co_filename) and frame.f_back is not None:
         inner, frame = frame, frame.f_back

@@ -84,8 +84,9 @@ def _end() -> None:
 
 
 def _register_first(*_: object) -> None:
-    """Registers `_end` again as an exit function. Python calls the function that was registered last first, so it calls
-    `_end` before the exit functions of all frameworks that have been imported so far. Arguments are ignored."""
+    """Registers `_end` again as an exit function. Python calls exit functions in the reverse order of their
+    registration, so it calls `_end` before the exit functions of all frameworks that have been imported so far.
+    Arguments are ignored."""
     atexit.unregister(_end)
     atexit.register(_end)
 

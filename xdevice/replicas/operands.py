@@ -110,9 +110,9 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
 
 
 def dense_leaves(x: Any, name: str, verb: str) -> list[trees.Leaf]:
-    """Returns every leaf of `x` with its path, whether it is a tensor or not. If `x` itself is a tensor, symbol or
-    model, returns only `x`, with an empty path. Raises `UnsupportedError` if `x` is or contains a sparse array. Errors
-    call `x` by `name`, and `verb` is the function that was called."""
+    """Returns every leaf of `x`, tensor or not, with its path. If `x` itself is a tensor, symbol or model, returns only
+    `x`, with an empty path. Raises `UnsupportedError` if `x` is or contains a sparse array. Errors call `x` by `name`,
+    and `verb` is the function that was called."""
     if is_leaf(x):
         return [trees.Leaf("", x)]
     tree = trees.Tree(x)
@@ -192,8 +192,8 @@ def length_of(operands: list[Operand]) -> int:
 
 def sizes_of(length: int, count: int, even: bool, what: str = "devices") -> list[int]:
     """Returns the sizes of the `count` parts into which an axis of this length is split. Sizes differ by at most one,
-    and larger parts come first. Raises `ShapeError` if `even` is True and the length cannot be divided evenly. The
-    error calls the receivers of the parts by `what`."""
+    and larger parts come first. Raises `ShapeError` if `even` is True and the length cannot be divided evenly. `what`
+    is the error's word for the receivers of the parts."""
     size, remainder = divmod(length, count)
     sizes = [size + (i < remainder) for i in range(count)]
     if even and remainder:

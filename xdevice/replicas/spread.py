@@ -367,8 +367,8 @@ def _ids(column: Iterable[Operand]) -> tuple[int, ...]:
 
 
 def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -> None:
-    """Raises `ContainerError` if the paths of the tensors in one of the containers in `listed` differ from those in the
-    first container. `rows` contains the operands of each container. Errors call the list by `name`."""
+    """Raises `ContainerError` unless the containers in `listed` have tensors at the same paths. `rows` contains the
+    operands of each container. Errors call the list by `name`."""
     paths = [
         [operand.name.removeprefix(f"{name}[{i}]") for operand in row]
         for i, row in enumerate(rows)
@@ -445,9 +445,9 @@ def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
 
 
 def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
-    """Raises `ContainerError` if one replica has the same tensor at two paths, but another replica has two tensors at
-    these paths, because the sums at both paths would have to be equal. Each of the `columns` contains the operands at
-    one path."""
+    """Raises `ContainerError` if one replica has the same tensor at two paths, but another replica has two different
+    tensors at these paths. The two sums may differ, but the single tensor can hold only one of them. Each of the
+    `columns` contains the operands at one path."""
     columns_by_id: dict[int, Sequence[Operand]] = {}
     for column in columns:
         for operand in column:
@@ -466,7 +466,7 @@ def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
 
 
 def _models(operands: list[Operand]) -> list[Operand]:
-    """Returns the models among the operands that have to be copied, each of them once. A model that is part of another
+    """Returns the models among the operands that have to be copied, each model once. A model that is part of another
     model is left out, because it is copied together with that model. Raises `UnsupportedError` if two models, neither
     of which is part of the other, share a variable."""
     # the model to which each variable belongs, by the variable's `id`

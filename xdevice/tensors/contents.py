@@ -5,9 +5,9 @@ String tensors, and the arrays of frameworks that have only host memory, such as
 container also holds tensors that can be on other devices, these host-only values are treated as data, like Python's
 numbers: they stay on the host, and their device is not compared. In any other container, they are treated as tensors.
 
-A container is moved in one of two ways. If it holds only tensors, numbers and strings, the types of its leaves are all
-that a move has to look at. Otherwise, each leaf is classified first (`_Sorted`), which takes longer: for an OrderedDict
-of 100 tensors that are on the device already, 0.18 ms instead of 0.02 ms.
+A container is moved in one of two ways. If it holds only tensors, numbers and strings, a move looks only at the types
+of its leaves. Otherwise, each leaf is classified first (`_Sorted`), which takes longer: for an OrderedDict of 100
+tensors that are on the device already, 0.18 ms instead of 0.02 ms.
 """
 
 from __future__ import annotations
@@ -277,8 +277,8 @@ class _Sorted:
             raise
 
     def _reclassify_object_arrays(self) -> None:
-        """Finds the arrays of Python objects that hold tensors which can be on other devices than the host, and
-        transfers these arrays from `owned` to `strangers`."""
+        """Transfers arrays of Python objects from `owned` to `strangers` if the arrays hold tensors that can be on
+        other devices than the host."""
         for leaf in tuple(self.owned):
             i, value, backend, _ = leaf
             # `container_way` is None for an array of numbers
@@ -319,10 +319,10 @@ class _Sorted:
         return models
 
     def check(self, requested: Device, target: Device, is_copy: bool) -> _Away:
-        """Returns the tensors that have to move to `requested`: all tensors if `is_copy`. `target` is the same device
-        under its plain name. Both are needed: a backend refuses `cuda:1` if its GPUs are of another kind, but tensors
-        report `gpu:1` as their device. Raises an error if a leaf cannot be on the device, if tensors in an object of an
-        unknown type would stay behind, or if the container cannot be rebuilt or copied."""
+        """Returns the tensors that have to move to `requested`. If `is_copy` is True, these are all tensors. `target`
+        is the same device under its plain name. Both are needed: a backend refuses `cuda:1` if its GPUs are of another
+        kind, but tensors report `gpu:1` as their device. Raises an error if a leaf cannot be on the device, if tensors
+        in an object of an unknown type would stay behind, or if the container cannot be rebuilt or copied."""
         tree = self.tree
         tensors = [
             (value, backend)
@@ -398,9 +398,9 @@ class _Sorted:
         self, target: Device, transfer_one: TransferOne, undo: Undo
     ) -> dict[int, Any]:
         """Moves or copies, with the function `transfer_one`, all leaves in `owned` that must come before the tensors:
-        first models, then symbolic tensors and data. Data goes to the host, the others to the device `target`. Returns
-        the results, by the `id`s of the old leaves. Because models come first, a parameter that is also in the
-        container outside its model stays the parameter of the new model. For each model that is moved in place, a
+        first models, then symbolic tensors and data. Data goes to the host, the other leaves to the device `target`.
+        Returns the results, by the `id`s of the old leaves. Models come first, so that a parameter that is also in the
+        container outside its model remains a parameter of the new model. For each model that is moved in place, a
         function that moves the model back is added to `undo`."""
         done: dict[int, Any] = {}
         # `leaf[3]` is the kind
@@ -436,7 +436,7 @@ class _Sorted:
     ) -> None:
         """Moves the `strangers` that can move themselves to the device `target`, or copies them if `is_copy`. Adds the
         results to `done`, by the `id`s of the old objects. If a later step fails, a move in place is not undone.
-        Instead, a function that is added to `undo` notes in the error where the object is now."""
+        Instead, a function is added to `undo`, which adds a note to the error that says where the object is now."""
         for _, stranger in self.strangers:
             # an object that the container holds twice moves once
             if stranger.moves and id(stranger.x) not in done:
@@ -471,10 +471,11 @@ def _locate(
     is_copy: bool,
     may_be_bound: bool = True,
 ) -> _Away | None:
-    """Returns the tensors of `batch` that have to move, in a dict by backend: those that are not on `target`, or all of
-    them if `is_copy`. `batch` contains the tensors of the container `x`; `x` itself is only used for errors. `target`
-    is the device `requested` under its plain name, `gpu:1` for `cuda:1`. With `may_be_bound`, returns None if one of
-    these tensors cannot leave the host. Raises `DeviceNotFoundError` if the backend of a tensor lacks `requested`."""
+    """Returns the tensors of `batch` that have to move, in a dict by backend. These are the tensors that are not on
+    `target` or, if `is_copy` is True, all tensors. `batch` contains the tensors of the container `x`; `x` itself is
+    only used for errors. `target` is the device `requested` under its plain name, `gpu:1` for `cuda:1`. With
+    `may_be_bound`, returns None if one of these tensors cannot leave the host. Raises `DeviceNotFoundError` if the
+    backend of a tensor lacks `requested`."""
     tensors, backends, _ = batch
     away: _Away = {}
     for cls, backend in backends.items():
@@ -571,10 +572,9 @@ def _move(
 
 
 def _pair(backend: Backend, old: list[Any], twin: Any, done: dict[int, Any]) -> None:
-    """Adds the parts of `twin`, the moved or copied model, to `done`, so that they replace the corresponding parts of
-    the original model, which are listed in `old`, everywhere in the container. If an old part has a replacement
-    already, because another model shares the part, this replacement is put into `twin`, too. Does nothing if `twin` has
-    a different number of parts."""
+    """Adds the parts of `twin`, the moved or copied model, to `done`, so that they replace the parts of the original
+    model (`old`) everywhere in the container. If an old part has a replacement already, because another model shares
+    the part, this replacement is put into `twin`, too. Does nothing if `twin` has a different number of parts."""
     new = WholeModel(backend, twin).parts()
     # the new model has a different structure, so its parts cannot be paired with the old ones
     if len(old) != len(new):

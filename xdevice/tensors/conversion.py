@@ -55,7 +55,7 @@ def convert(
     Args:
         x: a tensor, or a container of tensors; other values in it pass through.
         backend: the target: "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy", an alias or a `Backend`.
-        device: the device of the result, by default that of `x`. like: a tensor with the backend and device to use.
+        device: the result's device, by default the device of `x`. like: a tensor with the backend and device to use.
         copy: None shares memory if that is safe, else copies. True always copies. False shares or raises an error.
 
     | to | shares | copies |

@@ -242,10 +242,9 @@ def item(x: Any) -> Any:
 def as_numbers(
     backend: Backend, array: np.ndarray[Any, Any], place: Device
 ) -> np.ndarray[Any, Any] | None:
-    """Returns a NumPy array, cast to the dtype that `tensor` would choose for it on the device
-    `place`. Returns None if the array does not hold numbers, or if it holds 8-bit floats.
-    Raises `DTypeError` if tensors on `place` cannot have that dtype, or if a value does not fit
-    into it."""
+    """Returns `array`, cast to the dtype that `tensor` would choose for it on the device `place`. Returns None if the
+    array does not hold numbers, or if it holds 8-bit floats. Raises `DTypeError` if tensors on `place` cannot have that
+    dtype, or if a value does not fit into it."""
     # strings, dates and objects are not numbers, and xdevice does not compute with 8-bit floats
     if not _is_numbers(array) or array.dtype.name in SHORT_FLOATS:
         return None
@@ -364,10 +363,10 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 def _with_arrays(data: Any, levels: int = 64) -> Any:
-    """Returns `data`, in which the tensors in nested lists and tuples are replaced by NumPy arrays. Lists that are
-    nested deeper than `levels` are not searched, because no NumPy array has more than 64 axes. NumPy itself would read
-    MXNet tensors number by number, and cannot read tensors that are on a GPU, require a gradient, or are bfloat16.
-    Raises `UnsupportedError` for a symbol."""
+    """Returns `data` with a NumPy array in place of each tensor in its nested lists and tuples. Lists that are nested
+    deeper than `levels` are not searched, because no NumPy array has more than 64 axes. NumPy itself would read MXNet
+    tensors number by number, and cannot read tensors that are on a GPU, require a gradient, or are bfloat16. Raises
+    `UnsupportedError` for a symbol."""
     if not isinstance(data, list | tuple) or not levels:
         return data
     # the set shows whether a long list contains only numbers, without a loop in Python
@@ -522,9 +521,9 @@ def _holds_arrays(data: Any) -> bool:
 
 
 def _list_depth(data: Any) -> int:
-    """Returns the number of levels of lists and tuples in `data`, along their first items; 0 if
-    `data` is neither a list nor a tuple. If the NumPy array that is created from `data` has
-    more dimensions, the lists contain arrays."""
+    """Returns the number of levels of lists and tuples in `data`, along their first items; 0 if `data` is neither a
+    list nor a tuple. If the NumPy array that is created from `data` has more axes than this number, the lists contain
+    arrays."""
     return 1 + _list_depth(data[0]) if isinstance(data, list | tuple) and data else 0
 
 
@@ -544,10 +543,10 @@ def _require(backend: Backend, dtype: str, place: Device) -> None:
 
 
 def _with_exact_ints(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """Returns an array of the numbers in `data` that can be cast to the dtype `name`. This is
-    `array`, which NumPy has created from `data`, unless `name` is an integer dtype and NumPy
-    may have rounded large ints, because it turns ints into float64 if there is a float among
-    them. In that case, it is an array of the Python objects in `data`."""
+    """Returns an array of the numbers in `data` that can be cast to the dtype `name`. This is usually `array`, which
+    NumPy has created from `data`. However, NumPy turns ints into float64 if there is a float among them, which rounds
+    large ints. If this may have happened, and `name` is an integer dtype, the result is an array of the Python objects
+    in `data`."""
     if not (
         isinstance(data, list | tuple)
         and array.dtype.name == "float64"

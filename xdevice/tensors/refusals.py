@@ -43,9 +43,9 @@ def traced(backend: Backend, name: str) -> UnsupportedError:
 
 
 def operators_compute_elsewhere(backend: Backend) -> str:
-    """Returns the end of an error about tensors on two devices. It explains that an operator of
-    the framework may have created one of the tensors on another device than that of its
-    operands. Returns "" for frameworks whose operators compute where their operands are."""
+    """Returns the end of an error about tensors on two devices. It explains that an operator of the framework may have
+    created one of the tensors on a device where its operands are not. Returns "" for frameworks whose operators compute
+    where their operands are."""
     if backend.computes_on == "operands":
         return ""
     return (

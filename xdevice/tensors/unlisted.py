@@ -50,8 +50,8 @@ class _Attribute(NamedTuple):
 
 
 class _Holding(NamedTuple):
-    """Those attributes of one model, and of its submodels, that hold tensors or models. `tree`
-    is a container: the list of the values of these attributes."""
+    """The attributes of one model and its submodels that hold tensors or models. `tree` is the walked list of the
+    values of these attributes."""
 
     attributes: list[_Attribute]
     tree: Tree
@@ -154,14 +154,13 @@ class WholeModel:
         ]
 
     def parts(self) -> list[Any]:
-        """Returns all parts of the model to which a user may have references: its variables and
-        submodels, and the tensors that no framework lists. A copy of the model has the same
-        number of parts, in the same order."""
+        """Returns all parts of the model that a user may refer to: its variables and submodels, and the tensors that no
+        framework lists. A copy of the model has the same number of parts, in the same order."""
         return [*self._listed, *(value for _, value, _ in self.tensors())]
 
     def places(self) -> Iterator[tuple[str, Device]]:
-        """Yields the name and device of each tensor that the model holds: first its variables,
-        then the others."""
+        """Yields the name and device of each tensor that the model holds: first the variables, then all other
+        tensors."""
         yield from self._backend.model_devices(self._model)
         yield from self.unlisted_places()
 

@@ -92,7 +92,8 @@ def cpu(index: int = 0) -> Device:
 def gpu(index: int = 0) -> Device:
     """Returns the accelerator with this index, even if it does not exist. (In that case, `try_gpu` returns the CPU.)
 
-    `torch.device("cuda:0")`, `"/GPU:0"`, `mx.gpu(0)`, `paddle.CUDAPlace(0)`, `jax.devices("gpu")[0]`.
+    `gpu(0)` corresponds to `torch.device("cuda:0")`, `"/GPU:0"`, `mx.gpu(0)`, `paddle.CUDAPlace(0)` and
+    `jax.devices("gpu")[0]`.
 
     Raises:
         DeviceError: if `index` is negative or not an int.
@@ -253,8 +254,8 @@ def copy_to(x: T, device: object) -> T:
 
     Arguments and errors are those of `to_device`. The copy of a model or container is a new object. A tensor or model
     that appears twice is copied once. If a container holds a model and also some of its layers or parameters, its copy
-    holds those of the copied model. `UnsupportedError` is raised for a container in which two models share a part, and
-    for an optimizer, unless it belongs to a Keras model that is copied.
+    holds the layers or parameters of the copied model. `UnsupportedError` is raised for a container in which two models
+    share a part, and for an optimizer, unless it belongs to a Keras model that is copied.
 
     Costs one copy.
 
@@ -281,7 +282,8 @@ def device_of(x: object) -> Device:
     of unknown types to which a model refers: docs/reference/devices.md has the list.
 
     Raises:
-        DeviceMismatchError: if a model or container is spread over devices; the error names a tensor on each of two.
+        DeviceMismatchError: if a model or container is spread over devices; the error names two tensors on different
+            ones.
         NotBuiltError, NotATensorError: if a model has no variables yet; if `x` holds nothing that has a device.
         UnsupportedError: for a symbolic tensor (inside `jax.jit` or `tf.function`), a tensor spread over devices, or a
             tensor on a device that xdevice does not know (such as PyTorch's "lazy").
@@ -388,8 +390,8 @@ def check_same_device(*xs: object, **named: object) -> Device | None:
             `batch`.
 
     Raises:
-        DeviceMismatchError: if two devices differ; the error names the first tensor that is not on the device of the
-            first one.
+        DeviceMismatchError: if two devices differ; the error names the first tensor whose device differs from the first
+            tensor's device.
         NotATensorError: if an argument is not a tensor, a model or a container.
 
     Example:

@@ -122,8 +122,8 @@ class Hooks(Patches):
 
     def read(self, how: str, x: Any, *, explicit: bool = False) -> Transfer | None:
         """Returns a record of a read of `x` by the host. `how` is the name of the call that causes the read. `explicit`
-        says whether the name of the call says that it reads; see `Transfer.explicit`. Returns None if `x` is not a
-        tensor with values on one device, or if reading `x` is not a transfer."""
+        is True if the name of the call says that the call reads values; see `Transfer.explicit`. Returns None if `x` is
+        not a tensor with values on one device, or if reading `x` is not a transfer."""
         source = self._source(x)
         return (
             None
@@ -135,8 +135,8 @@ class Hooks(Patches):
         self, how: str, x: Any, target: Device | None, *, explicit: bool = False
     ) -> Transfer | None:
         """Returns a record of a move of `x` to the device `target`. `how` is the name of the call that causes the move.
-        `explicit` says whether the name of the call says that it moves; see `Transfer.explicit`. Returns None if `x` is
-        not a tensor on one device, if `x` is on `target` already, or if `target` is None."""
+        `explicit` is True if the name of the call says that the call moves a tensor; see `Transfer.explicit`. Returns
+        None if `x` is not a tensor on one device, if `x` is on `target` already, or if `target` is None."""
         source = self._source(x)
         if source is None or target is None or source is target:
             return None
@@ -152,8 +152,8 @@ class Hooks(Patches):
         explicit: bool = False,
     ) -> Transfer:
         """Returns a record of a transfer of `nbytes` by this backend from `source` to `destination`. `kind` is "read"
-        or "move", and `how` is the name of the call that causes the transfer. `explicit` says whether the name of the
-        call says that it transfers; see `Transfer.explicit`."""
+        or "move", and `how` is the name of the call that causes the transfer. `explicit` is True if the name of the
+        call says that the call transfers values; see `Transfer.explicit`."""
         # nothing is moved if source and destination are both the CPU
         physical = source.kind != "cpu" or destination.kind != "cpu"
         return Transfer(
