@@ -62,8 +62,8 @@ def convert_state(
         source: a built model; tensors in dicts and lists (NumPy arrays as in PyTorch); or the path of a checkpoint.
         backend: the target: "torch", "paddle", "mxnet", "tensorflow" (Keras), "jax", "numpy", or a `Backend`.
         like: a built model of the target; the result gets its names and devices instead of the source's.
-        kinds: the kinds of layers of a dict or of your own classes, by path, `*` or class: `{"MyNorm": "rms_norm"}`.
-        names: the layers of `like`, or their rows, by those of the source: `{"h.*.fc1": "b.*.up", "wpe[2:]": "pos"}`.
+        kinds: kinds of layers in a dict or of your own classes, by path, `*` or class name: `{"MyNorm": "rms_norm"}`.
+        names: counterparts in `like` of layers (or rows) of the source: `{"h.*.fc1": "b.*.up", "wpe[2:]": "pos"}`.
         device: the device of the tensors; by default the device of `like`'s variables or of the source's variables.
         inputs: a batch for the source (keyword arguments in a dict), to distinguish layers and to compare the outputs.
         dtype: the dtype for floats, such as "bfloat16", or "like" for the dtypes of `like`.
@@ -230,8 +230,8 @@ def _write_without_like(
     source_twin: Twin, target: Backend, request: Request, state: State
 ) -> None:
     """Writes all layers of `source_twin` into `state` under their own names, in the layouts of `target`, for a
-    conversion without `like`. Lists tensors outside any layer as unmapped, and layers whose pixel order is uncertain
-    as differences."""
+    conversion without `like`. Lists tensors outside any layer as unmapped, and layers with an uncertain pixel order as
+    differences."""
     # there is no other model from which the number of channels of a group norm could be read
     source_twin = without_channels(source_twin)
     writer = Writer(source_twin, target, None, state, request)

@@ -4,8 +4,8 @@ layers without parameters. The latter have no shapes, and no names that the two 
 
 Layers without parameters are paired by their place. A gap is the stretch between two consecutive layers that have
 parameters and are paired. Layers of the same kind in the same gap are paired in their order. If one model has more
-layers of a kind in a gap than the other, layers of that kind are compared only if all of them have the same settings
-within each model; otherwise they are only counted.
+layers of a kind in a gap than the other model, these layers cannot be paired. They are then compared only if all layers
+of this kind have the same settings within each model. Otherwise they are only counted.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ avg_pool replaces max_pool."""
 
 
 class SettingDifference(NamedTuple):
-    """One setting in which two paired layers differ."""
+    """A setting with different values in two paired layers."""
 
     where: str
     """A description of the place: the path of the target's layer, or the kind of that layer if the path is empty; for a
@@ -328,8 +328,8 @@ class Lister:
             )
 
     def _flattened_images(self) -> Iterator[str]:
-        """Yields a line for each linear layer whose counterpart is a convolution over a whole image. The order in which
-        the image is flattened depends on the code."""
+        """Yields a line for each linear layer that corresponds to a convolution over a whole image. The code of the
+        model determines the order in which the image is flattened."""
         for twin, layer, other in self._both_ways():
             # `layer` is a convolution that is read as a linear layer
             if layer.settings.get(layouts.FLATTENS):

@@ -351,8 +351,8 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
 def _require_stated(
     reading: recognition.Reading, stated: Names, parts_of: PartsOf, variables: Mapping[str, Any]
 ) -> None:
-    """Raises `StateError` if `kinds=` gives the kind of a layer that the state lacks. `stated` contains the kinds in
-    `kinds=`, by path. `parts_of` returns the parts of a layer in the dialect of `reading`."""
+    """Raises `StateError` if `kinds=` contains a layer that the state lacks. `stated` contains the kinds in `kinds=`,
+    by path. `parts_of` returns the parts of a layer in the dialect of `reading`."""
     for path in reading.lacking:
         if path in stated:
             names = [layouts.join(path, part.name) for part in parts_of(stated[path], {})]

@@ -209,8 +209,8 @@ def _read(x: Any) -> _ReadOptimizer:
 
 
 def _groups(optimizer: Optimizer) -> list[_Settings]:
-    """Returns the distinct settings with which an optimizer updates its parameters, in the order of the parameters. If
-    it has no parameters yet, returns its common settings."""
+    """Returns the settings of an optimizer's groups of parameters, without duplicates, in the order of the parameters.
+    If it has no parameters yet, returns its common settings."""
     groups: list[_Settings] = []
     for parameter in optimizer.parameters:
         if parameter.settings not in groups:
@@ -402,10 +402,10 @@ class _ParameterPair(NamedTuple):
 def _pair_up(
     ours: _ReadOptimizer, theirs: _ReadOptimizer, state: State, source: Twin, target: Twin
 ) -> tuple[list[_ParameterPair], list[str]]:
-    """Returns the pairs of parameters of the two optimizers that have a convertible state, and a list of lines: one
-    line with the reason for each other parameter of the target, and one line that names the parameters that only the
-    source updates. `source` and `target` are the models. For each variable of `target`, `state` records the variables
-    of `source` from which it was converted."""
+    """Returns two lists: the pairs of parameters with a state that can be converted, and lines about all other
+    parameters. Each other parameter of the target gets a line with the reason. One more line names the parameters that
+    only the source updates. `source` and `target` are the models. For each variable of `target`, `state` records the
+    variables of `source` from which it was converted."""
     # the parameters of the source's optimizer, by the `id` of the model's variable
     updated = {id(parameter.variable): parameter for parameter in ours.optimizer.parameters}
     # reversed, so that the first name of a tied weight overwrites the others

@@ -237,7 +237,7 @@ def likely_pairs(ours: Unpaired, theirs: Unpaired, by_names: bool = True) -> dic
 
 def _with_strides(twin: Unpaired) -> Unpaired:
     """Returns the same layers with their strides added to their signatures. A shortcut may have the same kind and shape
-    as the layer that it bypasses, but another stride."""
+    as the layer that it bypasses, but a different stride."""
     return twin._replace(
         signed=[
             (layer, (*own, str(layer.settings.get("stride")))) for layer, own in twin.signed

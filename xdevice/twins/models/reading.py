@@ -1,4 +1,4 @@
-"""Reads a model as a `Twin`, which consists mainly of a list of layers whose parameters are known. Applies `kinds=` to
+"""Reads a model as a `Twin`, which consists mainly of a list of layers with known parameters. Applies `kinds=` to
 layers that no adapter can read, and leaves out the layers in `skip=`. The module `flat_states` reads dicts of
 tensors."""
 
@@ -253,9 +253,9 @@ def read_like(like: Any, target: Backend, kinds: Names) -> Twin:
 
 
 def with_kinds_of(twin: Twin, other: Twin, names: Names) -> Twin:
-    """Returns the twin with some layers read as another kind: the kind of the other model's layer at the same path.
-    Only layers whose kind was guessed from names and shapes are changed, and only if their parameters fit that kind
-    too. `names` maps paths of the twin to paths of the other model if these differ."""
+    """Returns the twin with some layers read as another kind: the kind of the other model's layer at the same path. A
+    layer is changed only if its kind was guessed from names and shapes, and if its parameters also fit the other kind.
+    `names` maps paths of the twin to paths of the other model if these differ."""
     other_layers = other.by_path
     dialects = dialects_for(twin.backend)
     layers = []
@@ -350,7 +350,7 @@ def check_kinds(kinds: Names) -> None:
 
 
 def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | None) -> None:
-    """Raises `StateError` if `kinds` assigns to a layer a kind that the layer has neither in the source nor in the
+    """For each kind in `kinds`, raises `StateError` if the layer has this kind neither in the source nor in the
     target."""
     for path, kind in kinds.items():
         # the models, each with the key of kinds= in the model's own terms, because names= gives paths that differ
@@ -424,8 +424,8 @@ def spelled_out(
 
 
 def classes_of(sequence: Iterable[Layer] | None) -> dict[str, object]:
-    """Returns the class names of the modules whose code is not read, by path. `sequence` is the attribute of a
-    `Twin`."""
+    """Returns a dict from the path of each module of an unknown class to the name of the class. `sequence` is the
+    attribute of a `Twin`."""
     return {
         layer.path: layer.settings["type"]
         for layer in sequence or ()

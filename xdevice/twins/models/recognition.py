@@ -1,8 +1,8 @@
 """Recognizes the tensors of a file or dict that has no module: names and shapes show which framework or library wrote
 the tensors, and which kinds the layers have.
 
-All tensors of a state were written by the same program, so a single layer whose weight is not square shows how all
-layers are laid out. If several dialects or kinds fit equally well, the error asks the user for the right one, and
+All tensors of a state were written by the same program, so a single layer with a weight that is not square shows the
+layout of all layers. If several dialects or kinds fit equally well, the error asks the user for the right one, and
 includes a line that can be pasted.
 """
 
@@ -93,7 +93,7 @@ class Reading(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """A value by which readings are compared; larger is better."""
+        """A value for comparing readings; larger is better."""
         return -self.misfits, self.in_target, self.explained
 
 
@@ -104,11 +104,11 @@ def readings(
     target: Twin | None,
     source_path_of: Names,
 ) -> list[Reading]:
-    """Reads the state, whose tensors are `variables`, in each dialect, and returns the best readings, which are all
-    equally good. Three criteria decide, in this order: the fewest layers with shapes that contradict the dialect, the
-    most layers that the target also has, and the most tensors that belong to a layer. `kinds` maps paths to kinds.
-    `target` is the model passed as `like=`, or None. `source_path_of` maps paths of the target to paths of the state,
-    if these differ."""
+    """Reads the state in each dialect, and returns the best readings, which are all equally good. `variables` contains
+    the tensors of the state. Three criteria decide, in this order: the fewest layers with shapes that contradict the
+    dialect, the most layers that the target also has, and the most tensors that belong to a layer. `kinds` maps paths
+    to kinds. `target` is the model passed as `like=`, or None. `source_path_of` maps paths of the target to paths of
+    the state, if these differ."""
     every = [
         _read(name, parts_of, variables, kinds, target, source_path_of)
         for name, parts_of in dialects.items()
@@ -209,8 +209,8 @@ def _as_in_target(
     dialect: str, counterpart: Layer | None, variables: Variables, target: Twin | None
 ) -> Layer | None:
     """Returns `counterpart`, a layer of the target, with only the settings that determine the shapes of its parameters.
-    Returns None if `dialect` is not a dialect of the target's framework. Also returns None if the state, whose tensors
-    are `variables`, does not contain all parameters of the layer with the same names and shapes."""
+    Returns None if `dialect` is not a dialect of the target's framework. Also returns None if `variables`, the tensors
+    of the state, do not include all parameters of the layer with the same names and shapes."""
     if (
         counterpart is None
         or target is None

@@ -611,8 +611,8 @@ def write_variables(
 def _misfits(
     backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yields a line for each tensor that cannot be written into the variable of the same name. All tensors whose dtypes
-    differ in the same way share one line."""
+    """Yields a line for each tensor that cannot be written into the variable of the same name. Tensors with the same
+    mismatch of dtypes share one line."""
     # the first name in `state` of each variable, by the `id` of the variable
     first_names: dict[int, str] = {}
     casts: dict[tuple[str, str], list[str]] = {}

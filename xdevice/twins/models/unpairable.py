@@ -72,9 +72,9 @@ class _Break(NamedTuple):
 def crossing_message(
     ours: Unpaired, theirs: Unpaired, places: Sequence[int], likely: Names
 ) -> str:
-    """Returns the error message for layers of the same kind and shape whose names contradict their order. `ours`
-    contains the layers of the source, and `theirs` those of the target. `places` contains the indices of the doubtful
-    layers in both lists. `likely` is a guess for `names=`."""
+    """Returns the error message for layers of the same kind and shape with names that contradict their order. `ours`
+    contains the layers of the source, and `theirs` contains the layers of the target. `places` contains the indices of
+    the doubtful layers in both lists. `likely` is a guess for `names=`."""
     head = (
         f"these parameters of {ours.name} fit several parameters of {theirs.name}, and the names contradict their "
         f"order: {_some_parameters(ours, places)} may correspond to {_some_parameters(theirs, places)}"
@@ -83,10 +83,10 @@ def crossing_message(
 
 
 def unclear_message(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -> str:
-    """Returns the error message for models whose layers are in different orders, so that it is not clear which layers
-    correspond. The message names the breaks, which are the places where the orders differ. `ours` contains the layers
-    of the source, and `theirs` those of the target. `signatures` contains the kinds and shapes that several layers
-    share."""
+    """Returns the error message for two models with layers in different orders. In that case, it is not clear which
+    layers correspond. The message names the breaks, which are the places where the orders differ. `ours` contains the
+    layers of the source, and `theirs` contains the layers of the target. `signatures` contains the kinds and shapes
+    that several layers share."""
     source_name, target_name = ours.name, theirs.name
     # how many layers are in the same order, and where the orders differ
     common, breaks = _breaks(ours, theirs)
@@ -139,8 +139,8 @@ def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
 
 def advice_on_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
     """Returns advice on how to pair two embeddings of equal width if one of them has more rows; "" for any other two
-    layers. `one` is a layer of the source whose weight has the shape `ours`, and `other` is a layer of the target whose
-    weight has the shape `theirs`."""
+    layers. `one` is a layer of the source, and `ours` is the shape of its weight. `other` is a layer of the target, and
+    `theirs` is the shape of its weight."""
     if (
         one.kind != "embedding"
         or other.kind != "embedding"

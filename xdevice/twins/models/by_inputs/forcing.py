@@ -2,15 +2,14 @@
 source's layers.
 
 The source runs once, and the inputs and outputs of each of its layers are recorded. The target then runs with these
-outputs in place of the outputs of its own layers. Every layer of the target thus receives the correct input, whatever
-the weights of the target are, and a difference between two layers does not affect later layers. The counterpart of a
+outputs in place of the outputs of its own layers. Every layer of the target thus receives the correct input, even if
+the target has different weights. A difference between two layers does not affect later layers. The counterpart of a
 layer of the target is the layer of the source that has the same kind and shape and received the same input.
 
 Two facts make the search harder:
-- the channels of images may come first in one model and last in the other, so that the pixels of a flattened image are
-  in a different order;
-- layers that agree in kind, shape and input, such as query and key, can be distinguished only by the inputs of later
-  layers.
+- the channels of images may come first in one model and last in the other; in that case, the pixels of a flattened
+  image are in different orders;
+- some layers, such as query and key, agree in kind, shape and input; only the inputs of later layers distinguish them.
 """
 
 from __future__ import annotations
@@ -141,8 +140,8 @@ class _Search:
 
 
 class ForcedRun:
-    """One run of the target in which the output of each layer is replaced by the output of the layer's counterpart in
-    the source. The object also contains the pairs of layers that the run reveals.
+    """One run of the target. In this run, the output of each layer is replaced by the output of the layer's counterpart
+    in the source. The object also contains the pairs of layers that the run reveals.
 
     Attributes:
         chosen: a dict from the path of each layer in the target to the path of its counterpart in the source.
@@ -154,7 +153,7 @@ class ForcedRun:
         apart: pairs of paths in the target. The first path belongs to a layer that received a different input than its
             counterpart; it is "" if the outputs of the model differ. The second path belongs to the layer that was
             called before; it is "" if there was no such layer.
-        run: the run itself.
+        run: the recorded run.
     """
 
     def __init__(

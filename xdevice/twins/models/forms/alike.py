@@ -129,8 +129,8 @@ def _with_rules(layer: Layer, change: Callable[[layouts.Rule], layouts.Rule]) ->
 
 
 def _lacks_channels(layer: Layer) -> bool:
-    """Whether a layer is a group norm whose number of channels is unknown. The rules of its parameters are then lossy
-    (see `layouts.per_group`)."""
+    """Whether a layer is a group norm with an unknown number of channels. In that case, the rules of its parameters are
+    lossy (see `layouts.per_group`)."""
     return layer.kind == "group_norm" and any(part.rule.is_lossy for part in layer.parts)
 
 
@@ -175,9 +175,10 @@ def _with_stacks(twin: Twin, other: Twin) -> Twin:
 
 
 def _stacks(twin: Twin, layers: list[Layer], depths: list[int]) -> list[list[Layer]]:
-    """Divides recurrent layers into consecutive groups, each of which corresponds to one layer of the other model.
+    """Divides recurrent layers into consecutive groups. Each group corresponds to one layer of the other model.
     `depths` contains the number of levels of each layer of the other model. Returns the groups of more than one layer.
-    Returns [] if the numbers of levels do not add up, or if the layers of a group do not feed one another."""
+    Returns [] if the numbers of levels do not add up, or if the output of a layer in a group does not fit the input of
+    the next layer."""
     stacks = []
     for depth in depths:
         # either one layer that is itself this deep, or as many layers of depth 1

@@ -31,7 +31,7 @@ def puts_channels_last(target: Backend) -> bool:
 def reordered(
     layer: Layer, counterpart: Layer | None, is_last: Callable[[], bool]
 ) -> tuple[Layer, list[str]]:
-    """Returns `layer`, and a line for each of its parameters whose pixels are reordered for the other model.
+    """Returns `layer`, and a line for each parameter of the layer that has its pixels reordered for the other model.
     `counterpart` is the layer of the other model, or None without such a model. A parameter needs no reordering if both
     layers are known to count its pixels with the channels last. `is_last` returns whether the other model has its
     channels last. If so, that model may count pixels in the same order; in that case all remaining parameters are

@@ -90,7 +90,7 @@ def _fitting(twin: Twin, candidates: list[Layer], lacking: Counter[object]) -> l
 
 def _rectangular(twin: Twin, layers: list[Layer]) -> list[Layer]:
     """Returns the linear layers with a known order of the weight's axes. The order is known if the weight is not
-    square. It is also known if another layer of the same class has a weight that is not square."""
+    square. The order is also known if another layer of the same class has a weight that is not square."""
     classes = classes_of(twin.sequence)
     sizes = {layer.path: set(twin.shapes(layer)["weight"]) for layer in layers}
     # a square weight looks the same transposed, so another layer of its class must decide
@@ -285,7 +285,7 @@ def _as_single(twin: Twin, layer: Layer) -> Layer | None:
 
 def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str]]:
     """Pairs the tensors that belong to no layer. They are paired by `names=`, by equal paths, or by their order among
-    the tensors of the same shape; the order is used only if both models have the same number of such tensors and the
+    the tensors of the same shape. The order is used only if both models have the same number of such tensors and the
     names do not contradict it. Returns a list of pairings; each pairing is a dict from paths of the source to paths of
     the target. The first pairing contains only the sure pairs. If other tensors may correspond, two more pairings
     follow: the sure pairs plus the other tensors paired in order, and the sure pairs plus the other tensors paired by
