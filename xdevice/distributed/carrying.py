@@ -333,8 +333,9 @@ class Carrier:
         return _cast(result, dtype) if dtype in _WIDE else result
 
     def _summand(self, y: Any, dtype: str, weight: Weight | None) -> Any:
-        """Returns `y` in the form in which the engine reduces it: cast to float32 if it
-        contains 16-bit floats, and multiplied by this rank's weight, if there is one."""
+        """Prepares `y` for a reduction by the engine, and returns it: 16-bit floats are cast to float32, and the tensor
+        is multiplied by this rank's weight if there is one.
+        """
         wide = _WIDE.get(dtype)
         # a sum of 16-bit floats would be rounded once for each rank, in an order that depends
         # on the engine

@@ -789,8 +789,9 @@ def _read(sock: socket.socket) -> tuple[bytes, str]:
 
 
 def _exactly(sock: socket.socket, count: int) -> bytes:
-    """Reads exactly `count` bytes, and returns them. Raises `OSError` if the connection ends
-    before that, or if nothing arrives in time."""
+    """Reads exactly `count` bytes, and returns them. Raises `OSError` if the connection ends before all bytes have
+    arrived, or if nothing arrives in time.
+    """
     data = b""
     while len(data) < count:
         more = sock.recv(count - len(data))

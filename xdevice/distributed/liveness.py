@@ -97,8 +97,9 @@ class Liveness:
         )
 
     def has_engine_moved(self) -> bool:
-        """Whether the engine has done any work since the last call of this method; True at the
-        first call. Must be called during a call of the engine."""
+        """Whether the engine has done any work since the last call of this method; True at the first call. This method
+        must be called during a call of the engine.
+        """
         reading = self._read()
         last, self._last = self._last, reading
         if last is None:

@@ -304,7 +304,7 @@ class Session:
 
     def _on_lost_hub(self) -> None:
         """Aborts the engine if the hub has ended after a failure; the program may be waiting for a GPU that waits for
-        other ranks. Called in another thread.
+        other ranks. This method is called in another thread.
         """
         # outside the block, the end of the hub is the normal end of the world
         if self.is_open:

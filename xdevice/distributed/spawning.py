@@ -198,10 +198,10 @@ def reserve(host: str) -> Iterator[int]:
     """Yields a free port of `host`. Until the end of the block, the system does not assign this
     port to any other program, but a child process can listen on it.
 
-    Linux allows two sockets to be bound to one port if both set SO_REUSEADDR, as servers do,
-    and neither is listening yet. It does not assign such a port to a program that requests any
-    free port. On a system that does not allow two such sockets, the port cannot be reserved: if
-    another program uses the port before rank 0 listens, rank 0 raises an error.
+    Linux allows two sockets to be bound to one port if both set SO_REUSEADDR, as servers do, and neither is listening
+    yet. Linux does not assign such a port to a program that requests any free port. On a system that does not allow two
+    such sockets, the port cannot be reserved: if another program uses the port before rank 0 listens, rank 0 raises an
+    error.
     """
     family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
     with socket.socket(family, socket.SOCK_STREAM) as keeper:

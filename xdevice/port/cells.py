@@ -57,8 +57,9 @@ class Cells:
         self._attributes: defaultdict[Class, dict[str, None]] = defaultdict(dict)
 
     def stop_following(self, value: Value) -> None:
-        """Called before `value` is replaced by "anything". From then on, everything that can be reached from `value`,
-        such as the parameters of a function, may be anything, too. `Inference` implements this method."""
+        """This method is called before `value` is replaced by "anything". From then on, everything that can be reached
+        from `value`, such as the parameters of a function, may be anything, too. `Inference` implements this method.
+        """
         raise NotImplementedError
 
     def read_cell(self, key: Any) -> Value:
