@@ -8,7 +8,7 @@ no framework has hooks for all models of a program.
 
 This code must keep these rules:
 
-- Inputs and outputs are copied at once, because a later layer may write into them.
+- Inputs and outputs are copied immediately, because a later layer may write into them.
 - A layer with parameters is recorded as a single call, and the calls of the layers inside it are not recorded. The only
   exception is the layer's activation, which is recorded as a separate call after the layer. The input of the activation
   is then recorded as the layer's output, as if the program had defined the layer and its activation as two layers.
@@ -124,8 +124,8 @@ class GradientHooks:
         self._leaves: dict[int, Any] = {}
 
     def follow(self, result: Any, put: Callable[[int, Any], None]) -> Any:
-        """Sets hooks that call `put(number, gradient)` for each gradient that reaches a tensor in `result`, where
-        `number` is the tensor's index in `result`. Returns `result`."""
+        """Sets a hook on each tensor in `result` that requires a gradient. The hook calls `put(number, gradient)` for
+        each gradient that reaches the tensor; `number` is the tensor's index in `result`. Returns `result`."""
         for number, x in enumerate(tensors(self._backend, result)):
             # setting a hook on a tensor that requires no gradient would raise an error
             if self._needs_gradient(x):
@@ -133,9 +133,9 @@ class GradientHooks:
         return result
 
     def follow_leaves(self, arguments: Any, leaf: Callable[[Any, Any], object]) -> None:
-        """Sets hooks that call `leaf(x, gradient)` for each gradient of a tensor `x` in the arguments, provided that
-        `x` is not the result of a computation. A tensor gets only one hook, however often it is passed as an
-        argument."""
+        """Sets a hook on each tensor in the arguments that requires a gradient and is not the result of a computation.
+        The hook calls `leaf(x, gradient)` for each gradient of the tensor `x`. A tensor gets only one hook, however
+        often it is passed as an argument."""
         for x in tensors(self._backend, arguments):
             if self._needs_gradient(x) and x.is_leaf and id(x) not in self._leaves:
                 self._leaves[id(x)] = x  # kept alive, so that no other tensor gets its id
@@ -153,10 +153,10 @@ class Watch:
         activations: Iterable[Any] = (),
         follow: Callable[[Any, Callable[[int, Any], None]], Any] | None = None,
     ) -> None:
-        """`paths` gives the path of each layer to record, by the layer's `id`. `activations` are layers that are
-        recorded even if another recorded layer calls them, as its activation. `follow(result, put)` returns the result
-        or a stand-in for it, and arranges that `put(number, gradient)` is called for each gradient that reaches the
-        returned value. `follow` is None if gradients are not recorded."""
+        """`paths` gives the path of each layer to record, by the layer's `id`. `activations` are layers that serve as
+        activations of other layers; they are recorded even if a recorded layer calls them. `follow(result, put)`
+        returns the result or a stand-in for it, and arranges that `put(number, gradient)` is called for each gradient
+        that reaches the returned value. `follow` is None if gradients are not recorded."""
         self.calls: list[Call] = []
         self.paths = paths
         self._backend = backend
@@ -251,7 +251,7 @@ _stand_in: Final[ContextVar[Callable[[Call, Any], Any] | None]] = ContextVar(
 @contextmanager
 def standing_in(give: Callable[[Call, Any], Any]) -> Iterator[None]:
     """While the block is open, the result of each recorded call in this thread or task is replaced by
-    `give(call, result)`, with which the model continues."""
+    `give(call, result)`. The model continues with this replacement."""
     token = _stand_in.set(give)
     try:
         yield
@@ -338,9 +338,9 @@ def activated(owner: Any, function: Any) -> Any:
 def _call_watched(
     watches: tuple[Watch, ...], layer: Any, function: Any, activation: Any, arguments: Any
 ) -> Any:
-    """Returns the result of `function` for `arguments` (a pair of a tuple and a dict). Each of `watches` that watches
-    `layer` records the call. If `activation` is None, `function` calls the layer itself; otherwise both are the
-    layer's activation function."""
+    """Returns the result of `function` for `arguments` (a pair of a tuple and a dict). Each watch in `watches` records
+    the call if it watches `layer`. If `activation` is None, `function` calls the layer itself; otherwise `function` and
+    `activation` are both the layer's activation function."""
     # several blocks may watch the same layer: each records the call that the remaining watches make
     for number, watch in enumerate(watches):
         if id(layer) in watch.paths:
@@ -366,8 +366,8 @@ def symbols(backend: Primitives, value: Any) -> Iterator[Any]:
 
 
 def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
-    """Returns a copy of `value` in which each tensor or NumPy array that `tensors` yields is replaced by the next item
-    of `new`. A mapping becomes a dict. Other objects that are not containers are kept."""
+    """Returns a copy of `value` with each tensor and NumPy array replaced by the next item of `new`, in the order in
+    which `tensors` yields them. A mapping becomes a dict. All other objects are kept."""
     if isinstance(value, Mapping):
         return {key: replaced(backend, inside, new) for key, inside in value.items()}
     if isinstance(value, list | tuple):

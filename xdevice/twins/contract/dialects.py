@@ -45,8 +45,8 @@ _NO_STATISTICS: Final = dict.fromkeys((layouts.MEAN, layouts.VARIANCE, layouts.C
 def refused(
     own_parts: Sequence[Part], why: str, only: Container[str] | None = None
 ) -> tuple[Part, ...]:
-    """Returns `own_parts`, with the values of some parts marked as not convertible for the reason `why`: the parts
-    whose first PyTorch parameter is in `only`, or all parts if `only` is None."""
+    """Returns `own_parts` with some parts marked as not convertible, for the reason `why`. A part is marked if its
+    first PyTorch parameter is in `only`; if `only` is None, every part is marked."""
     return tuple(
         part._replace(rule=layouts.refused(part.rule, why))
         if only is None or part.of[0] in only
@@ -98,8 +98,8 @@ def _cells(
 ) -> Iterator[Part]:
     """Yields the parts of all cells of a recurrent layer. `paths` contains three patterns for the path of a cell, each
     with a placeholder for the number of the cell's level. The first is for a layer with one direction; the other two
-    are for the forward and the backward cells of a bidirectional layer. `names` gives the framework's names of a cell's
-    parameters by PyTorch's names, and `rules` gives the parameters' rules by the same names."""
+    are for the forward and the backward cells of a bidirectional layer. `names` maps PyTorch's names of a cell's
+    parameters to the framework's names. `rules` maps PyTorch's names to the rules of the parameters."""
     of_one_direction, *of_both = paths
     for suffix in layouts.suffixes(settings):
         # a suffix such as "l0_reverse" contains the number, and then "reverse" or nothing
@@ -194,10 +194,10 @@ def keras_attention(settings: Settings) -> tuple[Part, ...]:
 
 
 def projections(heads: int, size: int, output: str) -> tuple[Part, ...]:
-    """Returns the parts of an attention layer whose kernels have two axes, for the heads and for the numbers of a head,
-    where PyTorch has a single axis. Keras and Flax have such kernels. `heads` is the number of heads, and `size` the
-    size of a head. Either may be -1, which means any size. Conversion from PyTorch allows only one of the two to be -1.
-    `output` is the name of the last projection."""
+    """Returns the parts of an attention layer of Keras or Flax. Where PyTorch's weights have a single axis, the kernels
+    of these layers have two: one for the heads, and one for the numbers of each head. `heads` is the number of heads,
+    and `size` the size of a head. Either may be -1, which means any size. Conversion from PyTorch is possible only if
+    at most one of `heads` and `size` is -1. `output` is the framework's name for the output projection."""
     # the axes of the heads come last in the kernels of queries, keys and values, and first in the output's kernel
     head_axes = (heads, size)
     own_parts = []
@@ -228,8 +228,8 @@ def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
 
 
 def _keras_file(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts that a layer has in a Keras file. These are the parts that `tensorflow` returns, except that a
-    bidirectional layer has the parts of both layers inside it."""
+    """Returns the parts that a layer has in a Keras file. The parts are the same as in `tensorflow`, except that a
+    bidirectional layer has the parts of its forward and backward layers."""
     # exactly the settings that `reading` tries for a file. A layer of a model has more settings, and its parts come
     # from `tensorflow`
     if kind in layouts.RECURRENT and settings == {"layers": 1, "bidirectional": True}:
@@ -243,8 +243,8 @@ def _keras_file(kind: str, settings: Settings) -> tuple[Part, ...]:
 
 
 def keras_cell(kind: str, suffix: str) -> tuple[Part, ...]:
-    """Returns the parts of one cell of a recurrent Keras layer. `suffix`, such as "l0", is the end of the names that
-    the cell's parameters have in PyTorch."""
+    """Returns the parts of one cell of a recurrent Keras layer. `suffix`, such as "l0", is the suffix of PyTorch's
+    names for the cell's parameters."""
     # Keras has one array for PyTorch's two biases: their sum or, in a GRU, two rows with one bias each
     biases = (f"bias_ih_{suffix}", f"bias_hh_{suffix}")
     weight, bias = layouts.TRANSPOSED, layouts.SUMMED
@@ -312,7 +312,8 @@ axis."""
 
 
 def linen_cells(names: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yields a pair for each linen cell whose arrays are all among `names`: its path and its kind ("lstm" or "gru")."""
+    """Yields a pair of the path and the kind ("lstm" or "gru") for each linen cell. A cell is yielded only if `names`
+    contains the names of all its arrays."""
     # the name of an array consists of the path of the cell and two more names, as in "path.ii.kernel"
     for path in dict.fromkeys(name.rpartition(".")[0].rpartition(".")[0] for name in names):
         for kind, joined in LINEN_CELLS.items():

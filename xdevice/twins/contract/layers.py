@@ -31,18 +31,18 @@ class Layers(Models):
     `parts` describes. Each is a key of `dialects.DIALECTS`."""
 
     def layers(self, model: Any) -> Iterable[Layer]:
-        """Returns the layers of a model whose kind is one of `layouts.KINDS`, each once, in the order in which they are
-        defined. The parts (parameter arrays) of a layer have the same names as in `variables`. Layers without
-        parameters and layers of other kinds are left out."""
+        """Returns the layers of a model, each once, in the order in which they are defined. Layers without parameters,
+        and layers of a kind that is not in `layouts.KINDS`, are left out. The parts (parameter arrays) of a layer have
+        the same names as in `variables`."""
         raise self.unsupported(
             "listing the layers of models",
             "pass the parameters as a dict, and the kinds of the layers as kinds=",
         )
 
     def has_layers(self, x: object) -> bool:
-        """Returns whether `layers`, `variables` and the capabilities built on them accept `x` as a model, although
-        `classify` does not return "model" for its type. This is the case for the modules of Flax and Equinox. Such an
-        object is still moved as a container."""
+        """Returns whether `x` is a model for `layers`, `variables` and the capabilities built on them, although
+        `classify` does not return "model" for the type of `x`. This is the case for the modules of Flax and Equinox.
+        Such an object is still moved as a container."""
         return False
 
     def write_layers(self, model: Any, values: Mapping[str, Any]) -> None:
@@ -71,14 +71,14 @@ class Operations(Layers):
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
         """Returns all layers of a model, each once, in the order in which they are defined. The argument `layers` is
-        the result of the method `layers`; these layers are returned with the layers without parameters, which have no
-        parts. The module `xdevice.twins.contract.operations` lists the possible kinds and settings. The paths are the
-        same as in `calls`, and `Layer.line` says which layers are called one after another, with nothing between them.
-        Calls of plain functions are not detected.
+        the result of the method `layers`. Returns these layers together with the layers without parameters, which have
+        no parts. The module `xdevice.twins.contract.operations` lists the possible kinds and settings. The paths are
+        the same as in `calls`, and `Layer.line` says which layers are called one after another, with nothing between
+        them. Calls of plain functions are not detected.
 
-        The code of a class from outside the framework may compute anything. If such a class has its own code for
-        calls, its layer is listed with the kind "other" or, if the layer has parameters, followed by an entry of that
-        kind."""
+        The code of a class from outside the framework may compute anything. If such a class has its own code for calls,
+        its layer is listed with the kind "other". A layer with parameters instead keeps its kind, and is followed by an
+        entry of the kind "other"."""
         raise self.unsupported(
             "reading the settings of layers without parameters", "compare the settings yourself"
         )
@@ -96,8 +96,8 @@ class Calls(Layers, Conversion):
         appended to the list when the call ends. Calls are recorded in this thread or task, and in the threads and tasks
         that `xdevice.parallel.run` starts from it. A layer that `layers` lists is always recorded; any other layer is
         recorded only if it contains no layers itself. After the block, the model is unchanged. Raises
-        `UnsupportedError` for a model whose layers a compiler has hidden, and `NotBuiltError` for a model that has not
-        been built yet."""
+        `UnsupportedError` if a compiler has hidden the model's layers, and `NotBuiltError` if the model has not been
+        built yet."""
         raise self.unsupported(
             "tracing the calls of layers", "compare the outputs of the model"
         )
@@ -119,9 +119,9 @@ class Calls(Layers, Conversion):
         """Returns a context manager. While the block is open, each operation that this thread runs on tensors with
         values is passed to `run(name, arguments, go, follow, is_backward)`. `go()` runs the operation, and `run`
         returns its result. `follow(result, put)` arranges that `put(number, gradient)` is called for each gradient that
-        reaches an output, where `number` is the index of the output. `leaf(x, gradient, name)` is called, in the order
-        of the backward pass, for each gradient of a parameter or input `x` that the program computes. Functions that a
-        compiler has produced are not passed to `run`."""
+        reaches an output, where `number` is the index of the output. `leaf(x, gradient, name)` is called for each
+        gradient that the program computes for a parameter or input `x`, in the order of the backward pass. Functions
+        that a compiler has produced are not passed to `run`."""
         raise self.unsupported(
             "tracing operations", "compare layers, or the values that the program records"
         )

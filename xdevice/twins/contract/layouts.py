@@ -359,8 +359,8 @@ def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
 def per_group(groups: int, channels: int | None = None) -> Rule:
     """Returns the rule for a weight that has one number per group in the framework, and one number per channel in
     PyTorch. Conversion from PyTorch raises `UnfitError` if the numbers within a group differ. `channels` is the number
-    of channels, or None if the framework does not report it. With None, no number is repeated for PyTorch, so the rule
-    is lossy."""
+    of channels, or None if the framework does not report it. If `channels` is None, the numbers are not repeated for
+    PyTorch, so the rule is lossy."""
 
     def canonical(x: Array) -> tuple[Array, ...]:
         """Repeats the number of each group, once for each channel of the group."""
@@ -397,8 +397,8 @@ def squeezed(shape: Sequence[int]) -> Rule:
 
 
 def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
-    """Returns a rule that converts like `rule`, with arrays of the shape `shape` in PyTorch's layout. In the layout
-    that `rule` itself uses for PyTorch, these arrays have the shape `own`."""
+    """Returns a rule that converts like `rule`, but with another shape for PyTorch's arrays. Their shape is `own` in
+    `rule`, and `shape` in the returned rule."""
     return Rule(
         lambda x: tuple(array.reshape(shape) for array in rule.canonical(x)),
         lambda x: rule.native(x.reshape(own)),
@@ -406,11 +406,13 @@ def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
 
 
 def rows(rule: Rule, first: int, last: int, total: int) -> Rule:
-    """Returns the rule for an array of `total` rows of which PyTorch has only the rows `first:last`. On the way back
-    from PyTorch, the other rows are filled with zeros. `rule` converts the array with all of its rows."""
+    """Returns the rule for an array of `total` rows in the framework. PyTorch's array contains only the rows
+    `first:last`. On the way back from PyTorch, the other rows are filled with zeros. `rule` is the rule for the array
+    with all of its rows."""
 
     def native(x: Array) -> Array:
-        """Returns an array of `total` rows. The rows that `x` lacks contain zeros."""
+        """Adds the missing rows to `x`, filled with zeros, and converts the array of `total` rows to the framework's
+        layout."""
         # the rows before `first`, and the rows from `last` on
         zeros = [
             np.zeros_like(x, shape=(count, *x.shape[1:])) for count in (first, total - last)
@@ -441,10 +443,10 @@ def depthwise(multiplier: int) -> Rule:
 
 
 def by_pixels(rule: Rule, image: Sequence[int], why: str) -> Rule:
-    """Returns a rule that converts as `rule` does, and also reorders an array that has one number for each pixel and
-    channel of a flattened image. `image` contains the sizes of the image's axes in the framework: rows, columns,
-    channels. In PyTorch's layout, the flattened image is the array's last axis, in the order channels, rows, columns.
-    `why` becomes the rule's `order`."""
+    """Returns a rule for an array with an axis for the numbers of a flattened image. The rule converts like `rule`, and
+    also reorders the numbers along this axis: the image's channels come last in the framework, and first in PyTorch.
+    `image` contains the sizes of the image in the framework: rows, columns, channels. In PyTorch's layout, the
+    flattened image is the array's last axis. `why` becomes the attribute `order` of the returned rule."""
     # -1 is the place of the channels in `image`, and -len(image) is the place of the first axis
     channels_first = image[-1], *image[:-1]
 
@@ -468,8 +470,8 @@ def _recounted(x: Array, image: Sequence[int], source: int, target: int) -> Arra
 
 
 def unfit(rule: Rule, why: str) -> Rule:
-    """Returns a rule that converts to PyTorch as `rule` does, but raises `UnfitError` with the reason `why` instead of
-    converting from PyTorch, because the framework cannot represent PyTorch's values."""
+    """Returns a rule that converts to PyTorch like `rule`. Conversion from PyTorch raises `UnfitError` with the reason
+    `why`, because the framework cannot represent PyTorch's values."""
 
     def native(*arrays: Array) -> Array:
         """Raises `UnfitError`."""
@@ -510,8 +512,8 @@ def _with_weight_as(
     rules: Callable[[Rule], Sequence[Rule]],
 ) -> tuple[Part, ...]:
     """Returns `parts` with several new parts in place of the part for the weight. `names` are the framework's names of
-    the new parts, and `of` the PyTorch parameters to which they correspond. `rules` is called with the rule of the
-    weight, and returns the rules of the new parts. There are as many rules as names and parameters."""
+    the new parts, and `of` are the corresponding PyTorch parameters. `rules` is called with the rule of the weight, and
+    returns the rules of the new parts. `names`, `of` and the returned rules have the same length."""
     every: list[Part] = []
     for part in parts:
         if part.of == ("weight",):
@@ -534,8 +536,8 @@ def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
 def weight_of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
     """Returns the weight that a spectral norm computes in evaluation mode, from the parameters in `SPECTRAL`. `axis` is
     the axis of `original` that becomes the rows of the matrix W, or None if it is not known. If it is not known, the
-    function tries each axis that is as long as u, and chooses the axis for which W v has most nearly the direction of
-    u. Raises `UnfitError` if no axis is as long as u."""
+    function tries each axis that is as long as u, and chooses the axis for which the direction of W v is closest to the
+    direction of u. Raises `UnfitError` if no axis is as long as u."""
     # in float64, so that the comparison of axes below is not decided by rounding
     left, right = u.astype("float64"), v.astype("float64")
     axes = (
@@ -589,10 +591,10 @@ def parts(
     names: Mapping[str, Mapping[str, str | None]] = MappingProxyType({}),
     rules: Mapping[str, Mapping[str, Rule]] = MappingProxyType({}),
 ) -> tuple[Part, ...]:
-    """Returns the parts of a layer of the given kind, in a framework that differs from PyTorch only in `names` and
-    `rules`. Both have the form `{kind: {PyTorch's parameter: ...}}`. A value of `names` is the framework's name of the
-    parameter, or None if the framework lacks it. A value of `rules` is the parameter's `Rule`. A parameter that is in
-    neither has the same name and layout as in PyTorch."""
+    """Returns the parts of a layer of the given kind, in a framework that differs from PyTorch only in the names and
+    rules of some parameters. `names` and `rules` have the form `{kind: {PyTorch's parameter: ...}}`. A value of `names`
+    is the framework's name of the parameter, or None if the framework lacks it. A value of `rules` is the parameter's
+    `Rule`. A parameter that is in neither dict has the same name and layout as in PyTorch."""
     own_names, own_rules = names.get(kind, {}), rules.get(kind, {})
     # if neither has an entry for attention layers, the parts are those of PyTorch's own attention,
     # which joins some projections in one array
@@ -673,8 +675,8 @@ def suffixes(settings: Settings) -> Iterator[str]:
 def present_layer(
     path: str, kind: str, parts: Sequence[Part], names: Container[str], settings: Settings
 ) -> Layer | None:
-    """Returns the layer at `path`, with only those of `parts` that the model has. `names` contains the names of the
-    model's variables: the model has a part if the part's full name is among them. Returns None if the model has none
+    """Returns the layer at `path`, without the parts in `parts` that the model lacks. `names` contains the names of the
+    model's variables; the model has a part if `names` contains the part's full name. Returns None if the model has none
     of the parts, or if the layer is recurrent and the model lacks one of its weights."""
     # the names of the parts in their layer become names in the model
     prefixed = tuple(part._replace(name=join(path, part.name)) for part in parts)
@@ -707,8 +709,8 @@ def present_layers(
 
 
 def in_order(layers: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> list[Layer]:
-    """Returns the layers in the given order, except for the layers directly inside a block. These come in the order in
-    which the block calls them, and begin where the block's first layer was. `blocks` gives, by the path of each block,
+    """Returns the layers in the given order, except that the layers directly inside a block are sorted by the order in
+    which the block calls them, and placed where the block's first layer was. `blocks` gives, by the path of each block,
     the names of the layers in the order of the calls."""
     every = list(layers)
     # by the path of each module, the index of the first layer inside the module
@@ -717,7 +719,7 @@ def in_order(layers: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> li
         firsts.setdefault(_parent(layer), index)
 
     def key(numbered: tuple[int, Layer]) -> tuple[int, int, int]:
-        """Returns the key by which a layer is sorted; `numbered` is a pair of its index and the layer. The key of a
+        """Returns the key for sorting a layer. `numbered` is a pair of the layer's index and the layer. The key of a
         layer in a block begins with the index of the block's first layer, followed by the layer's place among the
         block's calls. The key of any other layer begins with its own index."""
         index, layer = numbered
@@ -740,8 +742,8 @@ def _parent(layer: Layer) -> str:
 
 def order_of_block(norm_first: bool, *attentions: str) -> tuple[str, ...]:
     """Returns the names of the layers inside a Transformer layer, in the order in which the Transformer layer calls
-    them. `norm_first` says whether the norm of each step comes before the step. `attentions` are the names of the
-    attention layers: one in an encoder, two in a decoder."""
+    them. `norm_first` says whether the norm of each step (attention or feed-forward) is called before the step.
+    `attentions` are the names of the attention layers: one in an encoder, two in a decoder."""
     # one norm for each attention layer, and one for the pair of linear layers
     norms = [f"norm{number}" for number in range(1, len(attentions) + 2)]
     steps = [*((name,) for name in attentions), ("linear1", "linear2")]
@@ -768,8 +770,8 @@ def join(path: str, name: str) -> str:
 
 
 def _axes_of(kind: str, name: str) -> tuple[int, ...]:
-    """Returns the numbers of axes that a parameter of a layer may have in PyTorch's layout. `name` is PyTorch's name of
-    the parameter."""
+    """Returns the possible numbers of axes of a layer's parameter in PyTorch's layout. `name` is PyTorch's name of the
+    parameter."""
     # the number of axes of a weight depends on the kind of the layer
     if "weight" in name:
         return _AXES[kind]
@@ -781,8 +783,8 @@ def _axes_of(kind: str, name: str) -> tuple[int, ...]:
 
 
 def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
-    """Returns the reason why a layer whose parameters have these shapes in PyTorch's layout cannot be of this kind; ""
-    if it can be. `shapes` gives the shapes by PyTorch's names."""
+    """Returns the reason why a layer with parameters of these shapes cannot be of this kind; "" if it can. `shapes`
+    gives the shapes in PyTorch's layout, by PyTorch's names."""
     # the weight of a kind without an entry, such as a layer norm, may have any number of axes
     for name, shape in shapes.items() if kind in _AXES else ():
         axes = _axes_of(kind, name)
@@ -812,9 +814,9 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
 
 
 def stated_once(layers: Iterable[Layer], name: str) -> Iterator[Layer]:
-    """Yields all the layers, but without the setting `name` in every layer except the first one that has it. In that
-    layer, the value of the setting becomes a string. If other layers had the setting too, the string also says how
-    many."""
+    """Yields all layers. Only the first layer with the setting `name` keeps this setting; all other layers lose it. In
+    the first layer, the value of the setting becomes a string. If other layers had the setting too, the string also
+    says how many."""
     every = list(layers)
     having = [layer for layer in every if name in layer.settings]
     for layer in every:
@@ -895,8 +897,8 @@ def same_padding(
 
 
 def _same_padding_of_axis(kernel: int, stride: int, size: int | None) -> int | None:
-    """Returns how many pixels padding="same" adds in total on both sides of an axis of the given size: as many as
-    ceil(size / stride) windows need. Returns None if the size is None, because it is not known."""
+    """Returns the total number of pixels that padding="same" adds on both sides of an axis of the given size. The
+    padded axis has room for ceil(size / stride) windows. Returns None if the size is None (not known)."""
     return (
         None
         if size is None

@@ -138,8 +138,8 @@ class Table(NamedTuple):
         return other(path, layer, self.describe(layer) if is_own else "")
 
     def is_rewritten(self, layer: Any) -> bool:
-        """Returns whether a layer's class is from outside the framework, is not in `foreign`, and has its own code for
-        calls."""
+        """Returns whether a layer's class is from outside the framework, is not in the table's attribute `foreign`, and
+        has its own code for calls."""
         name = f"{type(layer).__module__}.{type(layer).__name__}"
         return name not in self.foreign and is_rewritten(layer, self.package, *self.methods)
 
@@ -185,8 +185,8 @@ def read(
 def _entries(
     modules: Iterable[Module], by_path: Mapping[str, Layer], table: Table, saved: Container[int]
 ) -> Iterator[Layer]:
-    """Yields the layers that `read` yields, without their lines. `by_path` contains the layers with parameters by path,
-    and `saved` contains the `id`s of the tensors in the model's state."""
+    """Yields the same layers as `read`, but without the names of their lines (`Layer.line`). `by_path` contains the
+    layers with parameters by path, and `saved` contains the `id`s of the tensors in the model's state."""
     blocks: set[str] = set()
     for module in modules:
         path, itself = module.path, module.itself
@@ -241,8 +241,8 @@ def _root(thing: object) -> str:
 
 class _Lines:
     """Finds the line to which each layer of a model belongs. A line consists of layers that are called one after
-    another, with nothing in between. A layer that is called in two places ends the line, because such a layer is listed
-    only once. A line has a name, such as "in features" or "after pool"."""
+    another, with nothing in between. A layer that is called in several places ends the line, because the list of layers
+    contains it only once. A line has a name, such as "in features" or "after pool"."""
 
     def __init__(
         self, modules: Sequence[Module], by_path: Container[str], table: Table
@@ -255,8 +255,8 @@ class _Lines:
         self._names: dict[str, str] = {}
 
     def names(self) -> dict[str, str]:
-        """Returns a dict with the name of the line of each layer that belongs to a line, by the path of the layer. May
-        be called only once."""
+        """Returns a dict that maps the path of each layer in a line to the name of the line. May be called only
+        once."""
         self._count(self._model)
         if not self._table.is_line(self._model):
             self._in_code(self._model)
@@ -283,8 +283,8 @@ class _Lines:
 
     def _in_line(self, module: Any, line: str) -> str:
         """Records the line of each layer in `module`, a module that calls its children one after another. `line` is the
-        name of the line to which the first child belongs. Returns the name of the line to which a layer called after
-        the last child belongs."""
+        name of the line to which the first child belongs. Returns the name of the line that continues after the last
+        child."""
         for path, child, children, *_ in self._inside(module):
             # a module that is called in two places is listed once, so the list does not show the order of its calls.
             # The lines after the two places need different names, so each name includes the name of the line before
@@ -301,8 +301,8 @@ class _Lines:
         return line
 
     def _in_code(self, module: Any) -> None:
-        """Records the lines of the layers in `module`, a module whose own code decides which layers are called. Only
-        layers inside a child that calls its own children one after another (`Table.is_line`) belong to lines."""
+        """Records the lines of the layers inside `module`, a module with its own code for calls. A layer belongs to a
+        line only if it is inside a child that calls its own children one after another (`Table.is_line`)."""
         for path, child, *_ in self._inside(module):
             # no line begins in a module that is called in several places, or in a layer with parameters
             if self._uses[id(child)] > 1 or path in self._known:
@@ -339,8 +339,8 @@ def activation(path: str, name: str, **settings: object) -> Layer:
 
 
 def activations(rows: Mapping[type, Mapping[str, Attribute]]) -> dict[type, Row | None]:
-    """Returns rows of a `Table` for classes of activation layers that are named after their functions. `rows` contains,
-    for each class, a mapping from the name of each setting to the attribute of the layer with its value."""
+    """Returns rows of a `Table` for classes of activation layers that are named after their functions. `rows` maps each
+    class to a mapping, which gives the layer's attribute for each setting by the name of the setting."""
     return {cls: partial(_activation_of, cls, attributes) for cls, attributes in rows.items()}
 
 
@@ -376,9 +376,9 @@ def cell(kind: str, **attributes: Attribute) -> Row:
 def read_each(
     rows: Mapping[type | str, Row], modules: Iterable[tuple[str, Any]]
 ) -> list[tuple[Any, Layer]]:
-    """Returns pairs of a module and its description, for each of `modules` that has a row for its class or for a base
-    class. A module for which the row returns None is left out. `modules` are pairs of a path and a module. A key of
-    `rows` is a class or the name of a class, `package.module.Class`, which does not require importing the package."""
+    """Returns a pair of a module and its description for each module with a row for its class or for a base class. A
+    module for which the row returns None is left out. `modules` are pairs of a path and a module. A key of `rows` is a
+    class or, if the package should not be imported, the name of a class: `package.module.Class`."""
     described = []
     for path, module in modules:
         # the nearest class first, so that a row for a subclass takes precedence
@@ -406,8 +406,8 @@ def over_axes(
 
 
 def _settings(layer: Any, attributes: Mapping[str, Attribute]) -> dict[str, object]:
-    """Returns the settings of a layer, by name. `attributes` gives, by the name of each setting, the attribute from
-    which its value is read."""
+    """Returns the settings of a layer, by name. `attributes` maps the name of each setting to the layer's attribute
+    with the value."""
     return {
         setting: getattr(layer, attribute) if isinstance(attribute, str) else attribute(layer)
         for setting, attribute in attributes.items()
@@ -543,7 +543,7 @@ def last_axis_first(padding: Sequence[int]) -> list[tuple[int, int]]:
 
 def flatten(path: str, first: int, last: int) -> Layer | None:
     """Returns the entry for a layer that flattens the axes from `first` to `last`. Returns None if the layer flattens
-    all axes but the first, because most models call a function for this."""
+    all axes but the first, because most models flatten these axes with a function, not with a layer."""
     return None if (first, last) == (1, -1) else plain(path, "flatten", first=first, last=last)
 
 
@@ -555,7 +555,7 @@ def plain(path: str, kind: str, **settings: object) -> Layer:
 def other(path: str, layer: object, details: str = "") -> Layer:
     """Returns the entry for a layer of an unknown class, or for a fact about a layer that no setting expresses, such as
     a hook. `details` is a string that describes the layer or the fact. Two entries for the same framework are treated
-    as equal if their string and class are equal."""
+    as equal if their `details` and their classes are equal."""
     cls = type(layer)
     text = f"{cls.__name__}({details})" if details else cls.__name__
     return Layer(
@@ -565,8 +565,8 @@ def other(path: str, layer: object, details: str = "") -> Layer:
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:
     """Returns whether a layer runs code from outside the framework, so that its computation is unknown. This is the
-    case if the nearest class that defines one of `methods` is not in `package`, the framework's package. Also returns
-    True for a layer with none of these methods."""
+    case if `package` (the framework's package) does not contain the first class in the method resolution order that
+    defines one of `methods`. Also returns True for a layer with none of these methods."""
     # the class whose code runs: the first class, among the layer's class and its bases, that defines one of the methods
     owner = next(
         (cls for cls in type(layer).__mro__ if any(name in vars(cls) for name in methods)),
@@ -585,7 +585,7 @@ def _ceil(mode: object, window: Mapping[str, Any]) -> object:
     """Returns the setting ceil_mode of a pool: True, False, or a string. PyTorch leaves out a last window that begins
     beyond the end of the image. The adapter of a framework that computes this window passes `OUTSIDE_TOO` as `mode`.
     Then the result is a string if the pool can have such a window, and True otherwise. `window` contains the pool's
-    kernel, stride and padding, which determine this."""
+    kernel, stride and padding, which determine whether the pool can have such a window."""
     if mode == OUTSIDE_TOO and isinstance(window["padding"], tuple):
         each = zip(window["kernel"], window["stride"], window["padding"], strict=True)
         # the last window can begin beyond the image only if the stride exceeds the kernel minus the padding

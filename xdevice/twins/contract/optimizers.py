@@ -203,9 +203,9 @@ class Optimizers(Models):
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
         """Returns, by name, new tensors for the state that an optimizer would otherwise create only in its first step.
-        If a parameter has no state yet, and `names` includes at least one tensor of its future state, the result
-        contains the parameter's whole state. The optimizer does not use these tensors before `take_state` is called.
-        Returns {} for a model that is not an optimizer."""
+        If a parameter has no state yet, and `names` includes the name of at least one tensor of its future state, the
+        result contains the parameter's whole state. The optimizer does not use these tensors before `take_state` is
+        called. Returns {} for a model that is not an optimizer."""
         return {}
 
     def take_state(
@@ -218,8 +218,9 @@ class Optimizers(Models):
     def optimizer(self, optimizer: Any) -> Optimizer:
         """Returns a description of what an optimizer computes, in PyTorch's terms. The module
         `xdevice.twins.contract.optimizers` lists the kinds and settings. `optimizer` may be any object of the
-        framework. Raises `UnsupportedError`, with the name of the object's class, if the formula of the class is not
-        that of any kind. Also raises it for a subclass of a known optimizer, which may compute anything."""
+        framework. Raises `UnsupportedError`, with the name of the object's class, if no kind has the formula of the
+        class. Also raises `UnsupportedError` for a subclass of a known optimizer, because the subclass may compute
+        anything."""
         raise self.unsupported(
             f"reading {type(optimizer).__qualname__} objects",
             "compare the optimizers' settings yourself",

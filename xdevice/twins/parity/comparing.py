@@ -118,12 +118,12 @@ def compare(
     names: Mapping[str, str] | None = None,
     skip: Iterable[str] = (),
 ) -> Comparison:
-    """Compares two values as `assert_parity` does, and returns a `Comparison`, which has the worst error even if they
-    agree.
+    """Compares two values as `assert_parity` does, and returns a `Comparison`, which contains the worst error even if
+    the values agree.
 
     Experimental: it may change in a minor version.
 
-    The arguments, the tolerances and the cost are those of `assert_parity`.
+    The arguments, the tolerances and the cost are the same as for `assert_parity`.
 
     Raises:
         ArgumentError, NotATensorError, ContainerError, DTypeError, UnsupportedError, NotBuiltError: as in
@@ -336,8 +336,8 @@ def _unmapped_difference(pair: ReadPair) -> Comparison:
 
 
 def _settings_difference(settings: list[str], modes: list[str]) -> Comparison:
-    """Returns the `Comparison` of two models whose parameters agree, but the settings of whose layers differ or could
-    not be compared. `settings` has at least one line; `modes` contains the lines about training mode."""
+    """Returns the `Comparison` of two models with equal parameters, if settings of their layers differ or could not be
+    compared. `settings` has at least one line; `modes` contains the lines about training mode."""
     lines = [*settings, *modes]
     text = f"the parameters agree, but these settings differ or could not be compared:{_listed(lines)}{_ADVICE}"
     # a line begins with the path of its layer and a colon

@@ -142,8 +142,8 @@ def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
 
 
 def _slices(x: Any, axis: int) -> list[bytes]:
-    """Returns the bytes of each slice along an axis, sorted. Two arrays of the same dtype without NaN have the same
-    slices, in any order, exactly if these lists are equal."""
+    """Returns the bytes of each slice along an axis, sorted. Two arrays of the same dtype, without NaN, have the same
+    slices (in any order) if and only if the returned lists are equal."""
     # adding 0.0 turns -0.0 into 0.0: the two are equal but have different bytes
     return sorted(part.tobytes() for part in numpy.moveaxis(x + 0.0, axis, 0))
 
@@ -155,9 +155,9 @@ def _common_dtype(a: Any, b: Any) -> str:
 
 
 def _ratio(x: Any, y: Any) -> float | None:
-    """Returns the number by which `y` must be multiplied to come closest to `x`. Returns None if that number is 0 or
-    not finite, or for complex arrays. Two single numbers always have a ratio, so that ratio is rounded to a whole
-    number or to the inverse of one; the result is None if the whole number exceeds `_WHOLE`."""
+    """Returns the factor by which `y` must be multiplied to come closest to `x`. Returns None for complex arrays, and
+    if the factor is 0 or not finite. Any two single numbers have a factor, so in this case the factor is rounded to a
+    whole number or to the inverse of a whole number. Returns None if this whole number exceeds `_WHOLE`."""
     if "c" in (x.dtype.kind, y.dtype.kind):
         return None
     ours, theirs = x.astype("float64").ravel(), y.astype("float64").ravel()
@@ -181,8 +181,9 @@ def _ratio(x: Any, y: Any) -> float | None:
 
 
 def _errors_of(a: Any, b: Any, allowed: Allowed | None, equal_nan: bool) -> tuple[Any, Any]:
-    """Returns two arrays: the absolute error of each element, and the allowed error of each element. If two numbers are
-    not both finite, their error is infinite unless they are equal. `allowed` is None for exact dtypes."""
+    """Returns two arrays: the absolute error of each element, and the allowed error of each element. If at least one of
+    two numbers is not finite, the error is 0 if the numbers are equal, and infinite otherwise. `allowed` is None for
+    exact dtypes."""
     if allowed is None:
         return _exact_errors(a, b), numpy.zeros(a.shape)
     x, y = a.astype(_common_dtype(a, b)), b.astype(_common_dtype(a, b))

@@ -1,5 +1,5 @@
-"""Explains differences between values of a run that have a known cause: gradients that are zero except for rounding,
-weights that only one program trains, and the variance that a batch norm stores."""
+"""Explains differences with a known cause: gradients that are zero except for rounding, weights that only one program
+trains, and the variance that a batch norm stores."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def element_of(comparison: Comparison) -> Element:
 
 
 def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dict[Element, str]:
-    """Finds the elements in `wanted` that may consist of rounding errors alone: in one of the reference's records,
-    `calls`, the element or its whole leaf is much smaller than the largest number. Returns a note for each such
-    element, based on the first record that shows this; other elements are left out."""
+    """Returns a note for each element in `wanted` that may consist of rounding errors alone. This is the case if the
+    element or its whole leaf is much smaller than the largest number of a record. `calls` are the records of the
+    reference; each note is based on the first record that shows this. Other elements are left out."""
     notes: dict[Element, str] = {}
     for call in calls:
         arrays = {
@@ -76,9 +76,9 @@ def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dic
 
 
 def explain(comparison: Comparison, notes: Mapping[Element, str]) -> Comparison:
-    """Returns the comparison, with a note added to its text if the values differ for a known reason. The note comes
-    from `notes`, the result of `vanishing`, if that has an entry for the element; otherwise it is the note about the
-    variance of a batch norm, if the leaf is such a variance. Any other comparison is returned unchanged."""
+    """Returns the comparison, with a note added to its text if the values differ for a known reason. The note is the
+    entry for the element in `notes`, the result of `vanishing`. Without an entry, it is the note about the variance of
+    a batch norm, provided that the leaf is such a variance. Any other comparison is returned unchanged."""
     if comparison.problem != "values":
         return comparison
     default = _UNBIASED if _without_brackets(comparison.leaf).endswith(VARIANCE) else ""
@@ -89,8 +89,8 @@ def explain(comparison: Comparison, notes: Mapping[Element, str]) -> Comparison:
 
 def unchanged_on_one_side(path: str, pairs: list[tuple[RecordedCall, RecordedCall]]) -> str:
     """Returns a note if a leaf, such as a weight, has changed since step 0 in one program but not in the other;
-    otherwise "". `pairs` contains two records of each program, those of step 0 and of the step to explain; the actual
-    program comes first."""
+    otherwise "". `pairs` contains a pair of records for each program: the record of step 0, and the record of the step
+    to explain. The actual program comes first."""
     # for each program, whether the leaf's numbers differ between its two records
     changed = [
         not numpy.array_equal(

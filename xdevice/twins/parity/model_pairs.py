@@ -103,8 +103,7 @@ class _LayeredModel(NamedTuple):
 
 
 class _ParameterPlace(NamedTuple):
-    """The kind of the layer to which a parameter belongs, the part of that layer that the parameter is, and the
-    parameter's shape."""
+    """Describes a parameter of a layer: the kind of the layer, the parameter as a `Part`, and the parameter's shape."""
 
     kind: str
     part: Part
@@ -186,9 +185,9 @@ def _modes(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
 def read_settings(
     actual: object, expected: object, names: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
-    """Returns two lists of lines about settings that differ between two models or could not be compared: all such
-    lines, and only the lines about settings that both models state. `names` maps layers of `actual` to layers of
-    `expected`. Both lists are empty if a value has no layers. Neither model runs."""
+    """Returns two lists of lines about settings that differ between two models or could not be compared. The first list
+    contains all lines; the second contains only the lines about settings that both models state. `names` maps layers of
+    `actual` to layers of `expected`. Both lists are empty if a value has no layers. Neither model runs."""
     ours, theirs = _with_layers(actual), _with_layers(expected)
     if ours is None or theirs is None:
         return [], []
@@ -270,9 +269,9 @@ def _with_layers(x: object) -> _LayeredModel | None:
 
 
 def _read_matching(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPair:
-    """Reads two values that have the same path. If the values are two models and one of them has to be converted, both
-    are read under the other model's names; any other values are read under their own names. Layers at the paths in
-    `skip` are left out."""
+    """Reads two values that have the same path. If the values are two models, and one model has to be converted, both
+    are read under the names of the unconverted model. Any other values are read under their own names. Layers at the
+    paths in `skip` are left out."""
     ours, theirs = _with_layers(actual), _with_layers(expected)
     # a `State` already has the names of the model for which it was converted
     if isinstance(actual, State) and theirs is not None:
@@ -325,8 +324,8 @@ def _optimizer_settings(actual: Any, expected: Any) -> list[str]:
 
 def _texts_by_path(path: str, lines: list[str]) -> dict[str, str]:
     """Returns lines such as `0: eps is 1e-05, expected 0.001` as a dict. Each key is `path` joined with the path of a
-    layer. The value is the rest of the line about that layer; if there are several such lines, their rests are
-    joined."""
+    layer. The value is the rest of the line about the layer. If several lines are about the same layer, the rests of
+    these lines are joined."""
     texts: dict[str, str] = {}
     for line in lines:
         # a line begins with its layer's path and a colon
@@ -360,8 +359,9 @@ def _is_expected_converted(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
 def _read_converted(
     path: str, source: _LayeredModel, target: _LayeredModel, skip: Sequence[str]
 ) -> ReadPair:
-    """Reads two models, `source` with the names and layouts of `target`. If a parameter has no counterpart, both models
-    are read under their own names, and `unmapped` gives the reason. Layers at the paths in `skip` are left out."""
+    """Reads two models; `source` is read with the names and layouts of `target`. If a parameter has no counterpart,
+    both models are read under their own names, and `unmapped` gives the reason. Layers at the paths in `skip` are left
+    out."""
     try:
         # on the CPU, because both models are compared on the host
         state = convert_state(

@@ -156,7 +156,7 @@ def _largest(leaf: HostLeaf) -> float:
 
 def _largest_difference(first: Any, second: Any) -> float:
     """Returns the largest absolute difference between corresponding elements of two arrays, or between the elements of
-    an array and a number. Differences that are not finite are ignored. Returns 0 if there are no others."""
+    an array and a number. Differences that are not finite are ignored. Returns 0 if no difference is finite."""
     a, b = numpy.asarray(first), numpy.asarray(second)
     # in float32, the difference itself would be rounded
     wide = "complex128" if "c" in (a.dtype.kind, b.dtype.kind) else "float64"

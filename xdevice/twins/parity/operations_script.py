@@ -65,7 +65,7 @@ def read(folder: Path) -> Log | None:
 
 
 def _write(log: Log, folder: Path) -> None:
-    """Writes the operations into `folder`, which is the folder that `read` looks for."""
+    """Writes the operations into `folder`, which is the folder `operations` inside the backend's folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _ARRAYS).open("wb") as file:
         numpy.savez(file, *log.arrays.values())

@@ -32,8 +32,7 @@ once, for the first divergence."""
 
 
 class ComparedValue(NamedTuple):
-    """The comparison of a value that a backend recorded with the value that the reference recorded under the same name
-    and step."""
+    """The result of comparing a recorded value of a backend with the reference's value of the same name and step."""
 
     name: str
     step: int
@@ -191,8 +190,8 @@ class ParityReport:
         }
 
     def further_partings(self) -> list[str]:
-        """Returns a line for each message in the `partings` of the rows (about the first operations that differ),
-        except for the message that is already in the first divergence."""
+        """Returns a line for each message in the `partings` of the rows. These messages are about the first operations
+        that differ. A message that the first divergence already contains is left out."""
         shown = "" if self.first is None else self.first.value.comparison.text
         return [
             f"{name}, on {row.backend}: {text}"
@@ -528,8 +527,8 @@ def _as_rich(table: ReportTable) -> Table:
 
 
 def _notes(row: BackendRow) -> str:
-    """Returns the last cell of a backend's row: the first line of its error, the place where it first diverges, and the
-    reference if that belongs to another run. Returns "" if none of these exists."""
+    """Returns the last cell of a backend's row: the first line of its error, the place where the backend first
+    diverges, and the name of the reference if it belongs to another run. Returns "" if none of these exists."""
     why = row.error.partition("\n")[0]
     first = (
         f"first at {row.first.value.name}, step {row.first.value.step}"

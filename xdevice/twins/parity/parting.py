@@ -65,8 +65,8 @@ def where(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> str
 
 
 def _named(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> Iterator[_Named]:
-    """Yields the values that both runs have under the same name: two values recorded with `log`, or one such value and
-    the output of a layer whose path is that name."""
+    """Yields the values that both runs have under the same name: two values recorded with `log`, or a value recorded
+    under the path of a layer and the output of this layer."""
     waiting: dict[str, list[LayerCall]] = {}
     for call in actual.trace.calls:
         # `names` maps the actual side's names to the expected side's

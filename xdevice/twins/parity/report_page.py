@@ -53,7 +53,7 @@ _NAME_HEADINGS: Final = (
 
 
 def page(report: ParityReport, title: str) -> str:
-    """Returns the HTML of the page: the first divergence, the backends, and for each recorded name a table, and a plot
+    """Returns the HTML of the page: the first divergence, the backends, and for each recorded name a table and a plot
     of the error over the steps."""
     parts = [
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -257,8 +257,8 @@ class _Axes:
         return "".join(parts)
 
     def line(self, backend: str, values: list[ComparedValue], number: int, count: int) -> str:
-        """Returns the line of one backend, which is the `number`th of `count` backends, counted from 0. The first
-        lines, which are drawn below the others, are the widest, so that they stay visible."""
+        """Returns the line of one backend. `number` is the index of the backend among `count` backends, counted from 0.
+        The first lines, which are drawn below the others, are the widest, so that they stay visible."""
         points = [(self._x(value.step), self._y(_error(value))) for value in values]
         # the shift of the markers; the markers of the middle backend are not shifted
         beside = _APART * (number - (count - 1) / 2)
@@ -273,8 +273,8 @@ class _Axes:
         return line + "".join(marks if len(marks) <= _MOST_MARKS else [])
 
     def limit(self, values: Sequence[ComparedValue]) -> str:
-        """Returns the tolerance as a dashed line: at each step, the smallest of the errors that are allowed for the
-        worst elements of the backends. Returns "" if no value has a tolerance."""
+        """Returns the tolerance as a dashed line. At each step, the line shows the smallest allowed error among the
+        worst elements of all backends. Returns "" if no value has a tolerance."""
         allowed: dict[int, float] = {}
         for value in values:
             if 0 < _allowed(value) < math.inf:

@@ -97,7 +97,7 @@ class BackendFolder(NamedTuple):
         return version or (self.traces.version if self.traces is not None else None)
 
     def float32_note(self) -> Iterator[str]:
-        """Yields a note if some values in a run in float64 have the dtype float32 nevertheless."""
+        """Yields a note if some values of a run in float64 have the dtype float32."""
         narrow = [
             f"{call.name}{path}"
             for call in (self.calls if self.is_float64 else ())
@@ -333,9 +333,9 @@ def _row(
 def _compare_operations(
     row: BackendRow, ours: Log, theirs: Log, reference: str, has_gradients: bool
 ) -> None:
-    """Adds the first operations at which two programs differ to a row, and with `has_gradients` also the comparison of
-    each gradient. `ours` are the operations of the row's backend, and `theirs` those of the expected program, whose
-    backend has the name `reference`."""
+    """Adds to `row` the first operations at which two programs differ and, with `has_gradients`, the comparison of each
+    gradient. `ours` are the operations of the row's backend. `theirs` are the operations of the expected program, and
+    `reference` is the name of its backend."""
     # the first recorded value that differs, before this function adds values to the row
     programs, first = TwoPrograms(ours, theirs), row.first
     gradients = [
@@ -376,8 +376,8 @@ def _is_off(errors: Errors | None, limit: float) -> bool:
 def _compare_traces(
     actual: Traces, expected: Traces, calls: list[RecordedCall]
 ) -> Iterator[ComparedValue]:
-    """Yields the comparisons of the traced calls, as values that can be sorted among the reference's records,
-    `calls`."""
+    """Yields a `ComparedValue` for each traced call. Its sort key, `order`, is the place of the traced call among
+    `calls`, the reference's records."""
     for name, call, comparison in traced_calls.compare(actual, expected):
         # half a place after the last record before the call; calls between the same two records are sorted by time
         before = sum(recorded.time <= call.time for recorded in calls) - 0.5

@@ -75,9 +75,9 @@ def owners_text(actual: Leaves, expected: Leaves) -> str:
 def compare_pairs(
     pairs: list[tuple[HostLeaf, HostLeaf]], rule: Strictness
 ) -> Comparison | None:
-    """Returns the first difference in kind between the two leaves of a pair. If there is no such difference, returns
-    the first difference in shape, then in dtype and then in device; the last two are checked only if `rule` requires
-    it. Returns None if there is no difference at all. In each pair, the actual leaf comes first."""
+    """Returns the first difference between the two leaves of a pair; None if there is no difference. All pairs are
+    compared by kind first, then by shape, by dtype and by device. Dtypes and devices are compared only if `rule`
+    requires it. In each pair, the actual leaf comes first."""
     # each check covers all leaves before the next check starts, because a difference in kind or shape explains more
     # than a difference in dtype or device
     checks = [_compare_kinds, _compare_shapes]

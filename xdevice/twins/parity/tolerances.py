@@ -100,7 +100,7 @@ def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed |
 
     `dtype` is the result of `coarser`, which is None for ints and bools. `noise` is the error that rounding alone
     causes in these leaves; None if it was not measured. If the noise was measured, it alone determines the tolerance of
-    ints, bools and float32, and callers do not accept `rtol` and `atol`.
+    ints, bools and float32, and callers reject `rtol` and `atol`.
     """
     # the noise was measured for float32, so other float dtypes have their usual tolerance
     if noise is not None and dtype in (None, "float32"):

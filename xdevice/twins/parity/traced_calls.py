@@ -52,7 +52,7 @@ class TracedCall(NamedTuple):
 
     def arrays(self, name: str, layer: int | None = None) -> list[Any]:
         """Reads and returns the arrays of one kind, `name` ("inputs", "outputs" or "gradients"). If `layer`, an index
-        in `calls`, is passed, returns the arrays of that call of a layer; otherwise returns those of the model. A
+        in `calls`, is passed, returns the arrays of this call of a layer; otherwise returns the arrays of the model. A
         missing gradient is None."""
         key = f"{self.model}.{self.run}" + ("" if layer is None else f".{layer}")
         return [
@@ -73,8 +73,8 @@ class TracedCall(NamedTuple):
         return TracedRun(owner, calls, self.arrays("outputs"))
 
     def as_twin(self, owner: str) -> Twin:
-        """Returns the layers of the model as a `Twin`, which can be paired with another one. The model's variables are
-        replaced by arrays of the same shapes whose values have no meaning."""
+        """Returns the layers of the model as a `Twin`, which can be paired with another `Twin`. The model's variables
+        are replaced by arrays of the same shapes whose values have no meaning."""
         layers, variables = [], {}
         for line in self.layers:
             parts = []
@@ -134,10 +134,9 @@ def read(folder: Path, backend: str) -> Traces | None:
 
 def compare(actual: Traces, expected: Traces) -> Iterator[tuple[str, TracedCall, Comparison]]:
     """Compares each traced call of the reference, `expected`, with a call on the other backend: the call of the
-    corresponding model that had the same inputs. Two models correspond if each is the first model that the program
-    called on its backend, or the second, and so on. Yields three values: the model's name in the report, the
-    reference's call, and the result. If no call of a model had the same inputs, yields a single difference for the
-    model."""
+    corresponding model with the same inputs. Models correspond by the order in which the program first called them on
+    each backend. Yields three values: the model's name in the report, the reference's call, and the result. If no call
+    of a model had the same inputs, yields a single difference for the model."""
     # paired by the models' numbers, because the names of classes differ between frameworks
     for model in sorted({call.model for call in expected.calls}):
         ours, theirs = (
@@ -191,9 +190,10 @@ def _other_inputs_text(one: TracedCall, other: TracedCall) -> str:
 def _compare_calls(
     mine: TracedCall, owner: str, its: TracedCall, expected_owner: str
 ) -> Comparison:
-    """Returns the `Comparison` of two calls of a model, `mine` on the backend with the name `owner`, and `its` on the
-    backend `expected_owner`, which is the reference. Its text names the first layer that differs or, if all layers
-    agree, the first gradient that differs. Its errors are fractions of the largest expected value (see `distances`)."""
+    """Returns the `Comparison` of two calls of a model: `mine` is the call on the backend `owner`, and `its` is the
+    call on the reference backend `expected_owner`. The text of the comparison names the first layer that differs or, if
+    all layers agree, the first gradient that differs. The errors are fractions of the largest expected value (see
+    `distances`)."""
     ours, theirs = mine.as_run(owner), its.as_run(expected_owner)
     if len(ours.outputs) == len(theirs.outputs):
         # the channels may be last on one side, and before the rows on the other

@@ -5,9 +5,9 @@ The traces are written into the folder `trace` next to the recording. The arrays
 file `runs.jsonl` has a line for each traced call of a model, which lists the model's layers with their kinds, shapes
 and settings, and the calls of these layers. For a model that cannot be traced, a line gives the reason.
 
-Only models that no other model calls and whose parameters `convert_state` knows are traced. Two groups of calls are
-traced: the first three calls for each shape of inputs, and every call of a model whose number is a power of two. A call
-is written when the model is called again or the program ends, because until then its gradients may still be computed.
+A model is traced only if no other model calls it and `convert_state` knows its parameters. Two groups of its calls are
+traced: the first three calls for each shape of inputs, and the 1st, 2nd, 4th, 8th, ... call. A call is written when the
+model is called again or the program ends, because until then its gradients may still be computed.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class _OpenCall(NamedTuple):
 
 
 class _TracedModel:
-    """The tracer's record of one model of the program: the model's number, its calls so far, and the reason if it
-    cannot be traced."""
+    """The tracer's record of one model of the program: the model's number, its calls so far and, if the model cannot be
+    traced, the reason."""
 
     def __init__(self, number: int, itself: Any) -> None:
         self.number = number
@@ -137,8 +137,8 @@ class Tracer:
             self._recorder.close()
 
     def _model_of(self, model: Any) -> _TracedModel | None:
-        """Returns the tracer's record of a model. Returns None if the model has no parameters that can be paired with
-        those of another model, such as a loss function, or if the model is not built yet."""
+        """Returns the tracer's record of a model. Returns None if the model, such as a loss function, has no parameters
+        that can be paired with parameters of another model, or if the model is not built yet."""
         with self._lock:
             if id(model) not in self._models:
                 try:
@@ -195,7 +195,7 @@ class Tracer:
         ]
 
     def _write(self, traced: _TracedModel, thread: int) -> None:
-        """Ends the last traced call of the model in a thread, if there is one, and writes the call unless it raised an
+        """Ends the model's last traced call in a thread, if there is one, and writes the call unless the call raised an
         error."""
         opened = traced.open.pop(thread, None)
         if opened is None:

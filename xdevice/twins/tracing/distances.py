@@ -22,8 +22,8 @@ published architectures, all distances were less than a 25th of this limit."""
 
 
 def limit(arrays: Sequence[Array]) -> float:
-    """Returns the largest distance that is still attributed to rounding, for the coarsest float dtype among these
-    arrays; the limit for float32 if no array has a float dtype."""
+    """Returns the largest distance between these arrays that is attributed to rounding. It is the limit for the
+    coarsest float dtype among the arrays, or the limit for float32 if no array has a float dtype."""
     return max(
         (OFF[x.dtype.name] for x in arrays if x.dtype.name in OFF), default=OFF["float32"]
     )
@@ -43,9 +43,9 @@ def apart(actual: Array, expected: Array) -> float:
 
 def apart_by_rows(actual: Array, expected: Array) -> float:
     """Returns the distance as in `apart`, but enlarged if the rows of a batch are nearly equal. In this case, the
-    largest difference is not divided by the largest expected value, but by how far the rows are from their mean.
-    Otherwise a large bias, which all rows share, would hide differences. The distance is not enlarged if it is 0 or
-    infinite, or if there are fewer than two rows."""
+    largest difference is divided by the largest deviation of the rows from their mean, instead of the largest expected
+    value. Otherwise a large bias, which all rows share, would hide differences. The distance is not enlarged if it is 0
+    or infinite, or if there are fewer than two rows."""
     distance = apart(actual, expected)
     if not distance or not math.isfinite(distance) or expected.ndim < 2 or len(expected) < 2:
         return distance
@@ -73,7 +73,7 @@ def aligned(
     actual: Array, expected: Array, channels_last: tuple[bool | None, bool | None]
 ) -> Array:
     """Returns `actual` with its channels on the same axis as in `expected`. `channels_last` contains two entries, for
-    the actual and the expected model. Each says whether the model's channels come last, or is None if this is not
+    the actual and the expected model. Each entry says whether the model's channels come last, or is None if this is not
     known. Returns `actual` unchanged if an entry is None, or if the unchanged array is closer to `expected`."""
     if (
         None in channels_last
@@ -113,9 +113,9 @@ def error_of(actual: Array, expected: Array) -> float | None:
 
 
 def error_of_padded(actual: Array, expected: Array) -> float | None:
-    """Returns the same as `error_of`, for the inputs of a convolution. If the error is infinite, as for shapes that
-    cannot match, zeros at the edges are removed from both arrays, because in one framework the previous layer may have
-    added them as padding. Zeros along the axis of the batch, axis 0, are not removed."""
+    """Returns the same as `error_of`, for the inputs of a convolution. In one framework, the previous layer may have
+    padded the input with zeros. Therefore, if `error_of` returns infinity, zeros at the edges of both arrays are
+    removed, and the arrays are compared again. Zeros along the axis of the batch, axis 0, are not removed."""
     error = error_of(actual, expected)
     if error != math.inf:
         return error
@@ -137,7 +137,7 @@ def trimmed(x: Array, axes: Iterable[int]) -> Array:
 
 def layouts(x: Array) -> Iterator[Array]:
     """Yields the array unchanged. If it has three or more axes, also yields it with axis 1 moved to the end, and with
-    the last axis moved to axis 1, because frameworks have the channels on either of these axes."""
+    the last axis moved to axis 1, because some frameworks have the channels on axis 1, and others on the last axis."""
     yield x
     if x.ndim > 2:
         yield numpy.moveaxis(x, 1, -1)
@@ -158,8 +158,8 @@ def regrouped(x: Array, shape: Sequence[int]) -> Iterator[Array]:
 
 
 def _orders(x: Array, shape: tuple[int, ...]) -> Iterator[Array]:
-    """Yields the array, reshaped to `shape`, in each order of axes that frameworks use and in which its sizes match
-    `shape`. Axes of length 1 are ignored in the comparison. Yields nothing if no order matches."""
+    """Yields the array in each order of axes that frameworks use, reshaped to `shape`. An order is left out if its
+    sizes do not match `shape`; axes of length 1 are ignored in this check. Yields nothing if no order matches."""
     wanted = tuple(size for size in shape if size != 1)
     # in addition to the orders of channels, the first two axes are exchanged, because a recurrent layer may have the
     # steps before the batch
@@ -176,8 +176,9 @@ def _squeezed(x: Array) -> Array:
 
 def _distance(actual: Array, expected: Array) -> float:
     """Returns the distance between two arrays of the same shape that are not empty: their largest difference, divided
-    by the largest finite number of `expected`. If `expected` contains ints or bools, the distance is 0 or infinite. It
-    is also infinite if a NaN or an infinity in one array is not in the other."""
+    by the largest finite number of `expected`. If `expected` contains ints or bools, the distance is 0 for equal
+    arrays, and infinite otherwise. The distance is also infinite if an element is NaN or infinite in one array and
+    different in the other."""
     if expected.dtype.kind in "iub":
         return 0.0 if (actual == expected).all() else math.inf
     # two float32 arrays are compared without conversion, because widening two large arrays would take longer than the

@@ -2,8 +2,8 @@
 compared like models.
 
 A plain function does not state which framework's tensors it accepts. The values that it contains show the framework:
-tensors and models in its closure, in partials, in bound methods and in the globals that its code names. If there are
-none, the frameworks among those globals show it.
+tensors and models in its closure, in partials, in bound methods and in the globals that its code names. If there are no
+tensors or models, a framework's modules and functions among these globals show the framework.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Subject(NamedTuple):
 
     @property
     def has_channels_last(self) -> bool | None:
-        """Whether the model expects images with the channels last; None if this is not known. It is also None for a
-        function, whose inputs are passed unchanged, unless the function is a method of the model or the model's
-        compiled form."""
+        """Whether the model expects images with the channels last; None if this is not known. Also None for a function,
+        because its inputs are passed unchanged. A method of the model, and the model's compiled form, have the value of
+        the model."""
         owner = getattr(self.itself, "__self__", self.itself)
         if self.model is None or owner is not self.model:
             return None
@@ -149,8 +149,8 @@ def _has_layers(backend: Backend, model: Any) -> bool:
 
 
 def _bound_to_parameters(pair: tuple[Any, Any]) -> Any:
-    """Returns a function of the inputs alone, made from the pair `(apply, parameters)`. haiku's `apply` expects a
-    random key after the parameters, for which None is passed."""
+    """Returns a function of the inputs alone, made from the pair `(apply, parameters)`. haiku's `apply` also expects a
+    random key after the parameters; the returned function passes None as the key."""
     function, parameters = pair
     # `pair[0]` is the function itself, or an object such as `hk.transform(...)` with a method `apply`
     function = getattr(function, "apply", function)
@@ -184,9 +184,9 @@ class _ModelSearch:
         self._search(function)
 
     def framework(self) -> str:
-        """Returns the name of the framework with which the function computes: the framework of its tensors and models
-        or, if it contains none, the framework that its code mentions. NumPy is returned only if there is no other
-        framework. Raises `ArgumentError` if there are several frameworks or none."""
+        """Returns the name of the framework with which the function computes. This is the framework of the function's
+        tensors and models or, if it contains no tensors or models, the framework that its code mentions. NumPy is
+        returned only if there is no other framework. Raises `ArgumentError` if there are several frameworks or none."""
         owned = dict.fromkeys(_owner_name(x) for x in self.tensors)
         owned |= dict.fromkeys(
             owner.name for x in self.models if (owner := owners.backend_of_model(x)) is not None
@@ -225,8 +225,8 @@ class _ModelSearch:
             waiting += reversed(list(self._contents(x)))
 
     def _contents(self, x: Any) -> Iterable[Any]:
-        """Records `x` if it is a tensor, a model or a module of a framework. Returns the objects inside `x` that must
-        still be searched."""
+        """Records `x` if it is a tensor, a model or a module of a framework. Otherwise returns the objects to search
+        next: the items of a container, or the objects to which `x` refers."""
         # an object of these types contains no tensor or model
         if x is None or isinstance(x, str | bytes | int | float | complex | CodeType | type):
             return ()

@@ -1,9 +1,10 @@
-"""Finds the first layer whose output differs between two runs of a model, or the gap where the difference arises.
+"""Finds the first layer whose output differs between two runs of a model, or the gap between two layers where the
+difference arises.
 
-Layers are paired in the same way as in `convert_state`. The calls of a layer are paired by their inputs or, if these do
-not decide, by their order. If two paired layers receive different inputs, the cause lies in the gap before them, which
-contains only functions and layers without parameters. If they return different outputs for the same input, the layer
-itself is the cause.
+Layers are paired in the same way as in `convert_state`. The calls of a layer are paired by their inputs or, if the
+inputs do not determine the pairs, by their order. If two paired layers receive different inputs, the cause lies in the
+gap before them, which contains only functions and layers without parameters. If they return different outputs for the
+same input, the layer itself is the cause.
 
 In deep models, correct runs differ by more than `assert_parity` allows for a single operation. Therefore a layer is
 called different only if its output is off by more than 1e-4 of its largest value (`distances`). A fault may begin with
@@ -119,8 +120,8 @@ class TwoRuns:
         return max((error for error in errors if error is not None), default=0.0)
 
     def first_gradient(self) -> FirstDifference | None:
-        """Returns, in the order of the backward pass, the first paired layer whose output has different gradients in
-        the two runs; None if there is no such layer."""
+        """Returns the first paired layer, in the order of the backward pass, with an output that has different
+        gradients in the two runs. Returns None if there is no such layer."""
         # the layer that was compared last; the description of the difference ends with its name
         last_compared = "the loss"
         # from the last layer to the first, the order in which gradients are computed
@@ -194,9 +195,10 @@ class TwoRuns:
         return error is not None and error <= self.limit
 
     def _greatest_step(self, steps: list[_Step], errors: list[float | None]) -> FirstDifference:
-        """Returns the difference at the step whose error exceeds the largest error before it by the greatest factor.
-        `errors` contains the error of each of `steps`, and may end with the error of the models' outputs. An error is
-        None if nothing could be compared. If all errors are None, the last place is returned, with an error of 0."""
+        """Returns the difference at the step where the error grows most. The growth is the error of the step, divided
+        by the largest error of all earlier steps. `errors` contains the error of each of `steps`, and may end with the
+        error of the models' outputs. An error is None if nothing could be compared. If all errors are None, the last
+        place is returned, with an error of 0."""
         # `largest_before` begins with a minimum, because growth from exactly 0 to 1e-9 would otherwise be infinite
         largest_before, greatest_growth, place = self.limit * _ROUNDING, 0.0, len(errors) - 1
         for index, error in enumerate(errors):
@@ -219,7 +221,8 @@ class TwoRuns:
     def _difference_in_layer(self, calls: CallPair, error: float) -> FirstDifference:
         """Returns the difference if a layer is the cause: the first inputs of its call agree, and its outputs are off
         by `error`. Only the first inputs have been compared, because a further input, such as a mask or an initial
-        state, may have no equal in the other framework. The description lists the inputs without an equal."""
+        state, may have no counterpart in the other framework. The description lists the inputs without a
+        counterpart."""
         far = _error_text(error, calls.actual.outputs, calls.expected.outputs)
         # the further inputs that have no equal in the other run
         unmatched = [
@@ -263,9 +266,9 @@ class TwoRuns:
         self, steps: list[_Step], behind: CallPair | None, error: float
     ) -> FirstDifference:
         """Returns the difference if its cause lies in a gap. The gap begins after the last call of `steps` and ends
-        before the call `behind`, or at the end of the models if `behind` is None. `error` is how far off the values
-        after the gap are. If calls in the gap can be paired, the gap is narrowed, or the layer of such a call turns out
-        to be the cause."""
+        before the call `behind`, or at the end of the models if `behind` is None. `error` is the error of the values
+        after the gap. If calls in the gap can be paired, returns a difference in a smaller gap, or in the layer of a
+        paired call."""
         # `steps` may end with the input of `behind`
         earlier = [
             step.calls
@@ -330,8 +333,8 @@ class TwoRuns:
     def _suspected_calls(
         self, before: CallPair | None, behind: CallPair | None
     ) -> tuple[Calls, Calls]:
-        """Returns, for each of the two runs, the calls in a gap among which the cause must lie: the calls after the
-        last two calls whose outputs agree."""
+        """Returns, for each of the two runs, the calls in a gap that may be the cause of the difference. These are the
+        calls after the last pair of calls with equal outputs."""
         ours, theirs = self._unpaired_calls(before, behind)
         their_calls: Calls = theirs
         for number, their_call in enumerate(theirs):
@@ -365,10 +368,10 @@ def _error_of_first(ours: Arrays, theirs: Arrays, compare: Any = error_of) -> fl
 def _calls_between(
     run: TracedRun, before: LayerCall | None, behind: LayerCall | None, paired: set[str]
 ) -> list[LayerCall]:
-    """Returns the calls of a run between the calls `before` and `behind`, without those of layers whose paths are in
-    `paired`. `before` is None for the start of the run, and `behind` is None for its end. If there are no such calls,
-    because branches are called in a different order, returns the call of an unpaired layer whose output is the input of
-    `behind`, if there is one."""
+    """Returns the calls of a run between the calls `before` and `behind`, except the calls of layers with a path in
+    `paired`. `before` is None for the start of the run, and `behind` is None for its end. There may be no such calls,
+    because branches are called in a different order. Then returns the call that computed the input of `behind`, if
+    there is such a call and its layer is not in `paired`."""
     # found by identity, because `==` would compare the arrays in the calls
     numbers = {id(call): number for number, call in enumerate(run.calls)}
     start = numbers[id(before)] + 1 if before else 0
@@ -398,7 +401,7 @@ def _listed(run: TracedRun, calls: Calls) -> str:
 
 def _error_text(error: float, ours: Arrays, theirs: Arrays) -> str:
     """Returns a description of an error: its size or, if it is infinite, the reason. The reason is that the shapes of
-    the first arrays differ or, if they are equal, that NaN, an infinity or a whole number differs."""
+    the first arrays differ or, if the shapes are equal, that NaN, an infinity or a whole number differs."""
     if math.isfinite(error):
         return f"off by {error:.2g} of its largest value"
     if not (ours and theirs):

@@ -213,8 +213,8 @@ def run(
     """Runs the model or function `x`, which may also be a `Subject`, on copies of the inputs, and returns the run with
     its trace.
 
-    If `give` is not None, the result of each call of a layer is replaced by `give(call, result)`, with which the model
-    continues. If `has_layers` is False, no layers are traced, as if there were no model.
+    If `give` is not None, the result of each call of a layer is replaced by `give(call, result)`. The model continues
+    with this replacement. If `has_layers` is False, no layers are traced, as if there were no model.
 
     Raises:
         ArgumentError: if the model fails on the inputs; the message says in which layer.

@@ -61,8 +61,8 @@ _FRAMES: Final = frozenset(
 
 
 class Operation(NamedTuple):
-    """One operation that a program has run; in the backward pass, the gradient that has reached an output of an
-    operation."""
+    """One operation that a program has run. In the backward pass, a gradient that has reached an output of an operation
+    is recorded as an operation too."""
 
     name: str
     """The framework's name of the operation."""
@@ -109,9 +109,9 @@ class Log:
         self.is_full = len(self.operations) >= _MOST or self._bytes >= _MOST_BYTES
 
     def results(self) -> list[str]:
-        """Returns the keys of the program's results. These are `roots`. If `roots` is empty, they are the losses from
-        which the program ran the backward pass; if there are no losses either, they are the outputs of its last
-        operation. The list is empty if the log contains no operation."""
+        """Returns the keys of the program's results, which are the keys in `roots`. If `roots` is empty, the results
+        are the losses from which the program ran the backward pass. If there are no losses either, the results are the
+        outputs of the last operation. The list is empty if the log contains no operation."""
         if self.roots or not self.operations:
             return self.roots
         # the operation directly before a backward pass has computed the loss
@@ -174,7 +174,8 @@ class LogWriter:
     ) -> Any:
         """Returns the result of `go()`, and records the call as an operation with the given name. The call is not
         recorded if it is made inside another operation, if it returns no tensors with numbers, or if the log is full.
-        The tensors in `arguments` are the operation's inputs. `is_backward` says whether it is part of a backward pass.
+        The tensors in `arguments` are the operation's inputs. `is_backward` says whether the operation is part of a
+        backward pass.
 
         If `follow` is not None, `follow(result, put)` returns the result with hooks that call `put(number, gradient)`
         for each gradient that reaches one of its tensors. `number` is the index of the tensor in the result, counted
@@ -204,7 +205,7 @@ class LogWriter:
             self._names[id(x)] = name, x
 
     def leaf(self, x: Any, gradient: Any, name: str = "") -> None:
-        """Records the gradient of the tensor `x` that the program has computed. `name` is the framework's own name for
+        """Records a gradient that the program has computed for the tensor `x`. `name` is the framework's own name for
         `x`; "" if there is no such name."""
         if self._log.is_full:
             return
@@ -236,9 +237,9 @@ class LogWriter:
         self._log.add(operation)
 
     def _with_gradients_followed(self, result: Any, follow: Any, keys: list[str]) -> Any:
-        """Returns `follow(result, put)`, which `run` describes: the result of the last operation, with hooks that
-        record each gradient that reaches one of its outputs as a separate operation. `keys` are the keys of all tensors
-        in the result, as `_all_keys` returns them."""
+        """Returns the result of the last operation with hooks, by calling `follow(result, put)` (see `run`). The hooks
+        record each gradient that reaches an output as a separate operation. `keys` are the keys of all tensors in the
+        result, as `_all_keys` returns them."""
         last = len(self._log.operations) - 1
         operation = self._log.operations[last]
 
@@ -365,8 +366,8 @@ class TwoPrograms:
     def part(self, is_backward: bool = False) -> Parting | None:
         """Returns the first operation of each program that is not right; None if all operations are right. With
         `is_backward`, considers the gradients instead of the operations of the forward pass. Only operations that lead
-        to the program's results are considered, or all operations if none does. Several limits are tried; the result is
-        for the limit at which the error grows most in the operations that are not right."""
+        to the program's results are considered, or all operations if none does. Tries several limits, and returns the
+        operations found with the limit at which these operations increase the error most."""
         best, most_growth = None, 0.0
         for share in _SHARES:
             limit = self.limit * share
@@ -394,8 +395,8 @@ class TwoPrograms:
         """Returns a pair for each gradient of the expected program, in the order of its backward pass. The first item
         is the name of the tensor to which the gradient belongs. The second contains the errors of the actual program's
         gradient of the same tensor, or is None if the actual program has no gradient of this size. Two tensors are
-        treated as the same if they have the same numbers. If no tensor of the actual program has the same numbers, its
-        closest gradient is used."""
+        treated as the same if they have the same numbers. If no tensor of the actual program has the same numbers, the
+        closest gradient of the actual program is used."""
         # all gradients of the actual program: those of outputs, and those of parameters and inputs
         all_ours = [
             key for ours in self.actual.operations if ours.is_backward for key in ours.outputs
@@ -438,7 +439,8 @@ class TwoPrograms:
         self, our_first: Operation | None, their_first: Operation | None, limit: float
     ) -> tuple[tuple[Operation, Operation] | None, Errors | None]:
         """Returns the values of `Parting.closest` and `Parting.errors`. `our_first` is the first wrong operation of the
-        actual program, and `their_first` that of the expected program. If either is None, both values are None."""
+        actual program, and `their_first` is the first wrong operation of the expected program. If either is None,
+        returns None for both values."""
         if our_first is None or their_first is None:
             return None, None
         # the first wrong operation of one program may correspond to any wrong operation of the other program
@@ -498,8 +500,9 @@ class Judge:
         """Maps a tensor's key to the index of the last operation that returned the tensor."""
 
     def first(self, limit: float, is_backward: bool) -> Operation | None:
-        """Returns the first operation that is not right, among those that lead to the program's results; None if they
-        are all right. With `is_backward`, considers the gradients instead of the operations of the forward pass."""
+        """Returns the first wrong operation among the operations that lead to the program's results; None if all of
+        these operations are right. With `is_backward`, considers the gradients instead of the operations of the forward
+        pass."""
         right, leads = self._right_operations(limit), self._leads_to_results(is_backward)
         for number, operation in enumerate(self._log.operations):
             if operation.is_backward == is_backward and leads[number] and not right[number]:
@@ -507,15 +510,15 @@ class Judge:
         return None
 
     def is_close(self, operation: Operation) -> bool:
-        """Returns whether the other program has a tensor that is close to an output of the operation. Such a tensor may
-        be the same output with an error."""
+        """Returns whether the other program has a tensor that is close to an output of the operation. The close tensor
+        may be the same output, computed with an error."""
         return any(
             numpy.isfinite(self._distance(key)) for key in self._distinctive_outputs(operation)
         )
 
     def growth(self, operation: Operation) -> float:
-        """Returns how many times as large as the largest error of its inputs the error of an operation is. Inputs
-        without a close tensor in the other program are ignored."""
+        """Returns the error of an operation divided by the largest error of its inputs. Inputs without a close tensor
+        in the other program are ignored."""
         taken = (
             self._distance(key)
             for key in operation.inputs
@@ -539,17 +542,17 @@ class Judge:
         ]
 
     def is_right(self, key: str, limit: float) -> bool:
-        """Returns whether the tensor with this key is right. It is right if the other program has computed it too, if
-        the operation that returned it is right, or if its numbers are not distinctive (`_is_distinctive`)."""
+        """Returns whether the tensor with this key is right. A tensor is right if the other program has computed it
+        too, if the operation that returned it is right, or if its numbers are not distinctive (`_is_distinctive`)."""
         maker = self._makers.get(key)
         if not _is_distinctive(self._log.arrays.get(key)) or self._distance(key) <= limit:
             return True
         return maker is not None and self._right_operations(limit)[maker]
 
     def _right_operations(self, limit: float) -> list[bool]:
-        """Returns a list that says of each operation whether it is right. An operation is right in three cases: one of
-        its outputs is within the limit of a tensor of the other program, an operation that uses one of its outputs is
-        right, or it has no distinctive output (`_is_distinctive`)."""
+        """Returns a list that says of each operation whether it is right. An operation without distinctive outputs
+        (`_distinctive_outputs`) is right. Any other operation is right if the other program has a tensor within the
+        limit of a distinctive output, or if a right operation with distinctive outputs uses a distinctive output."""
         if limit in self._right:
             return self._right[limit]
         users: dict[str, list[int]] = {}
@@ -573,8 +576,8 @@ class Judge:
         return right
 
     def _distinctive_outputs(self, operation: Operation) -> list[str]:
-        """Returns the keys of the outputs whose numbers are too specific to occur by chance. If no input is
-        distinctive, single numbers are left out, because they are constants in the code."""
+        """Returns the keys of the operation's distinctive outputs (`_is_distinctive`). If no input is distinctive,
+        outputs with a single number are left out, because such numbers are constants in the code."""
         keys = [key for key in operation.outputs if _is_distinctive(self._log.arrays[key])]
         if any(_is_distinctive(self._log.arrays[key]) for key in operation.inputs):
             return keys
@@ -638,8 +641,9 @@ def _norm(x: Array) -> float:
 
 
 def _is_distinctive(x: Array | None) -> bool:
-    """Returns whether the numbers of an array are too specific to be equal to others by chance. Returns False for ints,
-    bools, an array that repeats a single number, and an array with a single common number such as 0 or 1."""
+    """Returns whether the numbers of an array are so specific that another array with the same numbers is no
+    coincidence. Returns False for ints, bools, an array of several equal numbers, and an array with a single common
+    number such as 0 or 1."""
     if x is None or x.dtype.kind not in "fc" or not x.size:
         return False
     first = x.flat[0]
@@ -650,7 +654,7 @@ def _is_distinctive(x: Array | None) -> bool:
 
 def _axis_orders(x: Array, expected: Array) -> Iterator[Array]:
     """Yields `x` reshaped to the shape of `expected`, and then in each order of its axes that results in this shape.
-    Axes of length 1 are ignored. Yields nothing if the numbers of elements differ."""
+    Axes of length 1 are ignored. Yields nothing if the two arrays have different numbers of elements."""
     if x.size != expected.size:
         return
     yield x.reshape(expected.shape)

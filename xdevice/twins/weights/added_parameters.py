@@ -78,8 +78,8 @@ def require_merged(source: Iterable[str], target: Iterable[str]) -> None:
 
 
 def _with(words: Sequence[str], names: Iterable[str]) -> list[str]:
-    """Returns the names of which one of `words` is a whole part, separated by dots or slashes. A `*` at the beginning
-    of a word matches any characters."""
+    """Returns the names with a part that equals one of `words`; the parts of a name are separated by dots or slashes. A
+    word that begins with `*` matches every part with the same ending."""
     ends = tuple(word[1:] for word in words if word.startswith("*"))
 
     def is_meant(name: str) -> bool:

@@ -57,7 +57,7 @@ def open_checkpoint(path: str) -> Iterator[Header]:
 
 
 def _names_in(path: str) -> list[str]:
-    """Returns the sorted names in a folder; [] if the path is not that of a folder."""
+    """Returns the sorted names in a folder; [] if there is no folder at the path."""
     if not os.path.isdir(path):
         return []
     with path_errors(f"{path!r:.1000} cannot be read"):
@@ -104,7 +104,8 @@ def _of_file(path: str, files: ExitStack) -> Header:
 
 def _of_kind(path: str, kind: foreign.Kind) -> Header:
     """Returns the contents of a file or folder in another format that can be read. `kind` says how to read it. Raises
-    `FileFormatError` if it contains no tensors, and the errors of the function that reads it."""
+    `FileFormatError` if the file or folder contains no tensors. Also raises the errors of the function that reads
+    it."""
     origin = kind.framework or ""
     # the functions in `readers` return NumPy arrays, and need no framework
     backend = registry.load("numpy" if kind.read is not None else origin)

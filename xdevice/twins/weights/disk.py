@@ -1,8 +1,8 @@
 """Replaces a file atomically, and converts the operating system's errors into `FilePathError`s.
 
-The new file is first written in a temporary folder next to the old file. The process locks the folder while it uses it.
-Therefore the next save can distinguish a folder that a killed process left behind from the folder of a process that is
-still writing.
+The new file is first written in a temporary folder next to the old file. The process keeps this folder locked while
+writing. Therefore the next save can distinguish a folder that a killed process left behind from the folder of a process
+that is still writing.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def path_errors(what: str) -> Iterator[None]:
 
 def path_text(path: object, verb: str) -> str:
     """Returns the path as a string. Raises `ArgumentError` if it is not a string, bytes or an `os.PathLike`. An int is
-    rejected too, because `open` would treat it as a file descriptor and close it afterwards. The message begins with
-    `verb`."""
+    rejected too, because `open` would treat it as a file descriptor and close it afterwards. The message of the error
+    begins with `verb`."""
     try:
         return os.fsdecode(path)  # type: ignore[arg-type]
     except TypeError:
@@ -73,8 +73,8 @@ def require_plain_file(path: str) -> None:
 
 def target_of(path: str | os.PathLike[str]) -> str:
     """Returns the path of the file that `save(path)` replaces. If `path` is a symbolic link, this is the file to which
-    the link points. Raises `MissingFileError` if the folder does not exist, and `FilePathError` if the path is that of
-    something other than a regular file."""
+    the link points. Raises `MissingFileError` if the folder does not exist, and `FilePathError` if there is anything
+    other than a regular file at the path."""
     name = path_text(path, "save")
     with path_errors(f"{name!r:.1000} cannot be written"):
         target = os.path.realpath(name)
@@ -126,16 +126,16 @@ def replacing(target: str) -> Iterator[str]:
 
 
 def _permissions(target: str, own: str) -> int:
-    """Returns the permissions for the new file: the permissions of the old file `target` or, if there is none, those
-    that the system gives a new file. The latter are read from the file `_PROBE` in the folder `own`, because the umask
-    can be read only by changing it for all threads."""
+    """Returns the permissions for the new file: the permissions of the old file `target` or, if there is no old file,
+    the system's default permissions. The default permissions are read from the file `_PROBE` in the folder `own`,
+    because the umask can be read only by changing it for all threads."""
     old = _mode(target)
     return stat.S_IMODE(os.stat(os.path.join(own, _PROBE)).st_mode if old is None else old)
 
 
 def _flush(path: str, flags: int = os.O_RDWR) -> None:
-    """Waits until the contents of a file or folder are on the disk. `flags` are the flags with which it is opened. The
-    default opens it for writing, because Windows can flush only a file that is open for writing."""
+    """Waits until the contents of a file or folder are on the disk. `flags` are the flags for opening the file or
+    folder. The default opens it for writing, because Windows can flush only a file that is open for writing."""
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
@@ -170,8 +170,8 @@ def _own_folder(folder: str) -> Iterator[str]:
 
 
 def _remove_leftovers(folder: str) -> None:
-    """Removes the temporary folders in `folder` that killed processes have left behind, which are those that no running
-    process has locked. Removes none if the file system does not support locks."""
+    """Removes the temporary folders in `folder` that killed processes have left behind. A folder was left behind if no
+    running process has locked it. Removes no folder if the file system does not support locks."""
     import shutil
 
     for entry in os.scandir(folder):
@@ -189,8 +189,8 @@ def _remove_leftovers(folder: str) -> None:
 @contextmanager
 def _lock(folder: str) -> Iterator[bool | None]:
     """Tries once, without waiting, to lock a folder for the block. Yields True if this process has obtained the lock,
-    and False if another process has it. Yields None after any other error, such as an `OSError`: the file system does
-    not support locks, or the folder is missing or not writable. A lock that was obtained is released at the end of the
+    and False if another process has it. Yields None if locking fails for another reason: the file system does not
+    support locks, or the folder is missing or not writable. A lock that was obtained is released at the end of the
     block."""
     from filelock import FileLock, Timeout
 

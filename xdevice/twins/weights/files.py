@@ -77,8 +77,8 @@ class _Variable(NamedTuple):
 
     @property
     def is_in_layers(self) -> bool:
-        """Whether the variable belongs to a model whose backend writes variables through the model. JAX's backend does
-        so, because JAX's arrays cannot be changed in place."""
+        """Whether the variable's backend writes new values through the model. JAX's backend does so, because JAX's
+        arrays cannot be changed in place."""
         return self.model is not None and self.backend.has_layers(self.model)
 
     @property
@@ -270,8 +270,8 @@ def _path(keys: _Keys) -> str:
 
 def _host_arrays(variables: _Variables) -> tuple[dict[str, Array], dict[str, str]]:
     """Returns two dicts. The first contains the values of the variables on the host, by name; a variable with several
-    names is there only under the first. The second maps each further name of such a shared variable to its first
-    name."""
+    names is included only under the first name. The second maps each further name of such a shared variable to its
+    first name."""
     arrays: dict[str, Array] = {}
     shared: dict[str, str] = {}
     # the first name of each variable, by its id
@@ -286,9 +286,9 @@ def _host_arrays(variables: _Variables) -> tuple[dict[str, Array], dict[str, str
 
 
 def _host_array(name: str, backend: Backend, value: Any) -> Array:
-    """Returns the values of a tensor as a contiguous array in the machine's byte order, the form that the library can
-    write. `name` is the tensor's name, for messages. Raises `UnsupportedError` if the tensor is not dense, and
-    `DTypeError` if the format does not support its dtype."""
+    """Returns the values of a tensor as a contiguous array in the machine's byte order. The safetensors library
+    requires this form. `name` is the tensor's name, for messages. Raises `UnsupportedError` if the tensor is not dense,
+    and `DTypeError` if the format does not support its dtype."""
     _require_dense(name, backend, value)
     dtype = _name_of(value.dtype)
     if dtype not in _WRITABLE:
@@ -411,9 +411,9 @@ def _state_to_come(
     prefix: str, x: Any, variables: _Variables, header: Header
 ) -> Iterator[tuple[str, _Variable]]:
     """Yields pairs of a name in the file and a new variable, for the state that the optimizer `x` would create only in
-    its first step. Only state for which the file has values is yielded. `prefix` is the prefix of the names of `x` in
-    the file, and `variables` are the existing variables. Yields nothing if `x` is neither a model nor an optimizer, or
-    is a JAX module, which is moved as a container."""
+    its first step. State without values in the file is left out. `prefix` is the prefix of the names of `x` in the
+    file, and `variables` are the existing variables. Yields nothing if `x` is neither a model nor an optimizer, or is a
+    JAX module, which is moved as a container."""
     backend, kind = registry.kind_of(type(x)) or (None, None)
     start = f"{prefix}." if prefix else ""
     names = [
@@ -486,9 +486,9 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
 
 def _require_same_framework(where: str, variables: _Variables, origin: str) -> None:
     """Raises `StateError` if a model in `into` is of another framework than the tensors in the file. Frameworks arrange
-    weights differently, so a square weight would be transposed without an error. `origin` contains the names of the
-    frameworks, joined by commas. A file of NumPy arrays, or of tensors of unknown frameworks, is accepted. `where` is
-    the path of the file, for messages."""
+    weights differently, so a square weight from another framework would be loaded transposed, without an error.
+    `origin` contains the names of the frameworks, joined by commas. A file of NumPy arrays, or of tensors of unknown
+    frameworks, is accepted. `where` is the path of the file, for messages."""
     if origin in ("", "numpy"):
         return
     for variable in variables.values():

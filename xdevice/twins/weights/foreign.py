@@ -1,5 +1,5 @@
 """Recognizes files in formats other than safetensors by their first bytes or by the ending of their name, and says how
-to read each of them, or what to do instead."""
+to read each kind of file or, if it cannot be read, what to do instead."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
 def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[str, str]:
     """Returns a dict that maps each further name of a tensor with several names to the first name, as recorded by
     `save`; {} for files of other programs. Raises `ValueError` if a first name is not the name of a tensor in the file,
-    or if a further name is already the name of one."""
+    or if a further name is already the name of a tensor."""
     shared = json.loads(metadata.get(SHARED, "{}"))
     if not isinstance(shared, dict) or not all(
         isinstance(other, str) and other in entries and name not in entries
@@ -250,8 +250,8 @@ def read_all(
     entries: Collection[FileTensor], *, reuse: bool = False
 ) -> Iterator[np.ndarray[Any, Any]]:
     """Yields the values of tensors, one array after the other. With `reuse`, the values of all tensors except small
-    ones are read into the same buffer, and each overwrites the previous values. This is faster, because the first use
-    of new memory takes as long as reading."""
+    ones are read into the same buffer, where the values of each tensor overwrite the values of the previous tensor.
+    This is faster, because the first use of new memory takes as long as reading."""
     buffer = aligned(max((entry.nbytes for entry in entries), default=0)) if reuse else None
     for entry in entries:
         yield entry.read(buffer if entry.nbytes > SMALL else None)

@@ -52,9 +52,8 @@ def state_in(saved: Any, where: str) -> Found:
     """Finds the state in a value that a program has saved, and returns it. The name of a tensor in inner dicts and
     lists is the path to the tensor, such as `encoder.0.weight`. `where` names the value, for messages.
 
-    Raises:
-        NotATensorError: if the value contains no tensors, or is not a container.
-        StateError: if the value contains several states, and it is not clear which of them is meant.
+    Raises: NotATensorError: if the value contains no tensors, or is not a container. StateError: if the value contains
+    several states, and it is not clear which state is meant.
     """
     if isinstance(saved, dict) and is_state(saved):
         return Found(saved)

@@ -50,8 +50,8 @@ class _Unpickler(pickle.Unpickler):
     """Reads a pickle without running code from it."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns the class or function to which the pickle refers. Raises `UnpicklingError` unless it is in
-        `_SAFE`."""
+        """Returns the class or function `name` of the module `module`, to which the pickle refers. Raises
+        `UnpicklingError` if the class or function is not in `_SAFE`."""
         if (module, name) not in _SAFE:
             raise pickle.UnpicklingError(f"it refers to {module}.{name}, which may run code")
         return super().find_class(module, name)
@@ -234,7 +234,7 @@ def _of_keras_2(group: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
 
 
 def _decoded(text: Any) -> str:
-    """Returns a string of an HDF5 file, which may be stored as bytes, as a `str`."""
+    """Returns a string from an HDF5 file as a `str`. The file may store the string as bytes."""
     return text.decode() if isinstance(text, bytes) else str(text)
 
 
