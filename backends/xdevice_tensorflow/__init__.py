@@ -3,27 +3,26 @@ hooks (the methods that xdevice's core calls) with TensorFlow's functions.
 
 The rules that the adapter must follow, and the facts behind them:
 
-- The device of a tensor is the device of its memory, which `backing_device` returns: an int32
-  tensor "on" GPU:0 may have its memory on the CPU (tensorflow/tensorflow#46833). `_copy` copies
-  tensors of every dtype to the device that is named; a `tf.device` scope does not
-  (tensorflow/tensorflow#34071).
-- Between two CPUs, `_copy` shares the memory instead of copying it, and on one device,
-  `tf.identity` does the same (measured on 2.21). In these cases, copies are made with
-  `DeepCopy`, for which TensorFlow registers no gradient.
+- The device of a tensor is the device of its memory, which `backing_device` returns: an int32 tensor "on" GPU:0 may
+  have its memory on the CPU (tensorflow/tensorflow#46833). `_copy` copies tensors of every dtype to the device in its
+  argument; a copy in a `tf.device` scope may be elsewhere (tensorflow/tensorflow#34071).
+- Between two CPUs, `_copy` does not copy the memory, but shares it. On a single device, `tf.identity` also shares the
+  memory (measured on 2.21). In these cases, copies are made with `DeepCopy`, for which TensorFlow registers no
+  gradient.
 - `tf.device(...)` objects are opaque and stateful, so the native devices are strings. Soft
   placement silently turns /GPU:7 into GPU:0, so nothing may be placed on a device unless the
   core has checked with `count` that the device exists.
 - A virtual GPU is a logical CPU: gpu:0 is "/CPU:1". xdevice accepts TensorFlow's names of this
   CPU as spellings of gpu:0.
-- Counting devices must not start TensorFlow's runtime. Before it has started, the list of
-  physical devices and their configuration provide the same numbers.
+- Counting devices must not start TensorFlow's runtime. Before the runtime has started, the devices are counted from the
+  list of physical devices and their configuration.
 - After an asynchronous operation has failed, all later operations fail, too, until
   `async_clear_error` is called.
 - The device of a Keras model is the device of its weights. `fit` creates metrics and the
   optimizer's slots on the default device, because it opens no scope. Both move together with
   the model.
-- `Snapshot` makes copies only inside a graph, where it is needed because XLA has no `DeepCopy`;
-  an eager `Snapshot` may share memory.
+- The operation `Snapshot` makes copies only inside a graph; an eager `Snapshot` may share memory. Graphs need
+  `Snapshot`, because XLA has no `DeepCopy`.
 - Importing TensorFlow also imports Keras, and JAX (for tf.lite) if JAX is installed.
 """
 
@@ -82,7 +81,7 @@ _Rule = private.get("tensorflow.python.autograph.core.config.DoNotConvert")
 class TensorflowBackend(
     TensorflowConversion, TensorflowModels, TensorflowReplicas, TensorflowBlocking, Backend
 ):
-    """TensorFlow as a backend. `xdevice.contract` says more about each hook."""
+    """TensorFlow as a backend. `xdevice.contract` describes each hook in detail."""
 
     name = "tensorflow"
     private_names = private
@@ -189,9 +188,8 @@ class TensorflowBackend(
         return f"/{device.kind.upper()}:{device.index}"
 
     def from_native(self, native: Any) -> Device | None:
-        """Returns the `Device` that a `tf.DeviceSpec` or an object of `tf.config` names; None
-        for any other object, and for a `DeviceSpec` without a type. Strings are parsed by the
-        core."""
+        """Returns the `Device` of a `tf.DeviceSpec`, or of an object with which `tf.config` describes a device. Returns
+        None for any other object, and for a `DeviceSpec` without a type. Strings are parsed by the core."""
         if isinstance(native, tf.DeviceSpec):
             return devices.parse(native.to_string()) if native.device_type else None
         return devices.parse(native.name) if isinstance(native, _CONFIG) else None
@@ -261,8 +259,8 @@ class TensorflowBackend(
         return self._own(x, device)
 
     def synchronize(self, device: Device | None) -> None:
-        """Waits for all devices, because TensorFlow cannot wait for a single device. If work
-        has failed, raises its error once; the error does not affect later work."""
+        """Waits for all devices, because TensorFlow cannot wait for a single device. If earlier work has failed, raises
+        the error of this work once. After that, the error does not affect later work."""
         if not is_started():
             return  # nothing has run, and sync_devices would start the GPUs
         try:
@@ -327,7 +325,7 @@ class TensorflowBackend(
         return self._moved_if_elsewhere(x, device)
 
     def tracing(self) -> str | None:
-        """Returns "tf.function" while TensorFlow or Keras traces a function; otherwise None."""
+        """Returns "tf.function" while TensorFlow or Keras traces a function, and None otherwise."""
         return None if tf.executing_eagerly() else "tf.function"
 
     # properties of tensors
@@ -374,7 +372,7 @@ class TensorflowBackend(
     # the process
 
     def after_fork(self) -> str | None:
-        """Returns why TensorFlow cannot be used in a forked child; None if it can."""
+        """Returns why TensorFlow cannot be used in a forked child, or None if it can be used."""
         # counting GPUs initializes CUDA, which cannot be initialized again in a child
         if not is_started() and not self._saw_gpus:
             return None
@@ -415,9 +413,8 @@ class TensorflowBackend(
         return device
 
     def _device_of_composite(self, x: Any) -> Device:
-        """Returns the device that all components of a composite tensor are on. Raises
-        `UnsupportedError` if the components are on several devices, or have no device because
-        they are symbolic."""
+        """Returns the common device of all components of a composite tensor. Raises `UnsupportedError` if the
+        components are on several devices, or have no device because they are symbolic."""
         parts = tf.nest.flatten(x, expand_composites=True)
         if not all(hasattr(part, "backing_device") for part in parts):
             raise self.unsupported(
@@ -456,8 +453,8 @@ class TensorflowBackend(
         return self._moved_if_elsewhere(copied, device)
 
     def _moved_if_elsewhere(self, x: Any, device: Device) -> Any:
-        """Returns `x` if it is on `device`, otherwise a copy of `x` on `device`: even in the
-        scope of a GPU, TensorFlow creates int32 and string tensors on the host."""
+        """Returns `x` if it is on `device`, otherwise a copy of `x` on `device`. The copy is needed because TensorFlow
+        creates int32 and string tensors on the host even in the scope of a GPU."""
         # a traced tensor has no device
         if not hasattr(x, "backing_device") or self.device_of(x) is device:
             return x

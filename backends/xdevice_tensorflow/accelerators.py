@@ -1,10 +1,9 @@
-"""Finds the type of the devices that `gpu:i` means in TensorFlow, and waits for the devices for
-which TensorFlow's own function does not wait.
+"""Finds the device type that `gpu:i` means in TensorFlow, and waits for devices that TensorFlow's own function does not
+wait for.
 
-`tf.test.experimental.sync_devices` waits only for CUDA and ROCm GPUs, in a build of TensorFlow
-for them. For all pluggable devices, including Metal's "GPU" and Intel's "XPU", its kernel is
-empty. In contrast, reading a value waits for the value on every device.
-"""
+`tf.test.experimental.sync_devices` waits only for CUDA and ROCm GPUs, in a build of TensorFlow for these GPUs. For all
+pluggable devices, including Metal's "GPU" and Intel's "XPU", its kernel is empty. In contrast, reading a value waits
+for the value, whatever its device is."""
 
 from __future__ import annotations
 
@@ -27,9 +26,9 @@ belong to a plugin."""
 
 @cache
 def kind() -> str:
-    """Returns TensorFlow's name for the device type that `gpu:i` means; "GPU" if there is no
-    accelerator. If it is another type, such as "XPU", users may write its name in small letters
-    instead of "gpu" from the first call on."""
+    """Returns TensorFlow's name for the device type that `gpu:i` means, or "GPU" if there is no accelerator. If the
+    name is not "GPU", the first call makes its lower-case form, such as "xpu", a word that users may write instead of
+    "gpu"."""
     names = sorted(
         {device.device_type for device in tf.config.list_physical_devices()} - _NO_GPU
     )
@@ -59,8 +58,8 @@ def _words(name: str) -> frozenset[str]:
 
 
 def wait_for_others() -> None:
-    """Waits for all devices for which TensorFlow's own `sync_devices` does not wait, by reading
-    a value from each."""
+    """Waits for each device that TensorFlow's own `sync_devices` does not wait for, by reading a value from the
+    device."""
     for device in tf.config.list_logical_devices():
         if device.device_type == "CPU" or (device.device_type == "GPU" and IS_NVIDIA_OR_AMD):
             continue

@@ -39,21 +39,21 @@ class TensorflowConversion(Conversion):
     """The capability `Conversion` on TensorFlow: shares memory with other frameworks."""
 
     def shares(self, device: Device) -> bool:
-        """Whether other frameworks can use the memory of a device. They can on the CPU, and on
-        real GPUs of NVIDIA or AMD."""
+        """Whether other frameworks can use the memory of a device. This is the case for the CPU, and for real GPUs of
+        NVIDIA or AMD."""
         # sharing the memory of other vendors' GPUs has never been tested
         return super().shares(device) and (
             device.kind == "cpu" or accelerators.IS_NVIDIA_OR_AMD
         )
 
     def takes(self) -> Takes | None:
-        """Returns TensorFlow's requirements on memory that belongs to another framework: it
-        must be aligned, and its elements must be in C order."""
+        """Returns TensorFlow's requirements for memory that belongs to another framework: the memory must be aligned,
+        and the elements must be in C order."""
         return TAKES
 
     def detached(self, x: Any) -> Any:
-        """Returns `x` itself, because tapes record TensorFlow's gradients, and tensors record
-        nothing. Raises `UnsupportedError` for a composite or symbolic tensor."""
+        """Returns `x` itself. In TensorFlow a tensor has no gradient history from which it could be detached, because
+        operations are recorded by tapes. Raises `UnsupportedError` for a composite or symbolic tensor."""
         if not hasattr(x, "backing_device"):
             raise UnsupportedError(
                 f"an object of type {type(x).__name__} has no memory of its own; make it dense first "
@@ -80,8 +80,8 @@ class TensorflowConversion(Conversion):
         return tf.experimental.dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        """Returns a tensor on the CPU that uses the memory of an array; for 8-bit floats, a
-        copy."""
+        """Returns a tensor on the CPU that uses the memory of an array. For 8-bit floats, the tensor is a copy of the
+        array."""
         # 2 means that the dtype is not NumPy's own: it comes from ml_dtypes, and NumPy cannot
         # export it through DLPack
         if array.dtype.isbuiltin == 2:
@@ -94,6 +94,6 @@ class TensorflowConversion(Conversion):
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
     def gives_away(self, x: Any) -> bool:
-        """Whether `to_numpy(x)` returns an array whose memory nothing else uses. This is the
-        case only if `x` is read through the ring."""
+        """Whether the array that `to_numpy(x)` returns has memory that nothing else uses. This is the case only if `x`
+        is read through the ring."""
         return staging.is_read(x, self)

@@ -79,7 +79,7 @@ def is_model(cls: type) -> bool:
 
 
 def _is_loaded(cls: type) -> bool:
-    """Whether `tf.saved_model.load` has created a type for an object that it has loaded."""
+    """Whether a type was created by `tf.saved_model.load` for a loaded object."""
     return cls.__module__ == _LOADED and issubclass(cls, tf.__internal__.tracking.AutoTrackable)
 
 
@@ -87,9 +87,8 @@ def _is_loaded(cls: type) -> bool:
 
 
 def move(model: Any, device: Device, backend: Models) -> None:
-    """Moves a model to `device` in place: every variable, and every other tensor that the model
-    contains. Raises `UnsupportedError` if a strategy, a graph or a tf.data pipeline uses one of
-    the variables; in this case, nothing is moved."""
+    """Moves a model to `device` in place: every variable, and every other tensor that the model contains. Raises
+    `UnsupportedError` and moves nothing if a strategy, a graph or a tf.data pipeline uses one of the variables."""
     private.require("models")
     native = backend.to_native(device)
     moving = [
@@ -123,9 +122,9 @@ def move(model: Any, device: Device, backend: Models) -> None:
 
 
 def _replaced(value: Any, moved: _Memo) -> Any:
-    """Returns the object that replaces `value` after a move. It is the object to which `moved`
-    maps the `id` of `value`, or `value` itself if there is none. A tuple that contains moved
-    tensors is rebuilt with the new tensors."""
+    """Returns the object that replaces `value` after a move. `moved` maps the `id` of each old object to the new
+    object. If `value` was not moved, returns `value` itself. A tuple that contains moved tensors is rebuilt with the
+    new tensors."""
     if not isinstance(value, tuple):
         return moved.get(id(value), value)
     children = [_replaced(child, moved) for child in value]
@@ -184,8 +183,8 @@ def _capturing(handles: set[int]) -> tuple[list[Any], bool]:
 
 
 def _captures(trace: Any) -> list[Any]:
-    """Returns the objects that a trace has captured. A deferred capture is returned as the function
-    itself, and not as the value that `captured_inputs` gets by calling it."""
+    """Returns the objects that a trace has captured. For a deferred capture, which is a function, returns the function
+    itself. `captured_inputs` would return the value of this function instead."""
     graph = trace.graph
     # the values of the deferred captures come last in `captured_inputs`
     return [
@@ -366,9 +365,8 @@ def _rebound_inner(function: Any, memo: _Memo) -> Any:
 
 
 def _keep_foreign(pairs: list[tuple[Any, Any]], memo: _Memo) -> None:
-    """Adds layers of other models to `memo` as their own copies if their graphs also call a
-    part of this model. Otherwise, these layers would be copied together with the part. `pairs`
-    contains each part with its copy."""
+    """Keeps layers of other models from being copied together with a part of this model that their graphs also call:
+    adds each such layer to `memo` as its own copy. `pairs` contains each part with its copy."""
     for part, _ in pairs:
         for node in _nodes(part):
             for neighbour in (node, *node.parent_nodes):
@@ -390,8 +388,8 @@ def _nodes(part: Any) -> list[Any]:
 
 
 def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
-    """Replaces ids of the old model's objects in the copy `new` with the ids of its own objects. Such ids are in its
-    tracker, in the keys of a functional model's nodes, and in the keys of an optimizer's variables. `memo` maps old
+    """Replaces the ids of old objects in the copy `new` with the ids of the copied objects. Such ids are in the tracker
+    of `new`, in the keys of a functional model's nodes, and in the keys of an optimizer's variables. `memo` maps old
     objects to their copies, and `keys` maps the id of each variable to the new id."""
     has_keys = isinstance(new, keras.Function | keras.optimizers.Optimizer)
     for value in vars(new).values():
@@ -471,8 +469,8 @@ class TensorflowModels(Models):
             yield str(key), self._place(value.device)
 
     def is_all_on(self, model: Any, device: Device) -> bool:
-        """Whether all variables of a model, including those of its metrics and optimizers, and
-        all other tensors in the model are on `device`."""
+        """Whether all variables of a model, including those of its metrics and optimizers, and all other tensors in the
+        model, are on `device`."""
         if any(
             self._place(variable.device) is not device for _, variable in parts.variables(model)
         ):
@@ -530,8 +528,8 @@ class TensorflowModels(Models):
             return variable.read_value()
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns the `Way` to walk and rebuild an `ExtensionType`, or the wrapper in which a `tf.Module` stores a list
-        or a tuple; None for any other object."""
+        """Returns the `Way` in which xdevice walks and rebuilds an `ExtensionType`, or a wrapper in which a `tf.Module`
+        stores a list or a tuple. Returns None for any other object."""
         # a `Way` without arguments means that the attributes of the object are walked
         if isinstance(x, tf.experimental.ExtensionType):
             return Way()

@@ -9,9 +9,8 @@ How the names are made:
   own files.
 - All other objects are named after the attributes that contain them, as in TensorFlow's
   checkpoints.
-- Some variables are found only by `parts.built`, the search that is used to move models. They
-  are named by their paths.
-"""
+- Some variables are found only by `parts.built`, the search that is used to move models. These variables are named by
+  their paths."""
 
 from __future__ import annotations
 
@@ -174,8 +173,8 @@ def _name_without_number(layer: keras.Layer) -> str:
 
 
 def _unique(named: Iterable[_Named]) -> list[_Named]:
-    """Returns the pairs with unique names. If an earlier pair has the same name, a number is
-    appended to the name."""
+    """Returns the (name, object) pairs with unique names: if an earlier pair has the same name, a number is appended to
+    the name."""
 
     taken: set[str] = set()
     unique = []

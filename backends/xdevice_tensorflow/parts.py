@@ -64,8 +64,8 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
 
 
 def _named(parts: list[Any]) -> list[tuple[str, tf.Variable]]:
-    """Returns each `tf.Variable` in `parts` with its name. This is the path of the Keras
-    variable that contains it or, if there is none, its own name."""
+    """Returns each `tf.Variable` in `parts` with a name: the path of the Keras variable that contains the
+    `tf.Variable`. Without a Keras variable, the name is the name of the `tf.Variable` itself."""
     names = {
         id(tf_variable(part)): part.path for part in parts if isinstance(part, keras.Variable)
     }
@@ -89,10 +89,9 @@ def weights(model: Any) -> list[tuple[str, tf.Variable]]:
 
 
 def constants(model: Any) -> list[tuple[Any, Any, Any]]:
-    """Returns the tensors that a model contains besides its variables, as attributes or in
-    lists, dicts and tuples. Each is returned as (holder, key, tensor): the holder is the dict,
-    list or tuple that contains the tensor, at this key. Strings and handles are left out,
-    because they cannot be moved."""
+    """Returns the tensors that a model contains besides its variables, as attributes or in lists, dicts and tuples.
+    Each tensor is returned as (holder, key, tensor). The holder is the dict, list or tuple that contains the tensor as
+    `holder[key]`. Strings and handles are left out, because they cannot be moved."""
     # only types of eager tensors have a backing device
     return [
         (holder, key, value)
@@ -103,10 +102,9 @@ def constants(model: Any) -> list[tuple[Any, Any, Any]]:
 
 
 def tuples(model: Any) -> list[tuple[Any, Any, Any]]:
-    """Returns the tuples that a model contains as attributes or in lists and dicts, except
-    tuples inside other tuples. Each is returned as (holder, key, tuple): the holder is the dict
-    or list that contains the tuple, at this key. If a tensor in a tuple is moved, the tuple has
-    to be replaced, because tuples cannot be changed."""
+    """Returns the tuples that a model contains as attributes or in lists and dicts, except tuples inside other tuples.
+    Each tuple is returned as (holder, key, tuple). The holder is the dict or list that contains the tuple as
+    `holder[key]`. If a tensor in a tuple is moved, the tuple has to be replaced, because tuples cannot be changed."""
     return [
         (holder, key, value)
         for holder, key, value in _attributes(model)
@@ -171,17 +169,16 @@ def _attributes(model: Any) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def built(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
-    """Returns the same as `owned`: everything that a model owns, except objects of the types in `without` and
-    everything that these own. Raises `NotBuiltError` if the model does not have its variables yet."""
+    """Returns the result of `owned`: everything that a model owns, except objects of the types in `without` and
+    everything that such objects own. Raises `NotBuiltError` if the model does not have its variables yet."""
     parts = owned(model, without)
     _require_built(model, parts)
     return parts
 
 
 def owned(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
-    """Returns everything that a model owns (layers, variables, optimizers, ...), without
-    duplicates, in the order of the attributes. Objects of the types in `without` are left out,
-    and so is everything that they own."""
+    """Returns everything that a model owns (layers, variables, optimizers, ...), without duplicates, in the order of
+    the attributes. Objects of the types in `without`, and everything that these objects own, are left out."""
     parts: list[Any] = []
     visited: dict[int, Any] = {}
     stack = [model]

@@ -20,9 +20,8 @@ _copy = private["tensorflow.__internal__.EagerTensor._copy"]
 
 
 def moved(x: Any, native: str) -> Any:
-    """Returns a copy of an eager tensor on the device `native`, such as "GPU:0". If this
-    TensorFlow does not have `_copy`, raises `UnsupportedError` for a tensor that `tf.identity`
-    leaves on the host."""
+    """Returns a copy of an eager tensor on the device `native`, such as "GPU:0". If this version of TensorFlow lacks
+    `_copy`, uses `tf.identity`, and raises `UnsupportedError` for a tensor that `tf.identity` leaves on the host."""
     if _IS_THERE:
         return _copy(x, device_name=native)
     # `tf.identity` computes int32 and strings on the host, even in the scope of a GPU. In this
@@ -40,9 +39,9 @@ def _is_one_device() -> bool:
 
 
 def placed(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a kernel so that it runs on the device of its first operand, and its result is on
-    this device. TensorFlow computes int32, and in some operations int64, on the host instead of
-    the GPU, and leaves the result on the host."""
+    """Wraps a kernel so that it runs on the device of its first operand, and returns a result on this device.
+    TensorFlow computes int32, and in some operations int64, on the host instead of the GPU, and leaves the result on
+    the host."""
 
     @wraps(kernel)
     def run(x: Any, *rest: Any) -> Any:

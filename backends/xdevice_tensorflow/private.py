@@ -1,6 +1,6 @@
-"""The private names of TensorFlow and Keras that this adapter reads, and the attributes that it
-replaces. Each is listed with the capability that needs it. The adapter's other modules read
-these names as `private["tensorflow.python...."]`.
+"""The private names of TensorFlow and Keras that this adapter reads, and the attributes that it replaces. Each entry
+states the capability that needs the name. The adapter's other modules read these names as
+`private["tensorflow.python...."]`.
 
 `tf.__internal__` is not listed, because TensorFlow exports it for Keras, which is released
 separately.

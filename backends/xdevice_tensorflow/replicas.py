@@ -1,10 +1,8 @@
-"""Splits and joins tensors, and adds tensors that are on several devices. NCCL adds them if
-each is on a different GPU; otherwise, they are added on the device of the first tensor.
+"""Splits and joins tensors, and adds tensors that are on several devices. NCCL adds tensors that are all on different
+GPUs; other tensors are added on the device of the first tensor.
 
-NCCL's operation on one GPU waits for the operations on the other GPUs. So all of them are in
-one `tf.function`, because the first would wait forever if they were run eagerly. Each output
-stays on its GPU.
-"""
+NCCL's operation on one GPU waits for the operations on the other GPUs. If the operations were run eagerly, the first
+would wait forever. So the operations for all GPUs are in one `tf.function`. Each output stays on its GPU."""
 
 from __future__ import annotations
 
@@ -50,9 +48,9 @@ def by_nccl(tensors: list[Any], natives: tuple[str, ...], mean: bool) -> list[An
 
 @lru_cache(32)
 def _reduction(natives: tuple[str, ...], dtype: Any, mean: bool) -> Callable[..., Any]:
-    """Returns a function whose arguments are one tensor on each of these devices, of any shape,
-    and which returns their sum on each device or, if `mean` is True, their mean. Tracing takes
-    long, so the last 32 functions are cached."""
+    """Returns a function that sums tensors of any shape or, if `mean` is True, computes their mean. The arguments are
+    one tensor on each of the devices `natives`, and the results are the sum or mean on each device. Tracing takes long,
+    so the last 32 functions are cached."""
 
     @tf.function(input_signature=[tf.TensorSpec(None, dtype)] * len(natives), autograph=False)  # type: ignore[untyped-decorator]
     def reduce(*tensors: Any) -> list[Any]:
@@ -100,8 +98,8 @@ class TensorflowReplicas(Replicas):
             return self._moved_if_elsewhere(concatenate(parts), place)
 
     def leaf(self, x: Any, device: Device) -> Any:
-        """Returns a copy of `x` on `device`. The copy is a `tf.Variable`, which gradient tapes
-        watch automatically; if the dtype has no gradients, it is a tensor."""
+        """Returns a copy of `x` on `device`. The copy is a `tf.Variable`, which gradient tapes watch automatically. If
+        the dtype has no gradients, the copy is a tensor."""
         copied = self.copy(x, device)
         if not (x.dtype.is_floating or x.dtype.is_complex):
             return copied
@@ -117,8 +115,8 @@ class TensorflowReplicas(Replicas):
             x.assign(value)
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
-        """Returns the sum of tensors that are on the same device or, if `mean` is True, their mean. The tensors are
-        added on this device, in their order."""
+        """Returns the sum of tensors on the same device or, if `mean` is True, their mean. The tensors are added on
+        this device in the given order."""
         rest = iter(tensors)
         first = next(rest)
         wide = tf.float32 if first.dtype in _SHORT else first.dtype

@@ -17,14 +17,14 @@ _initialized = private.field("tensorflow.python.eager.context.Context._initializ
 
 
 def is_started() -> bool:
-    """Whether TensorFlow's runtime has started. After the start, its devices can no longer
-    change. Also True if this TensorFlow lacks the private names that are needed to find out."""
+    """Whether TensorFlow's runtime has started. After the start, its devices can no longer change. Also returns True if
+    this version of TensorFlow lacks the private names that are needed to find out."""
     return not _KNOWS or bool(_initialized(_context()))
 
 
 def address() -> str:
-    """Returns TensorFlow's name of this process: "/job:localhost/replica:0/task:0" or, in a
-    cluster, a name with the job of the process there."""
+    """Returns TensorFlow's name of this process: "/job:localhost/replica:0/task:0" or, in a cluster, a name that
+    contains the process's job in the cluster."""
     # `init_scope` leaves any tf.function, in which a tensor would have no device
     with tf.init_scope(), tf.device("/CPU:0"):
         # not `backing_device`, which contains "localhost" even in a cluster

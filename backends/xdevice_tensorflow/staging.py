@@ -41,8 +41,8 @@ _ON_GPUS: Final = frozenset(
 
 
 def is_read(x: Any, backend: Conversion) -> bool:
-    """Whether the host should read `x` through the ring, that is, with `read`. The result of
-    `read` shares no memory with a tensor."""
+    """Whether the host should read `x` through the ring with the function `read`. The array that `read` returns shares
+    no memory with a tensor."""
     # variables, which have a device but no `backing_device`, are left out
     return (
         backend.device_of(x).kind == "gpu"
@@ -56,8 +56,8 @@ def is_read(x: Any, backend: Conversion) -> bool:
 
 
 def read(x: Any, backend: Conversion) -> np.ndarray[Any, Any] | None:
-    """Returns the values of a tensor on a GPU, read through the ring; None if TensorFlow has to
-    read the tensor."""
+    """Returns the values of a tensor on a GPU, read through the ring. Returns None if TensorFlow must read the tensor
+    instead."""
     # the ring does not wait for TensorFlow's work
     backend.finish(x)
     # `staging` is the module `xdevice.contract.staging`, not this module
@@ -67,9 +67,8 @@ def read(x: Any, backend: Conversion) -> np.ndarray[Any, Any] | None:
 
 
 def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> Any | None:
-    """Returns a tensor on a GPU with the values of an array, which are copied through the ring;
-    None if TensorFlow has to create the tensor. The array may be changed as soon as this
-    function returns."""
+    """Returns a tensor on a GPU with the values of an array, copied through the ring. Returns None if TensorFlow must
+    create the tensor instead. The array may be changed as soon as this function returns."""
     if device.kind != "gpu" or values.nbytes < TO_GPU or not values.flags.c_contiguous:
         return None
     if (
@@ -92,8 +91,8 @@ def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> An
 
 
 def moved(x: Any, device: Device, backend: Conversion) -> Any | None:
-    """Copies a tensor from the host to a GPU through the ring. Returns the copy, or None if
-    TensorFlow has to copy the tensor."""
+    """Copies a tensor from the host to a GPU through the ring. Returns the copy, or None if TensorFlow must copy the
+    tensor instead."""
     if device.kind != "gpu" or x.dtype.name not in _ON_GPUS or _size(x) < MOVED:
         return None
     place = backend.device_of(x)

@@ -15,8 +15,8 @@ Facts about TensorFlow that the code depends on (measured on 2.21):
   from an all-reduce. There are no collectives to send and receive, so a group of two processes
   broadcasts.
 - TensorFlow rounds the mean of integers down, so this module computes only sums, and no means.
-- TensorFlow matches the calls of different processes by their `instance_key`, which is a number
-  that this module increments at each call.
+- TensorFlow matches the calls of different processes by the argument `instance_key`, a number that this module
+  increments at each call.
 - `MultiWorkerMirroredStrategy` also starts a service that ends processes whose peers have died.
   So this module does not use the strategy, but the functions on which it is built.
 """
@@ -108,9 +108,8 @@ class TensorflowEngine(Engine):
         _join(group, name, is_started)
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
-        """Returns the reason that a collective is refused for a dtype; None if it is not
-        refused. `verb` is the name of a method of this class, and `op` is "sum", "max", "min"
-        or None."""
+        """Returns why a collective is refused for a dtype, or None if it is supported. `verb` is the name of a method
+        of this class, and `op` is "sum", "max", "min" or None."""
         if verb in ("all_reduce", "reduce_scatter") and op != "sum" and dtype == "uint64":
             return "uint64 is reduced as int64, in which values from 2**63 on are negative"
         return None
@@ -162,8 +161,8 @@ class TensorflowEngine(Engine):
         """Does nothing, because the cluster exists until the process ends."""
 
     def _call(self, key: int, size: int) -> dict[str, Any]:
-        """Returns the arguments that all collectives need, for the next call in the group with
-        this key. `size` is the number of ranks in the group."""
+        """Returns the arguments of the next collective in the group with this key; all collectives need these
+        arguments. `size` is the number of ranks in the group."""
         # counted for the process and not for the engine, because TensorFlow matches calls in
         # the cluster by this number, and the cluster stays when an engine is closed
         _calls[key] += 1
@@ -204,8 +203,7 @@ class TensorflowEngine(Engine):
 
 
 def _for_nccl(table: Mapping[str, Encoding]) -> dict[str, Encoding]:
-    """Returns a copy of a table of dtypes, with int64 in place of int32, which NCCL does not
-    support."""
+    """Returns a copy of a table of dtypes in which int64 replaces int32, because NCCL does not support int32."""
     wider = {
         dtype: (bits, "int64" if "int32" in (bits, cast_to) else cast_to)
         for dtype, (bits, cast_to) in table.items()

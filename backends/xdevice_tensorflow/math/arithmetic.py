@@ -10,8 +10,7 @@ Facts about TensorFlow that the code depends on:
 - `floordiv` rounds the quotient of floats before it computes the floor: 1 // 0.1 is 10,
   although `floormod` returns a remainder of 0.1. So `floor_divide` computes the quotient from
   the remainder (no upstream issue known; 74893 is a different case).
-- `argmax` and `argmin` skip NaN (no upstream issue known), which the core corrects.
-"""
+- `argmax` and `argmin` skip NaN (no upstream issue known). The core corrects their results."""
 
 from __future__ import annotations
 
@@ -224,8 +223,8 @@ def argsort(x: Any, axis: int, descending: bool) -> Any:
 
 
 def _sortable_integers(x: Any) -> Any:
-    """Returns integers in the same order as the values of `x`, in which NaN is greatest.
-    Integers are returned as they are."""
+    """Returns integers with the same order as the values of `x`. NaN becomes the greatest integer. Integers are
+    returned as they are."""
     if not x.dtype.is_floating:
         return x
     # all values of float16 and bfloat16 exist in float32
@@ -270,7 +269,7 @@ def sort(x: Any, axis: int, descending: bool) -> Any:
 
 @_placed
 def take(x: Any, indices: Any, axis: int) -> Any:
-    """Returns the slices of `x` along an axis at the indices in the vector `indices`."""
+    """Returns the slices of `x` along `axis` at the indices in the vector `indices`."""
     return tf.gather(x, indices, axis=axis)
 
 

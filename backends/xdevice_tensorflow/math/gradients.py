@@ -1,8 +1,8 @@
 """Computes gradients with `tf.GradientTape`.
 
 Facts about TensorFlow that the code depends on:
-- An operation runs on the device of the open scope, not on the device of its operands. The same
-  is true of the operations of its gradient.
+- An operation and the operations of its gradient run on the device of the open scope, not on the device of their
+  operands.
 - A tape distinguishes tensors by their identity as objects, so each input is passed to the tape
   as a new object.
 - The gradient of `tf.gather` is a `tf.IndexedSlices`, which has to be converted to a dense

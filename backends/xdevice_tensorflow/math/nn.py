@@ -33,8 +33,9 @@ log_softmax = placed(tf.nn.log_softmax)
 
 
 def guards(indices: Any, kind: str) -> bool:
-    """Whether the core may call the kernels below without checking that the values of `indices` are in range. `kind` is
-    the kind of the device of `indices`. On a GPU, these kernels return NaN for an index that is out of range."""
+    """Whether the core may call the kernels in this module without checking that the values of `indices` are in range.
+    `kind` is the kind of the device of `indices`. On a GPU, these kernels return NaN for an index that is out of
+    range."""
     # on the CPU, it costs little to read the indices, so the core can raise an error; in
     # blocking mode, a mistake has to raise an error immediately
     return kind != "cpu" and not is_blocking()
@@ -80,11 +81,10 @@ def one_hot(indices: Any, n: int, name: str) -> Any:
 
 
 def _nan_where_wrong(rows: Any, indices: Any, n: Any) -> Any:
-    """Returns `rows`, which has one row for each index, with NaN in each row whose index is not
-    in `range(n)`; GPU kernels would return zeros for such an index. `n` is an int, or a tensor
-    whose first axis has this length. On the host, returns `rows` itself, because the core has
-    already checked the indices. A traced function may run on a GPU, so its rows are treated
-    like rows on a GPU."""
+    """Returns a copy of `rows` with NaN in each row whose index is outside `range(n)`. `rows` has one row for each
+    index in `indices`; GPU kernels return zeros for an index out of range. `n` is an int, or a tensor with this length
+    along its first axis. On the host, returns `rows` itself, because the core has already checked the indices. A traced
+    function may run on a GPU, so its rows are treated like rows on a GPU."""
     if "GPU" not in getattr(rows, "backing_device", "GPU"):
         return rows
     # while a function is traced, the length of a table may be unknown, in which case an
@@ -134,8 +134,8 @@ def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 
 @placed
 def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
-    """Returns the mean of each window of the images `x`. The padding is included in the means,
-    as zeros. `size`, `stride` and `padding` are pairs (rows, columns)."""
+    """Returns the mean of each window of the images `x`. The padding consists of zeros, which are included in the
+    means. `size`, `stride` and `padding` are pairs (rows, columns)."""
     # zeros are added, because TensorFlow would leave its own padding out of the mean
     if padding != (0, 0):
         height, width = padding
@@ -147,8 +147,8 @@ def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 
 @placed
 def dropout(x: Any, mask: Any, keep: float) -> Any:
-    """Returns `x / keep` where the mask is True, and 0 elsewhere. `keep` is the probability of
-    True."""
+    """Returns `x / keep` where the mask is True, and 0 elsewhere. `keep` is the probability that an element of the mask
+    is True."""
     # in TensorFlow, the product of a float and a bool tensor is a bool tensor
     return x * tf.cast(mask, x.dtype) / keep
 
@@ -164,9 +164,8 @@ def _channels_first(x: Any) -> Any:
 
 
 def _each_channel(pool: Callable[..., Any], x: Any) -> Any:
-    """Returns the result of `pool` for the images `x`, which have the shape (N, C, H, W).
-    Unless they are on a GPU, each channel is treated as an image with one channel, so that no
-    axes need to be transposed."""
+    """Returns the result of `pool` for the images `x`, which have the shape (N, C, H, W). Unless the images are on a
+    GPU, each channel is treated as an image with one channel, so that no axes need to be transposed."""
     # a symbolic tensor in a traced function has no `backing_device`, as in `conv2d`
     if "GPU" in getattr(x, "backing_device", ""):
         return pool(x, data_format="NCHW")
@@ -176,8 +175,8 @@ def _each_channel(pool: Callable[..., Any], x: Any) -> Any:
 
 
 def _sizes(x: Any) -> Any:
-    """Returns the lengths of all axes. They are ints, or tensors if a length is unknown because
-    a function is being traced."""
+    """Returns the lengths of all axes. A length is an int, or a tensor if the length is unknown because a function is
+    being traced."""
     # `tf.reshape` does not accept None, which stands for an unknown length in `x.shape`
     return x.shape if x.shape.is_fully_defined() else tf.unstack(tf.shape(x))
 

@@ -29,9 +29,8 @@ class TensorflowParallel(Parallel):
     """Runs tasks in threads, with the default device of the thread that starts them."""
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Reads the device of the block of `tf.device` in which this thread is. Returns a
-        function that creates a context manager. In its block, another thread has the same
-        device."""
+        """Reads this thread's current device, which a block of `tf.device` has set. Returns a function that creates a
+        context manager. In the block of the context manager, another thread has the same device."""
         # the name is empty outside a block of `tf.device`
         place = tf.__internal__.eager_context.get_device_name()
         return (lambda: tf.device(place)) if place else nullcontext

@@ -32,9 +32,8 @@ _RAISED = re.compile(
 
 
 def _unwrapping(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yields the batches. If TensorFlow's error was caused by an exception of the user's code
-    whose type is built into Python, raises an exception with the same type and message
-    instead."""
+    """Yields the batches. If an exception of the user's code has caused TensorFlow's error, raises an exception with
+    the same type and message instead. This is possible only for the types of exceptions that are built into Python."""
     try:
         yield from batches
     except tf.errors.OpError as error:
@@ -79,8 +78,8 @@ class TensorflowPrefetch(Prefetch):
         return self.from_numpy(x, device)
 
     def iterate(self, source: Any) -> Iterator[Any]:
-        """Returns an iterator over `source`. If `source` is a `tf.data` pipeline, the
-        exceptions that the user's code in it raises keep their types (see `_unwrapping`)."""
+        """Returns an iterator over `source`. If `source` is a `tf.data` pipeline, exceptions of the user's code in the
+        pipeline keep their types (see `_unwrapping`)."""
         return (
             _unwrapping(iter(source)) if isinstance(source, tf.data.Dataset) else iter(source)
         )

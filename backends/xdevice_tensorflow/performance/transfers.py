@@ -44,9 +44,9 @@ again."""
 
 
 def _is_number(backend: Primitives, x: Any) -> bool:
-    """Whether `x` is a 0-d tensor on the host, such as the tensor that TensorFlow creates from
-    the number 0.5 in `x * 0.5`. Its copy to a GPU is not reported, because the program itself
-    has no tensor that it could move."""
+    """Whether `x` is a 0-d tensor on the host, such as the tensor that TensorFlow creates from the number 0.5 in `x *
+    0.5`. The copy of such a tensor to a GPU is not reported, because the program itself has no tensor that it could
+    move."""
     return x.shape.rank == 0 and backend.device_of(x).kind == "cpu"
 
 
@@ -63,8 +63,8 @@ _BELOW = ("tensorflow", "xdevice", "xdevice_tensorflow")
 
 
 def _is_read_by_a_gradient() -> bool:
-    """Whether the current read is made by TensorFlow's own gradient function of an operation.
-    Such functions read axes and shapes, such as those of a mean."""
+    """Whether TensorFlow's own gradient function of an operation makes the current read. Such functions read axes and
+    shapes: for example, the gradient of a mean reads the axes of the mean."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
@@ -90,7 +90,7 @@ class TensorflowTransfers(Transfers):
 
         # has the arguments of `EagerTensor._copy`
         def target_of(x: Any, ctx: Any = None, device_name: str | None = None) -> Device | None:
-            """Returns the device to which `_copy` copies; None if no device is named."""
+            """Returns the device to which `_copy` copies, or None if the call names no device."""
             return devices.parse(device_name) if device_name else None
 
         def report_operands(
@@ -122,8 +122,7 @@ class TensorflowTransfers(Transfers):
                     hooks.report(hooks.move(op_type, x, place))
 
         def source_of(x: Any) -> Device | None:
-            """Returns the device from which the host reads `x`; None if the read must not be
-            reported."""
+            """Returns the device from which the host reads `x`, or None if the read must not be reported."""
             # these values are always on the host, even if the program uses another device, so
             # reading them is not a transfer
             is_of_host = x.dtype in _ON_THE_HOST and _is_read_by_a_gradient()

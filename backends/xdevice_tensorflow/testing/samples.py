@@ -35,8 +35,8 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 
 class Subclassed(keras.Model):  # type: ignore[misc]
-    """A model as in tutorials: it is not registered for saving, has no `get_config`, and
-    contains a seed generator, in its Dropout."""
+    """A subclassed model like the models in tutorials. It is not registered for saving, has no `get_config`, and
+    contains a seed generator in its Dropout layer."""
 
     def __init__(self, units: int = 3) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class TensorflowSamples(Samples):
     method."""
 
     def other_device(self) -> Device | None:
-        """Returns a second device for the tests; None if there is none."""
+        """Returns a second device for the tests, or None if there is only one device."""
         if self.backend.virtual:
             return devices.of("gpu")
         cpus = tf.config.list_physical_devices("CPU")
@@ -85,8 +85,7 @@ class TensorflowSamples(Samples):
         return tf.ones(shape)
 
     def address(self, x: Any) -> int | None:
-        """Returns the address at which the memory of a tensor begins; None for a tensor of
-        strings."""
+        """Returns the address at which the memory of a tensor begins, or None for a tensor of strings."""
         if x.dtype == tf.string:
             return None  # `to_dlpack` of a string tensor crashes the process
         capsule = tf.experimental.dlpack.to_dlpack(x)
@@ -162,8 +161,8 @@ class TensorflowSamples(Samples):
         }
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
-        """Returns a model whose two layers share one weight, and a function that returns
-        whether the layers of this model, or of a copy, share their weight."""
+        """Returns a model with two layers that share one weight. Also returns a function that tells whether the two
+        layers of a given model, such as a copy, share their weight."""
         with tf.device("/CPU:0"):
             dense = keras.layers.Dense(3)
             parts = [keras.Sequential([keras.Input((3,)), dense]) for _ in range(2)]
@@ -189,8 +188,8 @@ class TensorflowSamples(Samples):
         return keras.Sequential([keras.layers.Dense(2)])
 
     def trainable(self) -> tuple[Any, Step]:
-        """Returns a model, and a function `step(x, y)` that trains the model for one step on
-        this batch, and returns the loss."""
+        """Returns a model and a function `step(x, y)`. The function trains the model for one step on the batch `x` with
+        the targets `y`, and returns the loss."""
         with tf.device("/CPU:0"):
             net = keras.Sequential(
                 [keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="zeros")]
@@ -332,8 +331,8 @@ def _compiled() -> Any:
 
 
 def _variables(model: Any) -> list[Any]:
-    """Returns the variables of a model. The model is one of the kinds in `models`. The order is
-    the same for a copy of the model."""
+    """Returns the variables of a model, which is of one of the kinds in `models`. A copy of the model has its variables
+    in the same order."""
     if isinstance(model, tf.Variable | keras.Variable):
         return [model]
     if isinstance(model, tf.random.Generator):

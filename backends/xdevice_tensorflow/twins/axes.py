@@ -1,11 +1,12 @@
-"""Finds the axis over which a norm layer of Keras works. In other frameworks, this is always the second axis, which is
-that of the channels.
+"""Finds the axis over which a norm layer of Keras works. In other frameworks, this is always the second axis, the axis
+of the channels.
 
 How the axis of the channels is found:
 - Next to a convolution, it is the axis on which the convolution has its channels.
-- Elsewhere, the model does not show it, because the same model in another framework may permute the axes before the
-  norm. The norm is assumed to work over the channels if its axis is the second or the last, and if the sizes of these
-  two axes differ: in this case, the number of its parameters shows whether it fits the norm of the other framework.
+- Elsewhere, the model does not show which axis this is, because the same model in another framework may permute the
+  axes before the norm. The norm is assumed to work over the channels if its axis is the second or the last, and if the
+  sizes of these two axes differ. If they differ, the number of parameters shows whether the norm fits the norm of the
+  other framework.
 - A Flatten, Reshape or Permute changes the axes, so a convolution before it says nothing about a norm after it.
 """
 
@@ -30,7 +31,7 @@ _MOVES: Final = ("Permute", "Transpose", "Swapaxes", "Moveaxis")
 
 
 def axis_settings(model: Any) -> Mapping[int, Settings]:
-    """Returns the axis of each norm layer that works, or may work, over an axis other than that of the channels. The
+    """Returns the axis of each norm layer that works, or may work, over another axis than the axis of the channels. The
     result maps the `id` of such a layer to a dict with one setting, `axis` or `layouts.AXIS`. Layers that have not been
     built are left out."""
     layers = list(pixels.all_layers(model))
@@ -48,10 +49,10 @@ def axis_settings(model: Any) -> Mapping[int, Settings]:
 
 
 def _axis_setting(layer: Any, neighbours: Sequence[Any]) -> Settings:
-    """Returns the axis of a norm layer as a dict with one setting: `axis` if it is certainly not the axis of the
-    channels, and `layouts.AXIS` if that is in doubt. Returns {} if `neighbours` or the size of the axis show that it is
-    the axis of the channels, and for a PReLU with slopes along several axes. `neighbours` is the result of
-    `_neighbours`."""
+    """Returns the axis of a norm layer as a dict with one setting. The setting is `axis` if the axis is certainly not
+    the axis of the channels, and `layouts.AXIS` if this is in doubt. Returns {} if `neighbours` or the size of the axis
+    show that the axis is the axis of the channels. Also returns {} for a PReLU with slopes along several axes.
+    `neighbours` is the result of `_neighbours`."""
     shape, axis = _shape(layer), _axis(layer)
     if axis is None:
         return {}
@@ -75,13 +76,13 @@ def _axis_setting(layer: Any, neighbours: Sequence[Any]) -> Settings:
 
 
 def _shape(layer: Any) -> tuple[int | None, ...]:
-    """Returns the shape of a layer's input; () if the layer has not been built."""
+    """Returns the shape of a layer's input, or () if the layer has not been built."""
     return tuple((layer.get_build_config() or {}).get("input_shape") or ())
 
 
 def _axis(layer: Any) -> int | None:
     """Returns the axis over which a norm layer works, counted from the front. If the layer has a list of axes, returns
-    the first. Returns None only for a PReLU that does not have its slopes along exactly one axis. The layer must be
+    the first. Returns None only for a PReLU with slopes along no axis or along several axes. The layer must be
     built."""
     rank = len(_shape(layer))
     if isinstance(layer, kl.PReLU):
@@ -115,6 +116,6 @@ def _neighbours(layer: Any, layers: Sequence[Any], graph: pixels.Graph) -> list[
 
 
 def _nearest(layers: Sequence[Any]) -> list[Any]:
-    """Returns a list that contains the first of the layers that computes new features; an empty
-    list if there is none."""
+    """Returns a list with the first layer in `layers` that computes new features, or an empty list if there is no such
+    layer."""
     return [layer for layer in layers if isinstance(layer, pixels.MAKERS)][:1]

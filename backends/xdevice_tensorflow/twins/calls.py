@@ -49,9 +49,10 @@ variable), the gradient, and the name of the source."""
 
 
 def _gradient_replacement(original: Any) -> Any:
-    """Returns the function that replaces `GradientTape.gradient` (`original`). It also computes the gradients for the
-    outputs in `_followed`, and passes them to the functions there. It passes the gradients for the program's own
-    sources to the functions in `_gradient_listeners`."""
+    """Returns the function that replaces `GradientTape.gradient` (`original`). The replacement also computes the
+    gradients with respect to the outputs in `_followed`, and passes each gradient to the function that `_followed`
+    contains for the output. The replacement passes the gradients with respect to the program's own sources to the
+    functions in `_gradient_listeners`."""
 
     @wraps(original)
     def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
@@ -97,8 +98,8 @@ class TensorflowCalls(Calls):
 
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
-        """Records the calls of a model's layers, and of the activations in these layers, together with the gradients of
-        their outputs that a tape computes."""
+        """Records the calls of a model's layers, and of the activations in these layers. If a tape computes gradients,
+        also records the gradients with respect to the outputs of these calls."""
         private.require("layers' calls")
         layer_paths = {layer.path for layer in self.layers(model)}
         # `activated` are layers whose activation is a function, which is replaced; `activations` are activations that
@@ -125,8 +126,7 @@ class TensorflowCalls(Calls):
     @contextmanager
     def _following(self) -> Iterator[Any]:
         """Yields a function `follow(result, put)`, which returns `result`. When a tape computes gradients in the block,
-        the gradient for each tensor in `result` is passed to `put(number, gradient)`, in which `number` is the index of
-        the tensor in `result`."""
+        calls `put(number, gradient)` for each tensor in `result`; `number` is the index of the tensor in `result`."""
         followed: list[tuple[Any, Callable[[Any], None]]] = []
 
         def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
@@ -147,8 +147,8 @@ class TensorflowCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
-        """In the block, passes each of TensorFlow's operations that is not part of a backward pass to `run`, and each
-        gradient that the program computes with a tape to `leaf`."""
+        """In the block, passes each of TensorFlow's operations to `run`, except operations of a backward pass, and
+        passes each gradient that the program computes with a tape to `leaf`."""
         private.require("operations")
         ran_eagerly = tf.config.functions_run_eagerly()
         with self._following() as follow:
@@ -176,7 +176,7 @@ class TensorflowCalls(Calls):
                 tf.config.run_functions_eagerly(ran_eagerly)
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        """Passes each call of a Keras layer or model that is not made by another layer to `around`. The result of
+        """Passes each call of a Keras layer or model to `around`, except calls that another layer makes. The result of
         `around` becomes the result of the call."""
         return common.outermost(keras.Layer, around)
 
@@ -193,8 +193,8 @@ class TensorflowCalls(Calls):
         return model(*inputs, **named, training=False)
 
     def has_channels_last(self, model: Any) -> bool | None:
-        """Whether the data format of the first layer that has one is "channels_last"; None if no layer of the model has
-        a data format."""
+        """Whether the first layer with a data format has the data format "channels_last". Returns None if no layer of
+        the model has a data format."""
         formats = (getattr(layer, "data_format", None) for _, layer in names.layers(model))
         return next(
             (name == "channels_last" for name in formats if isinstance(name, str)), None

@@ -4,8 +4,8 @@ layouts of their weights and PyTorch's, and the computations of all layers.
 Facts about Keras that the code depends on:
 - The kernel of a convolution has the axes of the window first, followed by the axes of inputs and outputs, even with
   `data_format="channels_first"`.
-- Keras's own names of variables are not unique, so the module `names` assigns a name to each variable, which is looked
-  up by the `id` of the variable.
+- Keras's own names of variables are not unique. So the module `names` assigns a name to each variable, and this module
+  looks the name up by the `id` of the variable.
 - An LSTM or RNN has one bias; PyTorch has two. The order of the gates in a GRU is z, r, n. A GRU computes PyTorch's
   formula only with `reset_after=True`, which is the default.
 - An EinsumDense that sums over the first axes of its kernel is a Linear whose features are spread over several axes.
@@ -67,9 +67,9 @@ _RECURRENT: Final = {kl.SimpleRNN: "rnn", kl.LSTM: "lstm", kl.GRU: "gru"}
 def _with_variable_names(
     layer: Any, kind: str, parts: Sequence[Part], names: Mapping[int, str], settings: Settings
 ) -> Layer | None:
-    """Returns the description of a layer. It contains those of `parts` that the layer has, under the names of their
-    variables. `names` maps the `id` of a variable to its name. Returns None if the layer has no parameters, or if one
-    of its weights is computed from other variables."""
+    """Returns the description of a layer. The description contains each part in `parts` that the layer has, under the
+    name of the part's variable. `names` maps the `id` of a variable to its name. Returns None if the layer has no
+    parameters, or if one of its weights is computed from other variables."""
     present = []
     for part in parts:
         variable = _variable(layer, part.name)
@@ -104,14 +104,14 @@ def _variable(layer: Any, name: str) -> Any:
 
 
 def _with_usual_parts(kind: str, **settings: object) -> _Description:
-    """Returns the description of a layer of this kind with these settings. Its parts are the parameters of Keras's own
-    layer."""
+    """Returns the description of a layer of this kind with these settings. The parts in the description are the
+    parameters of Keras's own layer of this kind."""
     return kind, dialects.tensorflow(kind, settings), settings
 
 
 def _describe(layer: Any) -> _Description | None:
-    """Returns the kind, the parts and the settings of a layer if layers of its kind may have parameters; None for any
-    other layer."""
+    """Returns the kind, the parts and the settings of a layer if layers of its kind may have parameters. Returns None
+    for any other layer."""
     # a user's subclass is described like its base; `operations` lists that it has its own code
     if isinstance(layer, kl.Dense):
         return _with_usual_parts("linear", activation=_activation(layer))
@@ -167,8 +167,8 @@ def _out_of_order(kind: str, parts: Sequence[Part], order: pixels.Order) -> tupl
     """Returns the parts (parameters) of a layer whose features are in Keras's order. If the outputs of the layer are in
     this order, all parts are marked as refused, because `pixels.orders` is never certain about outputs. If the inputs
     are in this order, only some parts are affected: all parts of a norm or PReLU, no part of an embedding, and the
-    weights that multiply the inputs of any other layer. If it is certain which number is which pixel, the affected
-    parts get a rule that reorders their numbers; otherwise, they are refused."""
+    weights that multiply the inputs of any other layer. If the order of the pixels is certain, the affected parts get a
+    rule that reorders their numbers. Otherwise, the affected parts are marked as refused."""
     # PyTorch's names of the affected parameters; None for all parameters
     only: tuple[str, ...] | None = (
         "weight", "weight_ih_l0", "weight_ih_l0_reverse", "q_proj.weight", "k_proj.weight", "v_proj.weight",
@@ -196,8 +196,8 @@ def _out_of_order(kind: str, parts: Sequence[Part], order: pixels.Order) -> tupl
 
 
 def _conv_settings(layer: Any) -> dict[str, object]:
-    """Returns the settings that all kinds of convolutions have, in PyTorch's terms. The padding is the string "same" if
-    `layouts.same_padding` returns that."""
+    """Returns the settings that all kinds of convolutions have, in PyTorch's terms. If `layouts.same_padding` returns
+    the string "same", this string is the padding."""
     axes = layer.rank
     stride = tuple(layouts.per_axis(layer.strides, axes))
     dilation = tuple(layouts.per_axis(layer.dilation_rate, axes))
@@ -223,8 +223,8 @@ def _conv_settings(layer: Any) -> dict[str, object]:
 
 def _transposed_padding(layer: Any) -> dict[str, object]:
     """Returns `padding` and `output_padding` of a transposed convolution in PyTorch's terms. Keras determines the size
-    of the output, and TensorFlow cuts surplus elements off both ends of each axis. If their number is odd, it cuts off
-    one more at the far end."""
+    of the output, and TensorFlow cuts surplus elements off both ends of each axis. If the number of surplus elements is
+    odd, TensorFlow cuts off one more element at the far end."""
     axes = layer.rank
     sizes = layouts.per_axis(layer.output_padding, axes) or (None,) * axes
     stride, dilation = (
@@ -252,9 +252,9 @@ def _transposed_padding(layer: Any) -> dict[str, object]:
 def _padding_of_axis(
     padding: str, kernel: int, stride: int, dilation: int, output_padding: int | None
 ) -> tuple[int, int] | None:
-    """Returns PyTorch's padding and output_padding along one axis, for Keras's arguments. Returns None if there are no
-    such numbers, because TensorFlow cuts different lengths off the two ends of the axis, or because the cut depends on
-    the size of the input."""
+    """Converts Keras's arguments for one axis to PyTorch's padding and output_padding, and returns both. Returns None
+    if PyTorch has no equivalent, because TensorFlow cuts different lengths off the two ends of the axis, or because the
+    cut depends on the size of the input."""
     # the length of the kernel, including the gaps of its dilation
     reach = dilation * (kernel - 1) + 1
     if padding == "valid":
@@ -272,7 +272,7 @@ def _padding_of_axis(
 
 
 def _activation(layer: Any) -> str | None:
-    """Returns the name of the activation inside a layer; None if it is the identity."""
+    """Returns the name of the activation inside a layer, or None if the activation is the identity."""
     name = getattr(layer.activation, "__name__", str(layer.activation))
     # Keras uses the function `linear`, the identity, if there is no activation
     return None if name == "linear" else name
@@ -361,7 +361,7 @@ def _describe_einsum(layer: Any) -> _Description | None:
 
 def _describe_attention(layer: Any) -> _Description:
     """Returns the kind, the parts and the settings of a MultiHeadAttention. A setting that only Keras has is included
-    if its value is not the usual one."""
+    if its value differs from the usual value."""
     settings: dict[str, object] = {
         "num_heads": layer.num_heads,
         "packed": _is_packed(layer),
@@ -404,7 +404,7 @@ def _is_packed(layer: Any) -> bool:
 
 def _describe_recurrent(layer: Any) -> _Description | None:
     """Returns the kind, the parts and the settings of a SimpleRNN, an LSTM, a GRU, or a Bidirectional of two such
-    layers; None for any other layer."""
+    layers. Returns None for any other layer."""
     if isinstance(layer, kl.Bidirectional):
         return _describe_bidirectional(layer)
     kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), None)
@@ -504,9 +504,9 @@ approximates, but `keras.activations.gelu` does not."""
 
 
 def _lines(model: Any) -> dict[int, str]:
-    """Returns a dict that maps the `id` of each layer of a functional model to the name of the line to which the layer
-    belongs, such as "line 2"; {} for a subclassed model. A line is a chain of layers in which the output of each layer
-    is used only by the next layer. A function, or a layer that is called more than once, is a separate line."""
+    """Returns a dict that maps the `id` of each layer of a functional model to the name of the layer's line, such as
+    "line 2". Returns {} for a subclassed model. A line is a chain of layers in which the output of each layer is used
+    only by the next layer. A function, or a layer that is called more than once, is a separate line."""
     # the graph of a functional model shows which layer uses which output
     graph = pixels.graph_of(list(pixels.all_layers(model)))
     # maps the `id` of an op to the only op that uses its output; there is no entry if several ops use it, or none
@@ -546,8 +546,8 @@ def _is_layer(op: Any) -> bool:
 
 
 def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
-    """Yields entries for the layers of a model in the order of definition: for layers with parameters, the entry in
-    `layers`, followed by an entry for the activation; for layers without parameters, a new entry."""
+    """Yields entries for the layers of a model in the order of definition. For a layer with parameters, yields the
+    entry in `layers`, followed by an entry for the activation. For a layer without parameters, yields a new entry."""
     # the `id`s of layers that the entry of another layer includes
     done: set[int] = set()
     for path, layer in _names.layers(model):
@@ -586,8 +586,8 @@ def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
 
 def _merge_entry(path: str, layer: Any) -> Iterator[Layer]:
     """Yields an entry for a Bidirectional that does not join the outputs of its two directions in PyTorch's way, or
-    does not return all steps; yields nothing for any other layer. In other frameworks, the model's own code would have
-    to do the same."""
+    does not return all steps. Yields nothing for any other layer. In other frameworks, the code of the model would have
+    to join the outputs or select the steps in this way."""
     if not isinstance(layer, kl.Bidirectional):
         return
     arguments = {"merge_mode": layer.merge_mode, "return_sequences": layer.return_sequences}
@@ -601,7 +601,7 @@ def _merge_entry(path: str, layer: Any) -> Iterator[Layer]:
 
 def _arguments_entry(path: str, layer: Any) -> Iterator[Layer]:
     """Yields an entry that lists the keyword arguments with which a functional model calls a layer, such as a mask or
-    training=True; yields nothing if there are none."""
+    training=True. Yields nothing if there are no keyword arguments."""
     # tensors (arguments with a shape) are listed only if they are masks or states, because all other tensors are
     # inputs; other arguments are listed unless they are false
     arguments = {
@@ -670,8 +670,8 @@ def _group_norm(path: str, layer: Any) -> Layer:
 
 def _with_axis(operation: Layer, layer: Any) -> Layer:
     """Returns an entry with its setting `axis` converted to PyTorch's order of axes, and with the number of axes as
-    `ndim`. Returns the entry unchanged if its `axis` is not a number, or if the layer is not called exactly once in a
-    functional model: only then are the shapes known."""
+    `ndim`. Returns the entry unchanged if its `axis` is not a number. Also returns the entry unchanged unless the layer
+    is called exactly once in a functional model, because otherwise the shapes are not known."""
     axis = operation.settings.get("axis")
     if not isinstance(axis, int) or len(nodes_of(layer)) != 1:
         return operation
@@ -700,7 +700,7 @@ def _follows_channels_last(layer: Any) -> bool:
 
 
 def _own_config(layer: Any) -> str:
-    """Returns the settings of one of Keras's own layers as a string "name=value, ..."; "" for a Lambda."""
+    """Returns the settings of one of Keras's own layers as a string "name=value, ...", or "" for a Lambda."""
     if isinstance(layer, kl.Lambda):  # its config contains the user's code
         return ""
     config = layer.get_config()
@@ -746,7 +746,7 @@ def _function_entry(path: str, function: Any) -> Layer:
 
 
 def _activation_layer(path: str, layer: Any) -> Layer | None:
-    """Returns the entry for an `Activation` layer; None if its function is the identity."""
+    """Returns the entry for an `Activation` layer, or None if the function of this layer is the identity."""
     return (
         None
         if layer.activation is keras.activations.linear
@@ -755,7 +755,8 @@ def _activation_layer(path: str, layer: Any) -> Layer | None:
 
 
 def _relu(path: str, layer: Any) -> Layer:
-    """Returns the entry for a ReLU, under the name of the function that it computes with its settings."""
+    """Returns the entry for a ReLU. The settings of the layer determine its function, and the entry has the name of
+    this function."""
     greatest, slope, threshold = (
         layer.max_value,
         float(layer.negative_slope),

@@ -2,14 +2,14 @@
 
 Facts about Keras that the code depends on:
 
-- The formula of an optimizer is known only if its class is exactly one of `_KINDS`, and not if it is a subclass: even
-  AdamW derives from Adam, and a user's class may derive from any of them.
+- The formula of an optimizer is known only if its class is in `_KINDS`. A subclass is not enough: even AdamW derives
+  from Adam, and a user's class may derive from any class.
 - In every class, `weight_decay` is decoupled: it is subtracted from the weight, not added to the gradient. None, which
   is the default of most classes, means 0.
-- `optimizer.variables` begins with `iteration` and, unless it is a schedule, the learning rate. The variables with the
-  state of the parameters follow, in an order that differs between classes. Variables for the same kind of state are in
-  the order of the parameters. The name of each ends with the kind of state, as in Keras's files.
-"""
+- `optimizer.variables` begins with `iteration` and the learning rate, which is omitted if it is a schedule. The
+  variables with the state of the parameters follow, in an order that differs between classes. Variables for the same
+  kind of state are in the order of the parameters. The name of each such variable ends with the kind of state, as in
+  Keras's files."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
 
 
 def _constraint(variable: Any) -> str | None:
-    """Returns the name and the settings of the constraint that Keras applies to a variable after each step; None if the
-    variable has no constraint."""
+    """Returns the name and the settings of the constraint that Keras applies to a variable after each step, or None if
+    the variable has no constraint."""
     if variable.constraint is None:
         return None
     config = (
@@ -117,7 +117,7 @@ def _constraint(variable: Any) -> str | None:
 
 
 def _clip(optimizer: Any) -> str | None:
-    """Returns a string that says how gradients are clipped; None if they are not clipped."""
+    """Returns a string that says how gradients are clipped, or None if gradients are not clipped."""
     # Keras allows only one of the three arguments
     if optimizer.global_clipnorm is not None:
         return f"all gradients to a norm of {optimizer.global_clipnorm:.6g}"
@@ -133,8 +133,8 @@ class TensorflowOptimizers(Optimizers):
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         """Returns the description of a Keras optimizer. The name of each tensor of its state is its index in
-        `optimizer.variables`. Raises `UnsupportedError` for a class that is not in `_KINDS`, and if `_state_names`
-        raises it."""
+        `optimizer.variables`. Raises `UnsupportedError` for a class that is not in `_KINDS`, and for a state that
+        `_state_names` refuses."""
         private.require("optimizers")
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         settings = _settings(optimizer, kind)
@@ -166,7 +166,8 @@ class TensorflowOptimizers(Optimizers):
         """Returns a dict that maps each kind of state to the names of its variables, one for each of the `count`
         parameters. A name is the index of the variable in the optimizer, as a string. `slots` maps the end of a
         variable's name to the kind of state, or to None if the variable is left out. Raises `UnsupportedError` for a
-        variable with any other name, and if a kind of state does not have one variable for each parameter."""
+        variable whose name ends with no key of `slots`, and for a kind of state that does not have one variable for
+        each parameter."""
         names_by_slot: dict[str, list[str]] = {}
         for number, variable in enumerate(optimizer.variables):
             # an underscore is put before both, so that only whole words match

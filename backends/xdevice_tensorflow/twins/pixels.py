@@ -1,10 +1,10 @@
 """Finds the layers of a Keras model whose features are in the order rows, columns, channels, which is called Keras's
 order here. In other frameworks, the order is channels, rows, columns.
 
-A Flatten, or a Reshape that flattens an image, produces such features, and a Reshape into an image consumes them. Both
-are called reshapes here. The outputs of layers before a Reshape into an image are in Keras's order, and so are the
-inputs of layers after a Flatten. Layers between these and the reshape that keep the order of the features, such as a
-BatchNormalization or a PReLU, are affected in the same way.
+A Flatten, or a Reshape that flattens an image, produces features in Keras's order, and a Reshape into an image consumes
+such features. All these layers are called reshapes here. The outputs of a layer before a Reshape into an image are in
+Keras's order, and so are the inputs of a layer after a Flatten. Layers in between that keep the order of the features,
+such as a BatchNormalization or a PReLU, are affected in the same way.
 
 How the layers next to a reshape are found:
 - In a functional model, the graph is followed from layer to layer, also into inner models.
@@ -12,10 +12,9 @@ How the layers next to a reshape are found:
   number of features is treated as if it were next to the reshape.
 - `Flatten(data_format="channels_first")` moves the channels to the end before it flattens.
 
-In a functional model, it is certain which number is which pixel if the result of the reshape has only one axis of
-features, and if only layers that move no axes are between the last convolutions and the reshape, and between the
-reshape and the layer in question.
-"""
+In a functional model, the order of the pixels is certain if the result of the reshape has only one axis of features,
+and if only layers that move no axes are between the last convolutions and the reshape, and between the reshape and the
+layer in question."""
 
 from __future__ import annotations
 
@@ -116,9 +115,9 @@ def all_layers(model: Any) -> Iterator[Any]:
 
 
 def orders(model: Any) -> dict[int, Order]:
-    """Returns a dict that maps the `id` of each layer whose features are in Keras's order to an `Order`. Its `image` is
-    () for all outputs, for all layers of subclassed models, and if `_doubt_before` or `_doubt_behind` returns a
-    reason."""
+    """Returns a dict that maps the `id` of each layer whose features are in Keras's order to an `Order`. The `image` of
+    an `Order` is () for the order of outputs, for all layers of subclassed models, and if `_doubt_before` or
+    `_doubt_behind` returns a reason."""
     layers = list(all_layers(model))
     graph = graph_of(layers)
     reshapes = [
@@ -168,14 +167,14 @@ def orders(model: Any) -> dict[int, Order]:
 
 def _concerns_inputs(reshape: _Reshape) -> bool:
     """Whether a reshape concerns the inputs of layers, and not their outputs. As a sort key, this function puts
-    reshapes that concern outputs first: for these, all parts of a layer are refused, but for other reshapes, often only
-    some parts are."""
+    reshapes that concern outputs first. For a reshape that concerns outputs, all parts of a layer are refused; for any
+    other reshape, often only some parts are refused."""
     return not reshape.makes_image
 
 
 def _order(reshape: _Reshape, how: str = "") -> Order:
-    """Returns the `Order` of a layer next to a reshape, without an image. Its `why` begins with `how`, which says how
-    the layer was found."""
+    """Returns the `Order` of a layer next to a reshape, without an image. The attribute `why` of the result begins with
+    `how`, which says how the layer was found."""
     name = f"{type(reshape.op).__name__}{f' of {reshape.shape}' if reshape.shape else ''} {reshape.op.name!r}"
     verb, side = ("goes into", "outputs") if reshape.makes_image else ("follows", "inputs")
     return Order(
@@ -200,8 +199,8 @@ class Graph(NamedTuple):
 
 
 def graph_of(layers: list[Any]) -> Graph:
-    """Returns the graph of the functional models in `layers`, which consists of their layers and functions (ops). It is
-    empty for subclassed models."""
+    """Returns the graph of the functional models in `layers`. The graph consists of the layers and functions (ops) of
+    these models, and is empty for subclassed models."""
     # maps the `id` of each Input to the models that begin with it: several models may begin
     # with the same Input
     inputs: dict[int, list[Any]] = {}
@@ -240,8 +239,8 @@ def _is_model(op: Any) -> bool:
 
 
 def _last_ops(op: Any) -> Iterator[Any]:
-    """If `op` is a model, yields the layers that compute its outputs, which may be inside inner models. Otherwise,
-    yields `op` itself."""
+    """If `op` is a model, yields the layers that compute the outputs of the model, even layers inside inner models.
+    Otherwise, yields `op` itself."""
     if not _is_model(op):
         yield op
         return
@@ -281,9 +280,9 @@ def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
 
 
 def _doubt_before(reshape: _Reshape, graph: Graph) -> str:
-    """Returns a reason to doubt that the reshape turns an image, as convolutions return it, into one axis; "" if there
-    is none. There is always a reason if the reshape makes an image. The ops before the reshape are followed back to the
-    nearest convolutions."""
+    """Returns a reason to doubt that the order of the pixels is certain: the reshape must turn an image that comes from
+    convolutions into one axis. Returns "" if there is no reason to doubt. There is always a reason if the reshape makes
+    an image. The ops before the reshape are followed back to the nearest convolutions."""
     # one message for three reasons: the reshape makes an image; the sizes of the image's axes are not known, or their
     # product is not the number of features; the reshape is called in several places, perhaps with images of different
     # sizes
@@ -326,18 +325,20 @@ def _is_elementwise_function(op: Any) -> bool:
 
 
 def _is_called_once(op: Any) -> bool:
-    """Whether an op is called in only one place. False for a TimeDistributed, which calls a layer for each step."""
+    """Whether an op is called in only one place. Returns False for a TimeDistributed, which calls a layer for each
+    step."""
     return op is unwrapped(op) and len(nodes_of(op)) == 1
 
 
 def _is_one_of(op: Any, classes: tuple[type, ...]) -> bool:
-    """Whether an op is a layer of one of these classes, and its `call` is not written by the user."""
+    """Whether an op is a layer of one of these classes, without a `call` method of the user."""
     return isinstance(op, classes) and not operations.is_rewritten(op, "keras", "call")
 
 
 def _doubt_behind(op: Any, reshape: _Reshape, graph: Graph) -> str:
     """Returns a reason to doubt that the input of an op after a reshape is exactly the result of the reshape, in the
-    same order; "" if there is none. Each op on the way back must have one input, and must not move features."""
+    same order. Returns "" if there is no reason. Each op on the way back must have one input, and must not move
+    features."""
     while op is not reshape.op:
         before = list(graph.before(op))
         if len(before) != 1 or not (
@@ -351,9 +352,9 @@ def _doubt_behind(op: Any, reshape: _Reshape, graph: Graph) -> str:
 
 
 def size_of_image(layer: Any) -> tuple[int | None, ...]:
-    """Returns the size of the images that are the input of a layer in a functional model, without batch and channels. A
-    single axis of unknown size is None. Returns () if the whole size is unknown: in a subclassed model, if calls of the
-    layer have inputs of different sizes, or if settings of layers have changed since the model was built."""
+    """Returns the size of the images that are the input of a layer in a functional model, without batch and channels.
+    An axis of unknown size is None in the result. Returns () if no size is known: in a subclassed model, if calls of
+    the layer have inputs of different sizes, or if settings of layers have changed since the model was built."""
     shapes = {tuple(node.input_tensors[0].shape) for node in nodes_of(layer)}
     if len(shapes) != 1 or not _is_as_built(layer):
         return ()
@@ -362,8 +363,8 @@ def size_of_image(layer: Any) -> tuple[int | None, ...]:
 
 
 def _is_as_built(layer: Any) -> bool:
-    """Whether the layers before this layer still return the shapes that Keras recorded when the model was built. A user
-    may have changed a stride since then."""
+    """Whether the layers before `layer` still return the shapes that Keras recorded when the model was built. A user
+    may have changed a setting, such as a stride, since then."""
     todo, visited = [layer], {id(layer)}
     while todo:
         for node in nodes_of(todo.pop()):
@@ -419,8 +420,8 @@ def _with_channels_last(op: Any, shape: Shape) -> Shape:
 
 
 def _image_axes(shape: Shape, features: int) -> Shape:
-    """Returns the last axes of a shape: as many as are needed for the product of their sizes to be this number of
-    features. Returns all axes if no number of axes has this product."""
+    """Returns the last axes of a shape with sizes whose product is `features`. Returns all axes if no number of last
+    axes has this product."""
     for start in reversed(range(len(shape))):
         if _product(shape[start:]) == features:
             return shape[start:]
@@ -446,8 +447,8 @@ def reached(op: Any, adjacent: Callable[[Any], Iterable[Any]], stops: set[int]) 
 
 
 def _has_channels(shape: Shape, has_conv: bool) -> bool:
-    """Whether a shape (without batch) is that of an image with several pixels and several channels. A shape with two
-    axes, which may also be that of a sequence, is taken to be an image if the model has convolutions."""
+    """Whether a shape (without batch) is the shape of an image with several pixels and several channels. A shape with
+    two axes may also be the shape of a sequence; it is taken to be an image if the model has convolutions."""
     # if there is only one pixel or one channel, both orders are the same
     if len(shape) == 1 or (shape and (shape[-1] == 1 or all(size == 1 for size in shape[:-1]))):
         return False
@@ -458,8 +459,8 @@ def _has_channels(shape: Shape, has_conv: bool) -> bool:
 
 
 def _reshapes_outside_graph(layer: Any, has_conv: bool) -> Iterator[_Reshape]:
-    """Yields the reshapes that a Flatten or Reshape in a subclassed model may be, because the layers before and after
-    it are not known. Yields nothing for any other layer."""
+    """Yields each `_Reshape` that may describe a Flatten or Reshape in a subclassed model. There may be several,
+    because the layers before and after the Flatten or Reshape are not known. Yields nothing for any other layer."""
     if not is_reshape(layer):
         return
     built = layer.get_build_config() or {}
@@ -478,8 +479,7 @@ def _reshapes_outside_graph(layer: Any, has_conv: bool) -> Iterator[_Reshape]:
 
 
 def _product(shape: Shape) -> int | None:
-    """Returns the product of the sizes in a shape; None if the shape is empty, or a size is not
-    known."""
+    """Returns the product of the sizes in a shape, or None if the shape is empty or a size is not known."""
     is_complete = shape and all(size is not None and size > 0 for size in shape)
     return math.prod(shape) if is_complete else None
 
@@ -487,8 +487,8 @@ def _product(shape: Shape) -> int | None:
 def _may_be_next(layer: Any, reshape: _Reshape) -> bool:
     """Whether a layer may be next to a reshape, according to its number of features. A layer before the reshape has as
     many outputs as the reshape has features. A layer after it has at least as many inputs, because other features may
-    have been concatenated. False if `_count_features` cannot count the features of the layer; otherwise, True if the
-    size of the reshape is not known."""
+    have been concatenated. Returns False if `_count_features` cannot count the features of the layer. Otherwise,
+    returns True if the size of the reshape is not known."""
     count = _count_features(layer, reshape.makes_image)
     # if the size of the reshape is not known, every layer with features may be next to it
     if count is None or reshape.size is None:
@@ -498,8 +498,8 @@ def _may_be_next(layer: Any, reshape: _Reshape) -> bool:
 
 def _count_features(layer: Any, of_outputs: bool) -> int | None:
     """Returns the number of features in the outputs of a layer if `of_outputs`, else in its inputs. Returns None if the
-    layer has no parameters, or is of a kind that is not handled here; for the inputs of an Embedding, which are
-    indices; and for a norm of images."""
+    layer has no parameters, or if its kind is not handled here. Also returns None for the inputs of an Embedding, which
+    are indices, and for a norm of images."""
     if not layer.weights:
         return None
     # the first weight is the kernel, (inputs, outputs)

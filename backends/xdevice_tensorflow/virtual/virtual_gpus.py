@@ -1,4 +1,5 @@
-"""Virtual GPUs for TensorFlow. They are its logical CPUs, which can be created only before TensorFlow has run anything.
+"""Virtual GPUs for TensorFlow. A virtual GPU is one of TensorFlow's logical CPUs, which can be created only before
+TensorFlow has run anything.
 
 TensorFlow itself copies operands between logical CPUs, as it does between real GPUs, so no
 operation needs to be replaced for such copies. These functions are replaced (those in the
@@ -45,8 +46,8 @@ def _keep_out_of_strategies(backend: VirtualGpus) -> None:
     canonicalize = getattr(*_STRATEGIES)
 
     def refusing(d: Any, default: Any = None) -> str:
-        """Replaces `canonicalize`. The arguments are a device, and a default for the parts that
-        are missing in the name of the device."""
+        """Replaces TensorFlow's `canonicalize`. `d` is the name of a device, and `default` provides the parts that are
+        missing in this name."""
         # the full name for any spelling of the device, such as
         # "/job:localhost/replica:0/task:0/device:GPU:0"
         full: str = canonicalize(d, default)
@@ -81,8 +82,8 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
     _counts: dict[str, int]
 
     def why_no_virtual_gpus(self) -> str | None:
-        """Returns the reason that virtual GPUs cannot be created now; None if they can. Raises
-        `UnsupportedError` if this TensorFlow lacks a private name that virtual GPUs need."""
+        """Returns why virtual GPUs cannot be created now, or None if they can be created. Raises `UnsupportedError` if
+        this TensorFlow lacks a private name that virtual GPUs need."""
         # "waiting" lists the private name with which `is_started` finds out whether TensorFlow
         # has started, without starting it
         private.require("waiting")
@@ -95,8 +96,8 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         )
 
     def make_virtual_gpus(self, n: int) -> None:
-        """Creates `n` logical CPUs after the first one; these are the virtual GPUs. Hides real
-        GPUs."""
+        """Creates `n` logical CPUs in addition to the first logical CPU. The new logical CPUs are the virtual GPUs.
+        Hides real GPUs."""
         cpus = tf.config.list_physical_devices("CPU")
         # by default, TensorFlow runs operations on a real GPU if one is visible
         tf.config.set_visible_devices([], "GPU")
@@ -160,10 +161,9 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         return checked
 
     def _check(self, x: Any, owner: Any) -> None:
-        """Counts the memory of the tensor `x` as long as `owner` exists. `owner` is the tensor
-        itself, or the handle of the variable to which it was assigned. Raises TensorFlow's
-        error if the tensor's virtual GPU does not support the dtype, or does not have enough
-        memory."""
+        """Counts the memory of the tensor `x` as long as `owner` exists. `owner` is the tensor itself, or the handle of
+        the variable to which the tensor was assigned. Raises TensorFlow's error if the tensor's virtual GPU does not
+        support the dtype, or does not have enough memory."""
         # from the name of the CPU, where CPU:1 is gpu:0. `device_of` is not used, because it
         # may itself create a tensor
         index = int(x.backing_device.rpartition(":")[2]) - 1
