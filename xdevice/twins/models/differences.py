@@ -1,6 +1,6 @@
 """Lists two things in a `State`: the differences between two models that are not in their values but change outputs or
 training, and everything that could not be compared. Two things are compared: the settings of paired layers, and the
-layers without parameters. The latter have no shapes, and no names that the two models share.
+layers without parameters. Layers without parameters have no shapes, and the two models share no names for them.
 
 Layers without parameters are paired by their place. A gap is the stretch between two consecutive layers that have
 parameters and are paired. Layers of the same kind in the same gap are paired in their order. If one model has more
@@ -484,7 +484,8 @@ def _name_of(layer: Layer) -> str:
 
 
 def _text(value: object) -> str:
-    """Returns a setting as a string. Floats have six digits, because some frameworks store them in float32."""
+    """Returns a setting as a string. Floats have six significant digits, because some frameworks store them in
+    float32."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -513,7 +514,7 @@ def compare_by_calls(
 def _called(twin: Twin, run: ModelRun) -> Iterator[Layer]:
     """Yields the layers of a model in the order in which a run called them. A layer that was called twice is yielded
     twice. Calls of layers that the model does not list are left out."""
-    # all layers, or only those with parameters if the backend cannot list the others
+    # all layers, or only the layers with parameters if the backend cannot list the others
     layers = {layer.path: layer for layer in twin.sequence or twin.layers}
     called = {call.path for call in run.trace.calls}
     # the activations that belong to a layer and were not recorded as calls, by the path of that layer

@@ -78,7 +78,7 @@ def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mappin
         done.append(_TAKEN.format(nested.key))
     elif nested.left:
         done.append(f"left out {some_of(nested.left)}, which are not tensors of the state")
-    # first the changes that need no target (wrappers, plain dicts, cells of linen), then those that depend on the paths
+    # first the changes that need no target (wrappers, plain dicts, cells of linen), then changes that depend on paths
     state = _with_cells(plain_names(_unwrapped(nested.state, done), done), done)
     return _renamed(_with_lists(state, paths, done), paths, done)
 
@@ -209,7 +209,7 @@ def _renamed(
     the renamed state, and adds a line to `done`. Returns the state unchanged if no prefix makes more of `paths` match.
     Examples of prefixes are "module." of a data-parallel model, "model." of a training program, and the name of a
     backbone."""
-    # the prefix to remove and the prefix to add, at least one of which is ""
+    # the prefix to remove and the prefix to add; at least one of the two is ""
     best, most = ("", ""), _count_matching(source, paths)
     # both directions are tried: a state may have a prefix that the target's paths lack, or lack a prefix that these
     # paths have
@@ -298,7 +298,7 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
         for path, kind in {**by_like, **stated}.items()
         if not is_skipped(path, request.skip)
     }
-    # the framework that wrote the file, or the one that the tensors belong to, limits the possible dialects
+    # the framework that wrote the file, or the framework of the tensors, limits the possible dialects
     origin = header.origin if header else backend.name
     possible = recognition.possible_dialects(origin, request.layout)
     best = recognition.readings(possible, variables, kinds, target, source_path_of)

@@ -210,7 +210,7 @@ def _read(x: Any) -> _ReadOptimizer:
 
 def _groups(optimizer: Optimizer) -> list[_Settings]:
     """Returns the settings of an optimizer's groups of parameters, without duplicates, in the order of the parameters.
-    If it has no parameters yet, returns its common settings."""
+    If the optimizer has no parameters yet, returns its common settings."""
     groups: list[_Settings] = []
     for parameter in optimizer.parameters:
         if parameter.settings not in groups:
@@ -240,7 +240,8 @@ def _differences(
     theirs: _ReadOptimizer,
     their_settings: _Settings,
 ) -> dict[str, str]:
-    """Returns a line for each difference between the settings of two optimizers, by the name of the setting."""
+    """Returns a dict with a line for each difference between the settings of two optimizers. The keys are the names of
+    the settings."""
     kind = ours.optimizer.kind
     # the settings of two different formulas have no common meaning
     if kind != theirs.optimizer.kind:
@@ -293,7 +294,8 @@ def _matters(name: str, kind: str, our_settings: _Settings, their_settings: _Set
 
 
 def _text(name: str, settings: _Settings) -> str:
-    """Returns the setting `name` as a string for a message; `eps_enters` is returned together with the value of eps."""
+    """Returns the setting `name` as a string for a message. The string for `eps_enters` also contains the value of
+    eps."""
     value = settings[name]
     if name == "eps_enters":
         return f"{_number(settings['eps'])} {value}"
@@ -325,8 +327,9 @@ def _remedy(
     theirs: _ReadOptimizer,
     their_settings: _Settings,
 ) -> str:
-    """Returns advice on how to make the setting `name` equal with an argument of one of the two optimizers, or the
-    reason why that is impossible. An argument of the target is preferred."""
+    """Returns advice that names an argument of one of the two optimizers: this argument makes the setting `name` equal.
+    An argument of the target is preferred. If no argument can make the setting equal, returns the reason or other
+    advice."""
     remedy = _REMEDIES.get(name)
     if name == "eps_enters" and name not in theirs.optimizer.arguments:
         remedy = _remedy_of_eps(theirs, our_settings, their_settings)
@@ -349,8 +352,8 @@ def _remedy(
 def _remedy_of_eps(
     theirs: _ReadOptimizer, our_settings: _Settings, their_settings: _Settings
 ) -> str:
-    """Returns advice for two optimizers that add eps at different places of the formula: the closest setting of the
-    target, if there is one."""
+    """Returns advice for two optimizers that add eps at different places in the formula. The advice names the closest
+    setting of the target, if there is one."""
     if terms.UNCORRECTED not in (our_settings["eps_enters"], their_settings["eps_enters"]):
         return f"{_NONE}: they agree only as eps goes to 0"
     # at the first step, the root of the corrected second moment is 1 / sqrt(1 - beta2) times the uncorrected root
@@ -370,8 +373,8 @@ def _remedy_of_eps(
 def _remedy_of_decay(
     theirs: _ReadOptimizer, our_settings: _Settings, their_settings: _Settings
 ) -> str | None:
-    """Returns advice on how to make the target decay weights as the source does; None if an argument of the target
-    controls that."""
+    """Returns advice on how to make the target decay weights as the source does. Returns None if an argument of the
+    target controls the decay."""
     # a coupled decay adds the gradient of this sum to the gradient
     if our_settings["decay"] == terms.COUPLED != their_settings["decay"]:
         instead = f"set weight_decay=0 in {theirs}, and add weight_decay / 2 times the sum of squares to the loss"
@@ -444,7 +447,7 @@ def _pair_up(
     # by the `id` of the source's parameter, how often its elements are used
     taken = _elements_taken(pairs)
     # two kinds of sources are left out: a source whose elements are copied into several parameters, because its moments
-    # are those of the sum of the parameters' gradients; and a source that is used only in part, because the rest of its
+    # belong to the sum of the parameters' gradients; and a source that is used only in part, because the rest of its
     # moments would be lost. A source that is divided among parameters is converted, because each of its elements is
     # used exactly once
     complete = []

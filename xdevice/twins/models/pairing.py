@@ -289,8 +289,8 @@ def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
 
 def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
     """Raises `StateError` if the source's layer `one` cannot become the target's layer `other`, because the two layers
-    differ in kind or in the shapes of their parameters. Different shapes are allowed if both layers state a setting in
-    `SHAPING`, with different values, because the result then lists that setting."""
+    differ in kind or in the shapes of their parameters. Different shapes are allowed if the two layers state different
+    values of a setting in `SHAPING`, because the result then lists this difference."""
     ours, theirs = source.shapes(one), target.shapes(other)
     same_kind = one.kind == other.kind
     # a setting that determines shapes differs: the result lists that setting, and the pairing may be right. A setting

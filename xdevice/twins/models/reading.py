@@ -64,7 +64,7 @@ _SOME: Final = 8
 
 
 class Twin(NamedTuple):
-    """One of the two models of a conversion, the source or the target, as its layers and variables."""
+    """One model of a conversion, the source or the target, represented by its layers and variables."""
 
     backend: Backend
     layers: list[Layer]
@@ -385,7 +385,7 @@ def _declared(
     sequence: list[Layer] | None,
     kinds: Names,
 ) -> list[Layer]:
-    """Returns the layers to which `kinds=` assigns a kind. They consist of the parameters that belong to none of
+    """Returns the layers to which `kinds=` assigns a kind. These layers consist of parameters that belong to none of
     `layers`. Raises `StateError` if the shapes of such a layer do not fit its kind."""
     paths = {layer.path for layer in layers}
     rest = without_owner(variables, layers)

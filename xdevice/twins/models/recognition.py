@@ -162,9 +162,9 @@ def _read(
         if target is None
         else {source_path_of.get(layer.path, layer.path): layer for layer in target.layers}
     )
-    # first the layers whose kinds are given, then those that names and shapes reveal
+    # first the layers with given kinds, then the layers that names and shapes reveal
     for path, kind in kinds.items():
-        # the target's own layer first, because its parts are those of this very layer, and `parts_of` returns the parts
+        # the target's own layer first, because it has the parts of this very layer, and `parts_of` returns the parts
         # that layers of the kind usually have
         layer = _as_in_target(dialect, target_at.get(path), variables, target) or laid_out(
             parts_of, path, kind, variables
@@ -295,7 +295,7 @@ def _layers_by_names(
     target_signatures = () if target is None else target.signatures()
     # then the layers that consist of one module
     for path, own in groups.items():
-        # some of these tensors already belong to a layer, for example those of a linear layer inside an attention
+        # some of these tensors already belong to a layer, for example the tensors of a linear layer inside an attention
         if used & own.keys():
             continue
         possible = [

@@ -1,8 +1,8 @@
 """Defines `State`, which holds named tensors of one framework; `Writer`, which fills a `State` with the parameters of
 another framework's model; and `write_named`, which writes named tensors into a model.
 
-All parameters are converted through PyTorch's layout: each parameter of the source is converted into the parameters
-that a PyTorch layer would have, and these are converted into the parameters of the target.
+All parameters are converted in two steps. First, each parameter of the source is converted into the parameters that a
+PyTorch layer would have. Then these parameters are converted into the parameters of the target.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class State(dict[str, Any]):
         """Removes names from `unmapped` because you have dealt with these tensors or do not need them.
 
         A tensor of the source that you have split or merged by hand stays in `unmapped` until you call this method, and
-        strict loading fails until then. A call does not help for a variable of the model that has no value: strict
-        loading fails until you set it with `state[name] = x`.
+        strict loading fails until then. A call is not enough for a variable of the model without a value: strict
+        loading fails until you set the variable with `state[name] = x`.
 
         Raises:
             StateError: if a name is not in `unmapped`; in that case no name is removed.
@@ -304,9 +304,9 @@ class Writer:
         return values
 
     def _values_of(self, name: str) -> tuple[Array, Device]:
-        """Returns the values of a variable of the source as an array, and the variable's device, which is the CPU for a
-        tensor of a file. A variable on the meta device has no values. In that case, the returned array contains zeros,
-        has the same shape and dtype, and occupies almost no memory."""
+        """Returns the values of a variable of the source as an array, and the device of the variable. A tensor of a
+        file is on the CPU. A variable on the meta device has no values. In that case, the returned array contains
+        zeros, has the same shape and dtype, and occupies almost no memory."""
         value, backend = self._source.variables[name], self._source.backend
         # a tensor of a file is not read before it is needed, so that only one tensor is in memory at a time
         if isinstance(value, FileTensor):
@@ -320,8 +320,8 @@ class Writer:
 
     def _fit_norm(self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]) -> None:
         """Changes `values` if only one of the two layers has a weight norm: merges the two parameters of the norm into
-        one weight, or splits one weight into two parameters. This makes the outputs equal, but training differs, which
-        is reported in `differences`."""
+        one weight, or splits one weight into two parameters. This makes the outputs equal, but training differs; a line
+        in `differences` says so."""
         g, v = layouts.NORMED
         # whether the target's layer has a weight norm, which is possible only with `like`
         is_wanted = _has(g, parts)
@@ -350,7 +350,7 @@ class Writer:
         self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]
     ) -> None:
         """Replaces the parameters of a spectral norm in `values` by one weight if the target has no such norm. The
-        reverse is impossible, because u and v are learned together with the weight."""
+        reverse is impossible, because the vectors u and v of a spectral norm are learned together with the weight."""
         if layouts.SPECTRAL[0] not in values or _has(layouts.SPECTRAL[0], parts):
             return
         original, u, v = (values.pop(name) for name in layouts.SPECTRAL)
@@ -460,7 +460,7 @@ class Writer:
             self._supported.add((place, came))
         self._state[part.name] = self._tensor(array, place)
         self._state.origins[part.name] = names
-        # there is no note on a tensor made from several variables, whose shapes it does not have anyway
+        # there is no note on a tensor made from several variables, because it has none of their shapes anyway
         self._state._shape_notes[part.name] = (
             _shape_note(tuple(first_source.shape), array.shape) if len(names) == 1 else ""
         )
@@ -528,8 +528,8 @@ def _has(name: str, parts: Iterable[Part]) -> bool:
 
 
 def _shape_note(shape: Sequence[int], new: Sequence[int]) -> str:
-    """Returns a note on how the shape of a tensor changed from `shape` to `new`, which is appended to the tensor's
-    line. Returns "" if nothing changed, if only the order of the axes changed, or if the tensor became larger."""
+    """Returns a note for the line about a tensor. The note says how the shape changed from `shape` to `new`. Returns ""
+    if nothing changed, if only the order of the axes changed, or if the tensor became larger."""
     size, new_size = math.prod(shape), math.prod(new)
     if size == new_size:
         return "" if sorted(shape) == sorted(new) else ", reshaped"

@@ -239,7 +239,7 @@ def _advice_on_names(likely: Names) -> str:
 
 def _cut(head: str, end: str, lines: Sequence[str] = ()) -> str:
     """Returns a message that consists of `head`, `end` (advice on what to do) and as many of `lines` as fit into `MOST`
-    characters. If `head` or `end` is longer than half of `MOST`, it is cut."""
+    characters. If `head` or `end` is longer than half of `MOST`, it is cut to this length."""
     # 2 fewer, for the full stop and the space between `head` and `end`
     text = f"{_at_most(head, MOST // 2)}. {_at_most(end, MOST // 2 - 2)}"
     for line in lines:
@@ -252,5 +252,5 @@ def _cut(head: str, end: str, lines: Sequence[str] = ()) -> str:
 
 
 def _at_most(text: str, most: int) -> str:
-    """Returns `text`; if it is longer than `most` characters, cuts it to that length and ends it with dots."""
+    """Returns `text`, cut to at most `most` characters. A text that is cut ends with dots."""
     return text if len(text) <= most else f"{text[: most - 4]} ..."

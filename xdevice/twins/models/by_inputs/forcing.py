@@ -183,7 +183,7 @@ class ForcedRun:
         self._remaining_calls: dict[str, list[_SourceCall]] = {}
         # the results of `_had_input` for the input of the target's latest call, by the `id` of the source's call
         self._had_input_by_id: dict[int, bool] = {}
-        # the path of the layer of the target that was called last, of those with a counterpart
+        # the path of the target's layer with a counterpart that was called last
         self._previous = ""
         try:
             self.run = runs.run(self._give)
@@ -334,7 +334,7 @@ class ForcedRun:
         ]
         # a layer of the source can be the counterpart of only one layer of the target
         taken = {*self.chosen.values(), *self._fixed.values()}
-        # of the fitting layers and of those with this input, the ones that are still free
+        # the layers that are still free: among the fitting layers, and among the layers with this input
         free, free_with_input = (
             [source for source in paths if source not in taken]
             for paths in (fitting, with_input)
@@ -346,8 +346,8 @@ class ForcedRun:
         if len(with_input) == len(free_with_input) == 1:
             self.sure[path] = free_with_input[0]
         if free_with_input and guess not in free_with_input:
-            # among those, the layers that the source calls next to the counterpart of the previous layer are preferred,
-            # and then the one with the most similar name
+            # among the free layers with this input, layers that the source calls next to the counterpart of the
+            # previous layer are preferred, and then the layer with the most similar name
             nearby = [
                 source for source in self._called_next(with_input) if source in free_with_input
             ]
@@ -433,8 +433,8 @@ def _laid_out(
     if x.ndim < 3 or x.ndim != output.ndim or ours is None or theirs is None or ours == theirs:
         return x
     moved = distances.moved(x, theirs)
-    # the channels of an image are moved unless only the unmoved array fits; those of anything else only if just the
-    # moved array fits
+    # the channels of an image are moved unless only the unmoved array fits; the channels of any other array are
+    # moved only if just the moved array fits
     if is_image:
         return x if x.shape == output.shape != moved.shape else moved
     return moved if moved.shape == output.shape != x.shape else x

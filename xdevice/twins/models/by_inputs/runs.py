@@ -97,7 +97,7 @@ class Runs:
     def _outputs_in_layout_of_source(self, computed: ModelRun) -> list[Array]:
         """Returns the outputs of a run of the target, with the channels on the same axis as in the source. If the
         target has more outputs than the source, the surplus is left out."""
-        # the target comes first, because its outputs are the ones to rearrange
+        # the target comes first, because its outputs are rearranged
         channels_last = self.channels_last[1], self.channels_last[0]
         pairs = zip(computed.outputs, self.expected.outputs, strict=False)
         return [distances.aligned(x, y, channels_last) for x, y in pairs]

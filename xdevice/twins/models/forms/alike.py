@@ -163,8 +163,8 @@ def _as_instances(twin: Twin, layer: Layer) -> Layer:
 
 
 def _with_stacks(twin: Twin, other: Twin) -> Twin:
-    """Returns the twin with consecutive recurrent layers joined if the other model has one recurrent layer of several
-    levels in their place."""
+    """Joins consecutive recurrent layers if the other model has one recurrent layer of several levels in their place,
+    and returns the twin."""
     stacks = []
     for kind in layouts.RECURRENT:
         ours, theirs = (

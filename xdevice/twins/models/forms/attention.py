@@ -112,8 +112,8 @@ def _places(twin: Twin) -> dict[int, int]:
 
 def _attentions(twin: Twin, with_fused: bool) -> list[Group]:
     """Returns the attentions of a model, in order of definition. Each attention is one layer, or a group of linear
-    layers with names such as query, key and value. With `with_fused`, it may also be two linear layers: one for query,
-    key and value, and one for the output."""
+    layers with names such as query, key and value. With `with_fused`, an attention may also be two linear layers: one
+    for query, key and value, and one for the output."""
     groups: list[Group] = [[layer] for layer in twin.layers if layer.kind == layouts.ATTENTION]
     linear = [layer for layer in twin.layers if layer.kind == "linear"]
     groups += _by_names(linear)
@@ -196,8 +196,8 @@ def _words(layer: Layer) -> set[str]:
 
 
 def _lone_biases(twin: Twin, group: Group) -> dict[str, Layer]:
-    """Returns the biases of query, key and value that are separate tensors, by their roles "q", "k" and "v"; an empty
-    dict if the linear layers themselves have biases."""
+    """Returns the biases of query, key and value that are separate tensors, by their roles "q", "k" and "v". Returns an
+    empty dict if the linear layers themselves have biases."""
     # a layer with more than one part has a bias; the last layer is the output layer
     if all(len(layer.parts) > 1 for layer in group[:-1]):
         return {}
@@ -223,7 +223,7 @@ def _rows(twin: Twin, group: Group) -> list[int]:
     if len(heights) == 3:
         return heights
     if len(heights) == 2:
-        # the second layer has the rows of key and value, of which there are equally many
+        # the second layer has the rows of key and value, and key and value have equally many rows
         return [heights[0], heights[1] // 2, heights[1] // 2]
     sizes = {
         role: twin.variables[layer.parts[0].name].shape[0]
