@@ -50,9 +50,9 @@ def require_values(x: jax.Array) -> None:
 
 
 def stored_dtype(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.dtype[Any]:
-    """Returns the dtype in which JAX stores values of the dtype named `dtype`. If 64-bit mode is off, that is a 32-bit
-    dtype for a 64-bit integer dtype. In that mode, raises `DTypeError` for float64 and complex128, and if `values` is
-    passed and contains a value that does not fit into the narrower dtype."""
+    """Returns the dtype in which JAX stores values of the dtype named `dtype`. If 64-bit mode is off, JAX stores 64-bit
+    integers in a 32-bit dtype. In this case, raises `DTypeError` for float64 and complex128, and also if a value in
+    `values` does not fit into the narrower dtype."""
     if jax.config.jax_enable_x64:
         return host_dtype(dtype)
     if dtype in ("float64", "complex128"):

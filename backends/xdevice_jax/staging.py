@@ -70,7 +70,7 @@ def read(x: jax.Array) -> np.ndarray[Any, Any] | None:
 
 
 def is_put(values: np.ndarray[Any, Any], native: Any) -> bool:
-    """Whether `put` instead of JAX's own call should copy a NumPy array to the device `native`."""
+    """Whether a NumPy array should be copied to the device `native` with `put` instead of JAX's own call."""
     return (
         native.platform == "gpu"
         and values.nbytes >= _NOT_COPIED

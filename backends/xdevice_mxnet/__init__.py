@@ -348,8 +348,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return new
 
     def _on_host(self, native: Any) -> Device:
-        """Returns cpu:0 for any context of the host. The context's index is ignored, because the index of a context
-        for pinned memory is that of a GPU, and the index of a context for shared memory is that of a worker. Raises
+        """Returns cpu:0 for any context of the host. The context's index is ignored, because a context for pinned
+        memory has the index of a GPU, and a context for shared memory has the index of a worker. Raises
         `UnsupportedError` for any other context."""
         if native.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
             raise self.unsupported(

@@ -1,6 +1,6 @@
 """Blocking mode for MXNet: waits after each call of MXNet's C library that starts work.
 
-MXNet's Python code calls the functions of a single library object, which return a status. In blocking mode, those
+MXNet's Python code calls the functions of a single library object, which return a status. In blocking mode, the
 functions that start work are replaced by functions that also wait, and return the status of the wait. An error is then
 raised at the line that caused it.
 """
@@ -38,7 +38,7 @@ class MxnetBlocking(Blocking):
 
     @contextmanager
     def blocking(self) -> Iterator[None]:
-        """A block in which each operation, in any thread, returns only after its result has been computed."""
+        """Opens a block in which each operation, in any thread, returns only after its result has been computed."""
         private.require("blocking")
         with Patches() as patches:
             # MXNet looks the functions up in its library at each call

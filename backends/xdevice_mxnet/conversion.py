@@ -37,8 +37,7 @@ class MxnetConversion(Conversion):
     """The capability of sharing memory for MXNet."""
 
     def takes(self) -> Takes | None:
-        """Returns the requirement for memory of other frameworks that MXNet is to use: the memory must be in C
-        order."""
+        """Returns MXNet's requirement on memory that it uses from other frameworks: the memory must be in C order."""
         return TAKES
 
     def detached(self, x: Any) -> Any:

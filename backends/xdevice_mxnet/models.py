@@ -197,8 +197,8 @@ def _contexts(name: str, parameter: Any) -> list[Any]:
 
 
 def _put_on(parameter: Any, source: Any, native: Any) -> None:
-    """Moves `parameter` to the context `native`, with the values and the gradient of `source`: `parameter` itself, or
-    the parameter of which it is a shallow copy, so that both refer to the same arrays."""
+    """Moves `parameter` to the context `native`, with the values and the gradient of `source`. `source` is `parameter`
+    itself or, if `parameter` is a shallow copy, the original parameter; both refer to the same arrays."""
     arrays = _arrays(source)
     # a parameter whose initialization is deferred has no arrays, and a parameter with replicas
     # has several; MXNet's `reset_ctx` handles both cases
@@ -226,8 +226,8 @@ def _reset(parameter: Any, native: Any) -> None:
 
 @contextmanager
 def _arrays_like(array: Any) -> Iterator[None]:
-    """A block in which Gluon creates arrays of the same kind as `array`: `mx.np` arrays if `array` is an `mx.np`
-    array, and legacy arrays otherwise, or if `array` is None. Nothing is recorded for gradients in the block."""
+    """Opens a block in which Gluon creates arrays of the same kind as `array`: `mx.np` arrays if `array` is an `mx.np`
+    array, and legacy arrays otherwise, also if `array` is None. Nothing is recorded for gradients in the block."""
     with (
         mx.autograd.pause(),
         mx.util.np_shape(True),

@@ -34,7 +34,7 @@ _GONE = {
 
 @contextmanager
 def restored(package: str) -> Iterator[None]:
-    """A block for importing `package` (MXNet), in which the package finds the names that NumPy has removed
+    """Opens a block for importing `package` (MXNet). In the block, the package finds the names that NumPy has removed
     (apache/mxnet#21165). Raises ImportError for NumPy 2, with which MXNet cannot work."""
     # NumPy 2 has removed this name
     if not hasattr(numpy, "PZERO"):

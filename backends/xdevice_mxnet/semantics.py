@@ -101,9 +101,8 @@ class _SetNp:
 
 
 def _announce_shapes() -> None:
-    """Makes MXNet log, immediately and while every record is rejected, its message that NumPy's shapes are enabled.
-    MXNet logs this message only once. If it were logged later, it would appear, and would configure the root
-    logger."""
+    """Makes MXNet log its message that NumPy's shapes are enabled now, while a filter rejects every record. MXNet logs
+    this message only once. If it were logged later, it would appear, and would configure the root logger."""
     root, silent = logging.getLogger(), logging.NullHandler()
     # MXNet calls `logging.info`, which configures the root logger if that has no handlers
     root.addHandler(silent)
@@ -254,8 +253,8 @@ def _legacy_things() -> str | None:
 
 
 def _look_for_legacy_things() -> str | None:
-    """Returns a description of those objects of the program that NumPy's semantics would break: arrays, blocks or
-    symbols. Returns None if there are none. Examines every object of the process, which takes 30 ms."""
+    """Returns a description of the program's objects that NumPy's semantics would break: arrays, blocks or symbols.
+    Returns None if there are none. Examines every object of the process, which takes 30 ms."""
     classes = _classes()
     arrays = [cls for cls in classes if issubclass(cls, mx.nd.NDArray)]
     # `mx.np.ndarray` is a subclass of the legacy class
@@ -301,7 +300,7 @@ class Carried:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """A block in which the current thread has the carried semantics. At the end of the block, the thread's
+        """Opens a block in which the current thread has the carried semantics. At the end of the block, the thread's
         earlier semantics are restored."""
         thread, _here.thread = _here.thread, self._there
         before = mx.util.set_np_shape(self._is_shape)

@@ -47,7 +47,7 @@ class NumpyConversion(Conversion):
     """The capability of sharing memory with other frameworks through DLPack."""
 
     def takes(self) -> Takes:
-        """Returns the requirement for memory of other frameworks that NumPy is to use: bfloat16 must be labelled as
+        """Returns NumPy's requirement on memory that it uses from other frameworks: bfloat16 must be labelled as
         uint16."""
         return _TAKES
 

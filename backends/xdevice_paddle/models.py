@@ -153,10 +153,10 @@ class PaddleModels(Models):
             yield name, self.device_of(variable)
 
     def variables(self, model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
-        """Yields the name and the tensor of each variable of a layer, as in `state_dict`. For an
-        optimizer, yields them for each part of its state; the name is, for example, "0.moment1"
-        for the first parameter. Raises `NotBuiltError` for a parameter without memory, and
-        `UnsupportedError` for an entry of `state_dict` that is not a tensor."""
+        """Yields the name and the tensor of each variable of a layer, as in `state_dict`. For an optimizer, yields the
+        name and the tensor of each part of its state; the name is, for example, "0.moment1" for the first parameter.
+        Raises `NotBuiltError` for a parameter without memory, and `UnsupportedError` for an entry of `state_dict` that
+        is not a tensor."""
         if isinstance(model, paddle.optimizer.Optimizer):
             require_known(model, self)
             yield from optimizers.variables(model)
@@ -216,8 +216,8 @@ class PaddleModels(Models):
         )
 
     def model_parts(self, model: Any) -> Iterable[Any]:
-        """Returns a layer, its sublayers, and the parameters and buffers of all of them. Returns
-        nothing for an optimizer."""
+        """Returns a layer, its sublayers, and the parameters and buffers of all these layers. Returns nothing for an
+        optimizer."""
         if not isinstance(model, paddle.nn.Layer):
             return ()
         return [model, *model.sublayers(), *model.parameters(), *model.buffers()]

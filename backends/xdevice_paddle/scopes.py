@@ -1,5 +1,5 @@
-"""Scopes that set Paddle's current device. The current device is that of the whole process, and
-scopes of several threads may overlap and end in any order.
+"""Scopes that set Paddle's current device. The whole process has one current device, and scopes of several threads may
+overlap and end in any order.
 
 The scope that ends last restores the device that was current before all scopes. If a scope ends while a scope that was
 entered later is still open, the later scope takes over the earlier scope's device, and restores it at its own end.

@@ -90,16 +90,16 @@ no longer uses the tensor."""
 
 
 def keep(x: paddle.Tensor, stream: Any) -> None:
-    """Keeps `x` alive until nothing else refers to it, and the stream has then finished all work
-    that was submitted to it."""
+    """Keeps `x` alive until nothing else refers to `x`, and the stream has finished all work that was submitted to it
+    before that time."""
     with _lock:
         _let_go()
         _used.append((x, stream))
 
 
 def _let_go() -> None:
-    """Releases the tensors in `_ending` whose event has happened, and moves the tensors of
-    `_used` to which only this module still refers into `_ending`, each with a new event."""
+    """Releases each tensor in `_ending` if its event has happened. If only this module still refers to a tensor in
+    `_used`, moves the tensor into `_ending`, with a new event."""
     _ending[:] = [entry for entry in _ending if not entry[1].has_happened()]
     still_used = []
     # each entry is a tensor and a stream. The tensor gets no name here, which would be a reference too

@@ -25,7 +25,7 @@ metaclass, which may raise an error."""
 
 
 class Attribute(str):
-    """A key on the path into a container that is the name of an attribute, not the key of an item."""
+    """A key on a path into a container. It is the name of an attribute, not the key of an item."""
 
     __slots__ = ()
 
@@ -134,8 +134,8 @@ def read(x: Any) -> tuple[list[Any], list[Any]]:
 
 
 def empty(x: Any) -> Any:
-    """Returns a new object of the type of `x`, whose attributes `fill` will set. The object is created without calling
-    `__init__`. If the type has a base in C, as an exception has, returns a shallow copy of `x`."""
+    """Returns a new object of the type of `x`; `fill` will set its attributes. The object is created without calling
+    `__init__`. If the type has a base class written in C, as exceptions have, returns a shallow copy of `x`."""
     try:
         return object.__new__(type(x))
     # a type with a base in C, such as an exception, refuses `object.__new__`

@@ -66,7 +66,7 @@ class Leaf(NamedTuple):
 
 def flatten(x: Any, keep_movers: bool = False, once: bool = False) -> Walked:
     """Walks a container, and returns `(root, leaves, kinds)`: the root node, which `rebuild` needs to replace the
-    leaves (None if `x` is a leaf itself); every leaf; and the types of the leaves, by their `id`s. Raises
+    leaves (None if `x` is a leaf itself); every leaf; and a dict of the leaves' types, by the `id` of the type. Raises
     `ContainerError` if the container contains itself or is nested too deeply.
 
     If `keep_movers` is True, an object that moves itself is treated as a leaf, and is not walked. If `once` is True, a
@@ -418,9 +418,9 @@ def way_of(x: Any, keep_movers: bool) -> Walk | None:
 
 
 def mover(x: Any) -> strangers.Stranger | None:
-    """Returns the `Stranger` (the tensors in an object, and how the object moves) for an object whose type a user or a
-    framework has registered with a function that moves it. Returns None for any other object, and for an object whose
-    type no walk has met yet."""
+    """Returns the `Stranger` (the tensors in an object, and how the object moves) for an object with a registered
+    function that moves it. A user or a framework has registered this function for the object's type. Returns None for
+    any other object, and for an object whose type no walk has met yet."""
     way = walks.get(id(type(x)))
     if type(way) is not MaybeMover or way.way is None:
         return None

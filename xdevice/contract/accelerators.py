@@ -20,7 +20,7 @@ def choose(
     words: Callable[[str], Iterable[str]],
     default: str | None = None,
 ) -> str | None:
-    """Returns the item of `names` that is the accelerator meant by `gpu:i`; None if `names` is empty.
+    """Returns the name in `names` of the accelerator that `gpu:i` means; None if `names` is empty.
 
     Args:
         framework: the name of the framework in error messages.

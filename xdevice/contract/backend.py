@@ -61,8 +61,8 @@ class Backend(Models, Conversion, Replicas, Streams, Blocking):
     """The products by which this class has been extended."""
 
     def __getattr__(self, name: str) -> Any:
-        """Returns an attribute that the class does not have yet, after extending the class by the product whose
-        contract has the attribute. Raises `AttributeError` if there is no such product."""
+        """Returns an attribute that the class does not have yet. To do so, extends the class by the product whose
+        contract defines the attribute. Raises `AttributeError` if there is no such product."""
         # if the class does have the name, Python has called this method because a property raised
         # AttributeError
         is_lacking = not name.startswith("_") and not hasattr(type(self), name)

@@ -67,8 +67,8 @@ def import_apart(name: str, *, beside: str) -> None:
 
 @contextmanager
 def _own_symbols() -> Iterator[None]:
-    """A block in which newly loaded shared libraries look up linker symbols in themselves first. On Windows the block
-    has no effect."""
+    """Opens a block in which newly loaded shared libraries look up linker symbols in themselves first. On Windows the
+    block has no effect."""
     if not hasattr(sys, "setdlopenflags"):
         yield
         return

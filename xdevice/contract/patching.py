@@ -27,7 +27,7 @@ requests reports, unless it is inside a transfer that was already reported."""
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """A block in which transfers are not reported. It is meant for reads that xdevice itself makes, and that the
+    """Opens a block in which transfers are not reported. The block is meant for reads by xdevice itself that the
     program has not requested."""
     token = listening.set(False)
     try:
@@ -117,8 +117,8 @@ class Shared:
 
     @contextmanager
     def on(self, switch: Callable[[], Callable[[], None]]) -> Iterator[None]:
-        """A block in which the mode is on. `switch` is a function that switches the mode on, and returns the function
-        that switches the mode off."""
+        """Opens a block in which the mode is on. `switch` is a function that switches the mode on, and returns the
+        function that switches the mode off."""
         # read here, because the block may end in another thread
         state = self._state()
         with lock:

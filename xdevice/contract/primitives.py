@@ -451,7 +451,7 @@ class Primitives(ABC):
 
     def refuse_if_frozen(self, draw: str) -> None:
         """Raises `UnsupportedError` while a compiler traces a function, because the compiled function would return the
-        same random numbers in each call. `draw` is the name of the draw in the message."""
+        same random numbers in each call. `draw` is the name of the random function in the message."""
         compiler = self.tracing()
         if compiler is not None:
             raise self.unsupported(

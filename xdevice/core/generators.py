@@ -103,8 +103,8 @@ def _plain(state: Any) -> Any:
 
 class Place:
     """The generator that a process, a block or a task uses (`numbers`). `seed(n)` replaces this generator by another
-    one. `key` is the object with which the block was entered; None for a process or task. `owner` is the thread and
-    task that created the `Place`."""
+    generator. `key` is the object with which the block was entered; None for a process or task. `owner` is the thread
+    and task that created the `Place`."""
 
     def __init__(self, numbers: Numbers, key: object) -> None:
         self.numbers = numbers
@@ -136,8 +136,9 @@ def branch() -> None:
 
 @contextmanager
 def keep_generator() -> Iterator[None]:
-    """A block after which numbers come from the same generator as before, even if `seed(n)` was called inside. The
-    generator's state is not restored: the generator continues after the numbers that were drawn from it inside."""
+    """Opens a block. After the block, numbers come from the same generator as before, even if `seed(n)` was called
+    inside. The generator's state is not restored: the generator continues after the numbers that were drawn from it
+    inside."""
     place = current_place()
     before = place.numbers
     try:

@@ -176,8 +176,8 @@ class _CopyStream:
             self._start = record_event(backend, place, backend.current_stream(place))
 
     def enter(self, stack: ExitStack) -> None:
-        """Makes this stream for copies the current one of the calling thread until `stack` is closed. Further calls do
-        nothing."""
+        """Makes this stream for copies the current stream of the calling thread until `stack` is closed. Further calls
+        do nothing."""
         if self._stream is not None:
             return
         streams = _idle_streams.setdefault(
@@ -342,8 +342,8 @@ class _Producer(workers.Worker):
             del batch
 
     def _stage_batch(self, batch: Any, stack: ExitStack) -> _Staged:
-        """Copies the tensors of one batch, each of them once. Returns the copied batch, with an event for each stream
-        that was used. The thread enters these streams, and leaves them when `stack` is closed."""
+        """Copies each tensor of one batch once. Returns the copied batch, with an event for each stream that was used.
+        The thread enters these streams, and leaves them when `stack` is closed."""
         # the backends that have copied something, by name
         owners: dict[str, Backend] = {}
 
@@ -452,8 +452,8 @@ class _Producer(workers.Worker):
         )
 
     def _enter(self, backend: Backend, stack: ExitStack) -> None:
-        """Makes the backend's stream for copies the current one until `stack` is closed, if the backend has such a
-        stream."""
+        """Makes the backend's stream for copies the current stream until `stack` is closed, if the backend has a stream
+        for copies."""
         copy_stream = self._copy_streams.get(backend.name)
         if copy_stream is not None:
             copy_stream.enter(stack)

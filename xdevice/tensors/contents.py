@@ -58,8 +58,8 @@ _movable = registry.movable
 
 def transfer(x: Any, requested: Device, transfer_one: TransferOne, verb: str) -> Any:
     """Returns what `to_device` or `copy_to` returns for `x`. `requested` is the device as the caller named it, perhaps
-    by its hardware (`cuda:1`). `transfer_one` is the function of `leaves` that moves or copies one tensor or model.
-    Errors name the operation by `verb`, "move" or "copy"."""
+    by its hardware (`cuda:1`). `transfer_one` is a function of the module `leaves` that moves or copies one tensor or
+    model. Errors name the operation by `verb`, "move" or "copy"."""
     # the most frequent cases come first: one tensor, a batch, one model, any other container
     try:
         owner = _movable.get(type(x))

@@ -311,10 +311,9 @@ def place_for(backend: Backend, device: object) -> Device:
 
 
 def default_dtype_on(backend: Backend, place: Device, name: str = "float32") -> str:
-    """Returns the dtype of tensors on the device `place` if the default dtype is `name` and the
-    program does not pass another. With XDEVICE_FLOATS=float64, the result is a wider dtype,
-    except on devices whose floats are always float32. If the device lacks the dtype, the result
-    is the next narrower one."""
+    """Returns the dtype of tensors on the device `place` if the default dtype is `name` and the program does not pass
+    another. With XDEVICE_FLOATS=float64, the result is a wider dtype, except on devices whose floats are always
+    float32. If the device lacks the dtype, the result is the next narrower dtype."""
     # the host lacks no dtype, and its floats always follow XDEVICE_FLOATS
     if place is CPU:
         return floats.effective(name)

@@ -107,9 +107,9 @@ class WholeModel:
         self._listed_ids.update(map(id, (model, *parts)))
 
     def _search(self, name: str, backend: Backend, model: Any) -> None:
-        """Adds a `_Holding` for those attributes of a model that hold tensors or models, if
-        there are any. Models in the attributes are added to `models`, unless they are listed
-        already or contain the whole model. `name` is the path to the model that is searched."""
+        """Adds a `_Holding` for the attributes of a model that hold tensors or models, if there are any. Models in the
+        attributes are added to `models`, unless they are listed already or contain the whole model. `name` is the path
+        to the model that is searched."""
         attributes = [
             _Attribute(".".join(filter(None, (name, path, key))), vars(part), key, value)
             for path, part, framework_keys in backend.attributes_of(model)

@@ -200,9 +200,9 @@ def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
 
 
 def _take_from_jax() -> Any:
-    """Moves the objects that `jax.distributed.shutdown` would end from JAX's global state into a new state, and returns
-    the new state, whose `shutdown` ends them. JAX's exit hook must not find these objects: a program may end while
-    `close` is still waiting for another rank, and a second shutdown would end the process with SIGABRT."""
+    """Moves the objects that `jax.distributed.shutdown` would end from JAX's global state into a new state. Returns the
+    new state; its method `shutdown` ends these objects. JAX's exit hook must not find these objects: a program may end
+    while `close` is still waiting for another rank, and a second shutdown would end the process with SIGABRT."""
     state_taken, state = _State(), _global_state
     for name in ("preemption_sync_manager", "client", "service"):
         setattr(state_taken, name, getattr(state, name))
@@ -313,7 +313,7 @@ def _bits(x: jax.Array) -> jax.Array:
 
 
 def _from_bits(bits: jax.Array, dtype: Any) -> jax.Array:
-    """Returns the array of this dtype whose bits are `bits`, the result of `_bits`."""
+    """Returns an array of this dtype with the bits `bits`, the result of `_bits`."""
     if dtype == np.dtype(bool):
         return bits.astype(bool)
     # the first axis contains the real part and the imaginary part

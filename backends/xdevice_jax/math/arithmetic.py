@@ -180,8 +180,8 @@ concat = jnp.concatenate
 
 
 def diagonal(x: Array, k: int) -> Array:
-    """Returns the diagonals of the matrices in the last two axes. `k` is 0 for the main diagonals, positive for those
-    above them, and negative for those below."""
+    """Returns the diagonals of the matrices in the last two axes. `k` is 0 for the main diagonals, positive for
+    diagonals above them, and negative for diagonals below them."""
     return jnp.diagonal(x, k, -2, -1)
 
 

@@ -130,7 +130,8 @@ def intercepting(
     they have no values."""
 
     def intercept(go: Callable[..., Any], args: Any, kwargs: Any, call: Any) -> Any:
-        """Makes the call of a module's method that linen passes to this function instead of making the call itself."""
+        """Makes a call of a module's method. Linen passes the call to this function instead of making the call
+        itself."""
         path = ".".join(call.module.path)
         is_traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs)))
         # a call of any other method of a layer is not a call of the layer
@@ -196,8 +197,9 @@ def _is_attention(owner: str, groups: Mapping[str, Any]) -> bool:
 
 
 def _groups(module: Any) -> dict[str, dict[str, Any]]:
-    """Returns a nested dict. Its keys are the path of a layer and then the name of an array of the layer; the value is
-    the dict that contains the array under that name. Raises `NotBuiltError` for a module that is not bound."""
+    """Returns a nested dict. The outer keys are the paths of layers, and the inner keys are the names of a layer's
+    arrays. Each value is the dict that contains the array under the same name. Raises `NotBuiltError` for a module that
+    is not bound."""
     if module.scope is None:
         raise NotBuiltError(
             f"the linen module {type(module).__qualname__} holds no parameters; pass module.bind(variables) instead"

@@ -2,15 +2,15 @@
 comparisons. When modules of nnx and Equinox are moved, they are treated as containers.
 
 Facts that the code depends on:
-- nnx stores values in `nnx.Variable`s, which are written in place. All variables are listed, including those of a
-  user's class, except for those that each run creates anew: keys and counts of random numbers, caches, and the values
-  that `sow` and `perturb` store. Arrays that are attributes are listed too.
+- nnx stores values in `nnx.Variable`s, which are written in place. All variables are listed, including variables of a
+  user's class. The exceptions are variables that each run creates anew: keys and counts of random numbers, caches, and
+  the values that `sow` and `perturb` store. Arrays that are attributes are listed too.
 - Equinox stores arrays as attributes of frozen dataclasses, and expects modules to be replaced, not changed. An array
   that is written into a module is visible through every reference to that module, as with any other framework's model.
 - An Equinox module accepts a single example, without an axis for the batch.
 - The GRUCell of Equinox stores three of its biases in one array and the fourth in another. Here the two arrays are one
   variable.
-- nnx's `eval()` sets two attributes of the modules that have them.
+- nnx's `eval()` sets two attributes, but only in modules that have these attributes.
 """
 
 from __future__ import annotations

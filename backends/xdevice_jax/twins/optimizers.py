@@ -99,7 +99,7 @@ def _require(values: _Values, **wanted: object) -> None:
 
 
 def _steps(transformation: Any) -> Iterator[tuple[str, _Values]]:
-    """Yields the name and the settings of each step of a transformation, in order. The name is that of the optax
+    """Yields the name and the settings of each step of a transformation, in order. The name is the name of the optax
     function that created the step, such as "scale_by_adam"."""
     update = getattr(transformation.update, "__func__", transformation.update)
     values = _closure(update)

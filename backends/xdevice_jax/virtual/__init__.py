@@ -154,8 +154,8 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return counted
 
     def _count(self, natives: Iterable[Any]) -> None:
-        """Updates the ledger with the number of bytes that are allocated on each of the JAX devices `natives` that is a
-        virtual GPU. Raises the error for a lack of memory if a number exceeds the limit."""
+        """Updates the ledger: for each virtual GPU among the JAX devices `natives`, records how many bytes are
+        allocated there. Raises the error for a lack of memory if a number exceeds the limit."""
         # nothing is counted if there is no limit
         if self.ledger is None:
             return

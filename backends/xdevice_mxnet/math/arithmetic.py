@@ -140,8 +140,8 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _for_bool_as_int8(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a kernel for bool tensors, which calls one of MXNet's bitwise functions. These do not accept bool, so
-    the kernel computes in int8."""
+    """Returns a kernel for bool tensors, which calls one of MXNet's bitwise functions. MXNet's functions do not accept
+    bool, so the kernel computes in int8."""
 
     def kernel(x1: Any, x2: Any) -> Any:
         return function(x1.astype("int8"), x2.astype("int8")).astype("bool")
@@ -319,8 +319,8 @@ _where = operator("npi", "where")
 
 
 def _empty_like(shape: tuple[int, ...], like: Any) -> Any:
-    """Returns an array of the given shape, in which a length is 0, so that the array has no elements. It has the
-    dtype and the device of `like`."""
+    """Returns an array without elements, with the dtype and the device of `like`. At least one length in `shape` is
+    0."""
     return constant(np.zeros(shape, host_dtype(dtype_name(like.dtype))), like)
 
 

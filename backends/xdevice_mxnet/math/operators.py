@@ -69,8 +69,9 @@ def _encoded_settings(names: tuple[str, ...], values: tuple[str, ...]) -> tuple[
 
 
 def gradients(loss: Any, inputs: list[Any]) -> list[Any]:
-    """Returns a list with the gradient of `loss` for each input, like `mx.autograd.grad`. Unlike there, the gradient
-    for an mx.np array is also an mx.np array. Raises `UnsupportedError` for a gradient that is not dense."""
+    """Returns a list with the gradient of `loss` for each input, like `mx.autograd.grad`. Unlike in that function's
+    result, the gradient for an mx.np array is also an mx.np array. Raises `UnsupportedError` for a gradient that is not
+    dense."""
     if any(type(x) is not _Array for x in inputs):
         return list(mx.autograd.grad(loss, inputs))
     outputs, types, count = _Handles(), _Types(), len(inputs)

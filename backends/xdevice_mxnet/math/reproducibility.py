@@ -25,8 +25,8 @@ class MxnetReproducibility(Reproducibility):
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
-        """A block in which MXNet chooses deterministic kernels. For this, an environment variable that MXNet reads is
-        set. Yields an empty list, because nothing stays nondeterministic."""
+        """Opens a block in which MXNet chooses deterministic kernels. For this, an environment variable that MXNet
+        reads is set. Yields an empty list, because nothing stays nondeterministic."""
         before = os.environ.get(_VARIABLE)
         os.environ[_VARIABLE] = "1"
         try:

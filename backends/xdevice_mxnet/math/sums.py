@@ -36,8 +36,8 @@ _transpose = operator("np", "transpose")
 
 
 def total(x: Any, shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:
-    """Returns the sum of `x` over `axes`, which the result does not have. `shape` is the shape of `x`, which has at
-    least one element and one axis. `axes` is a tuple of at least one axis, in ascending order."""
+    """Returns the sum of `x` over `axes`; the result lacks these axes. `shape` is the shape of `x`, which has at least
+    one element and one axis. `axes` is a tuple of at least one axis, in ascending order."""
     dtype = x.dtype
     # without a gradient, `einsum` is faster, because it is a single operator
     if dtype not in _PRODUCTS or not mx.autograd.is_recording():

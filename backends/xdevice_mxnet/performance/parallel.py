@@ -31,7 +31,7 @@ class _State:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """A block in which this thread has the state."""
+        """Opens a block in which this thread has the state."""
         # a new object, because a Context stores the context that it replaced, so two threads
         # cannot share a Context
         here = mx.Context(self._here.device_type, self._here.device_id)

@@ -45,7 +45,7 @@ class MxnetTransfers(Transfers):
 
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
-        """A block in which `report` is called for each transfer."""
+        """Opens a block in which `report` is called for each transfer."""
         private.require("transfers")
 
         def target_of(x: Any, other: Any) -> Device | None:

@@ -67,12 +67,12 @@ class MxnetSamples(Samples):
         return leaf.grad
 
     def requires_grad(self, x: Any) -> bool:
-        """Whether an array is marked as one for which a gradient is computed."""
+        """Whether an array is marked as requiring a gradient."""
         return x.grad is not None
 
     @use_np  # type: ignore[untyped-decorator]
     def marked(self, x: Any) -> Any:
-        """Returns an array that has the values of `x`, and is marked as one for which a gradient is computed."""
+        """Returns an array that has the values of `x`, and is marked as requiring a gradient."""
         # a copy, because `attach_grad` marks the array itself, which belongs to the suite
         leaf = x.copy()
         leaf.attach_grad()

@@ -1,7 +1,8 @@
 """Records the calls of Gluon's blocks (its layers) while a model runs.
 
 The code depends on these facts about MXNet:
-- If a Dense or a convolution has an activation, the activation is its child, and it returns the activation's output.
+- If a Dense or a convolution has an activation, the activation is a child of this layer, and the layer returns the
+  activation's output.
 - A hybridized (compiled) block does not call its children, so a model that contains such a block is refused.
 - Without NumPy's semantics, a block accepts only legacy `mx.nd` arrays; with these semantics, only `mx.np` arrays.
 - MXNet does not expose the gradients of intermediate results. Each output therefore passes through a `_GradientTap`,
@@ -55,9 +56,9 @@ class MxnetCalls(Calls):
 
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
-        """A block in which the calls of a model's blocks are recorded. The gradients of their outputs are recorded
-        too if the program records operations for gradients. Yields the list of the calls. Raises `UnsupportedError`
-        for a model with a hybridized block."""
+        """Records the calls of a model's blocks while a `with` block is open. The gradients of their outputs are
+        recorded too if the program records operations for gradients. Yields the list of the calls. Raises
+        `UnsupportedError` for a model with a hybridized block."""
         private.require("layers' calls")
         layer_paths = {layer.path for layer in self.layers(model)}
         # the paths of the blocks to record, by their `id`s, and the activations that are children of recorded blocks

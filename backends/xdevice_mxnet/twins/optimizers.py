@@ -69,9 +69,8 @@ def _require_plain(trainer: Any, backend: Optimizers) -> None:
 def _parameter(
     optimizer: Any, kind: str, shared: Mapping[str, Any], index: int, parameter: Any
 ) -> terms.Parameter:
-    """Returns the description of a Trainer's parameter, whose index is `index`. The settings of the parameter are
-    `shared`, the settings of the optimizer, in which the rate and the decay are multiplied by the parameter's own
-    factors."""
+    """Returns the description of a Trainer's parameter, whose index is `index`. The settings of the parameter are the
+    optimizer's settings, `shared`, with the rate and the decay multiplied by the parameter's own factors."""
     settings: dict[str, object] = {
         **shared,
         "lr": shared["lr"] * parameter.lr_mult,
@@ -130,9 +129,8 @@ _FIXED: Final[Mapping[type, Mapping[str, object]]] = {
 
 
 def _argument_settings(optimizer: Any) -> dict[str, object]:
-    """Returns the settings that are determined by an optimizer's arguments, and not by its class alone, like those in
-    `_FIXED`. Returns {} for a class without such settings. Raises `UnsupportedError` for an RMSProp with
-    clip_weights."""
+    """Returns the settings that an optimizer's arguments determine. (The settings in `_FIXED` depend only on the
+    class.) Returns {} for a class without such settings. Raises `UnsupportedError` for an RMSProp with clip_weights."""
     if isinstance(optimizer, mx.optimizer.NAG):
         # without momentum, there is no state to which the decay could be added
         return {"decay": terms.BEHIND if optimizer.momentum else terms.COUPLED}
@@ -169,9 +167,9 @@ class MxnetOptimizers(Optimizers):
     hook."""
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
-        """Returns a dict of new arrays for the state of those parameters of a Trainer that occur in `names` and have
-        no state yet. A name such as "0.1" begins with the index of the parameter. Returns {} for an optimizer without
-        a Trainer, and for a network."""
+        """Returns a dict of new arrays: the state of the Trainer's parameters that occur in `names` and have no state
+        yet. A name such as "0.1" begins with the index of the parameter. Returns {} for an optimizer without a Trainer,
+        and for a network."""
         if not isinstance(optimizer, mx.gluon.Trainer):
             return {}
         numbers = {name.partition(".")[0] for name in names}
@@ -186,9 +184,9 @@ class MxnetOptimizers(Optimizers):
         return state
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
-        """Stores in a Trainer the new arrays of `state` and its counts of steps, which MXNet stores as numbers
-        outside the arrays. The names in `state` are those that `trainers.named` yields. Does nothing for an optimizer
-        without a Trainer, or for a network."""
+        """Stores in a Trainer the new arrays of `state` and its counts of steps, which MXNet stores as numbers outside
+        the arrays. The keys of `state` are names that `trainers.named` yields. Does nothing for an optimizer without a
+        Trainer, or for a network."""
         if not isinstance(optimizer, mx.gluon.Trainer):
             return
         private.require("optimizers")
@@ -219,9 +217,9 @@ class MxnetOptimizers(Optimizers):
         )
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """Returns the description of a Trainer, or of an optimizer without a Trainer, whose parameters are unknown.
-        Raises `UnsupportedError` for a class that is not in `_KINDS`, for a Trainer that compresses gradients, and
-        for an RMSProp with clip_weights."""
+        """Returns the description of a Trainer, or of an optimizer without a Trainer. The parameters of such an
+        optimizer are unknown. Raises `UnsupportedError` for a class that is not in `_KINDS`, for a Trainer that
+        compresses gradients, and for an RMSProp with clip_weights."""
         mx_optimizer = (
             optimizer.optimizer if isinstance(optimizer, mx.gluon.Trainer) else optimizer
         )

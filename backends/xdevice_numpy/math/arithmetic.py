@@ -226,8 +226,8 @@ take_along_axis = np.take_along_axis
 
 @_silent
 def clip(x: Array, min: float | None, max: float | None) -> Array:
-    """Returns `x`, in which values below `min` are replaced by `min`, and values above `max` by `max`. None means
-    that there is no bound."""
+    """Returns `x` with values below `min` replaced by `min`, and values above `max` replaced by `max`. None means that
+    there is no bound."""
     # the bounds are cast to the dtype of `x`, because a bound of another dtype would change the
     # dtype of the result
     bounds: Any = [

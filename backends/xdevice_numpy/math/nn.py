@@ -58,8 +58,8 @@ def log_softmax(x: Array, axis: int) -> Array:
 
 
 def cross_entropy(logits: Array, labels: Array) -> Array:
-    """Returns the mean over the rows of the cross-entropy of each row of logits and its label. A label is the index
-    of a class."""
+    """Returns the mean of the cross-entropies of all rows of logits. `labels` contains the index of the class for each
+    row."""
     return np.asarray(-np.mean(np.take_along_axis(log_softmax(logits, 1), labels[:, None], 1)))
 
 

@@ -20,14 +20,14 @@ _BITS: Final = {
 
 
 def signbit(x: Any) -> Any:
-    """Returns a bool for each number: whether its sign is minus, as it is for -0.0 too."""
+    """Returns a bool for each number: True if its sign is minus, also for -0.0."""
     # the highest bit of a float is its sign, and that of an integer says that it is negative
     bits = _BITS.get(x.dtype)
     return (x if bits is None else x.view(bits)) < 0
 
 
 def copysign(x: Any, y: Any) -> Any:
-    """Returns the numbers of `x` with the signs of those of `y`."""
+    """Returns the numbers of `x` with the signs of the numbers of `y`."""
     return paddle.where(signbit(x) == signbit(y), x, -x)
 
 

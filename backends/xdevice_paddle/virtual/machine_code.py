@@ -81,9 +81,9 @@ class Page:
         """Creates a function that calls the function `name` of the C library. Returns the new function's address.
 
         `passed` contains the arguments for the function of the C library, at most six. Each is a constant or an
-        argument of the new function. The latter must be in ascending order, and each at its own position or at an
-        earlier position. If `is_status` is True, the new function returns the result of the C library's function;
-        otherwise it returns 0.
+        argument of the new function. The new function's arguments must be passed in ascending order, each at its own
+        position or at an earlier position. If `is_status` is True, the new function returns the result of the C
+        library's function; otherwise it returns 0.
         """
         places = list(zip(_REGISTERS, passed, strict=False))
         # arguments are moved before constants are loaded, because a constant would overwrite a
