@@ -52,14 +52,14 @@ the arguments of the call, and a function that makes the original call."""
 
 Run = Callable[..., Any]
 """A function that runs an operation. Its arguments include the name of the operation, the arguments of the call, and a
-function that makes the call; `Backend.operation_calls` describes them all."""
+function that makes the call; `Backend.operation_calls` describes all arguments."""
 Leaf = Callable[..., None]
-"""A function that is called with a parameter or an input, the gradient of that tensor, and the tensor's name in its
-framework, if it has one."""
+"""A function that is called with a tensor (a parameter or an input), the tensor's gradient, and the tensor's name in
+the framework, if the tensor has a name."""
 
 FAILED: Final = "xdevice_failed_in"
-"""The name of an attribute of an error that was raised in a recorded layer. The attribute's value is the path of the
-layer."""
+"""An error that is raised in a recorded layer gets an attribute with this name. The attribute's value is the path of
+the layer."""
 
 
 class Call(NamedTuple):

@@ -38,8 +38,8 @@ _KERNELS: Final = {
     "linear": {"weight": layouts.TRANSPOSED},
 }
 _NO_STATISTICS: Final = dict.fromkeys((layouts.MEAN, layouts.VARIANCE, layouts.COUNTER))
-"""An entry for the statistics of an instance norm, which only PyTorch has. Each name maps to None, which means for
-`layouts.parts` that the framework lacks the parameter."""
+"""The names of the statistics of an instance norm. Only PyTorch has these statistics, so each name maps to None, which
+tells `layouts.parts` that the framework lacks the parameter."""
 
 
 def refused(
@@ -307,8 +307,7 @@ LINEN_CELLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyTy
     }
 )
 """The names of the arrays in a linen cell, which has a separate array for each gate. The outer keys are the kinds of
-cells. The inner keys are the names of the arrays that result when the listed arrays are joined along their last
-axis."""
+cells. An inner key is the name of the array that results from joining the listed arrays along their last axis."""
 
 
 def linen_cells(names: Collection[str]) -> Iterator[tuple[str, str]]:

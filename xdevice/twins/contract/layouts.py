@@ -77,8 +77,8 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "same": ("",),
     }
 )
-"""The names of the parameters that each kind of layer has in PyTorch; for a recurrent layer, those of a single cell,
-without suffixes."""
+"""The names of the parameters that each kind of layer has in PyTorch; for a recurrent layer, the names of the
+parameters of a single cell, without suffixes."""
 
 # the number of gates: a weight or bias of a cell has this many rows for each number of the cell's state
 _GATES: Final = {"rnn": 1, "lstm": 4, "gru": 3}
@@ -98,7 +98,7 @@ NORM_NAMES: Final = (
     NORMED,
     ("parametrizations.weight.original0", "parametrizations.weight.original1"),
 )
-"""The names of g and v in PyTorch's older weight norm, which Paddle uses too, and in PyTorch's newer one."""
+"""The names of g and v in PyTorch's older weight norm, which Paddle uses too, and in PyTorch's newer weight norm."""
 SPECTRAL_NAMES: Final = (
     ("weight_orig", "weight_u", "weight_v"),
     (
@@ -107,7 +107,7 @@ SPECTRAL_NAMES: Final = (
         "parametrizations.weight.0._v",
     ),
 )
-"""The names of the weight, u and v in PyTorch's older spectral norm, and in its newer one."""
+"""The names of the weight, u and v in PyTorch's older spectral norm, and in its newer spectral norm."""
 SPECTRAL_AXIS: Final = "axis of the spectral norm"
 """The setting that says which axis of PyTorch's weight becomes the rows of the matrix W in `SPECTRAL`."""
 COMPUTES_IN: Final = "compute_dtype"
@@ -160,9 +160,9 @@ class Rule(NamedTuple):
     is_lossy: bool = False
     """True if `canonical` cannot restore all values after `native` has converted them."""
     order: str = ""
-    """The reason why the array stores the pixels of a flattened image with the channels last, an order that the rule
-    changes to channels first; "" if the rule keeps the order. Two models with the channels last may have the same
-    order."""
+    """The reason why the array stores the numbers of a flattened image with the channels last. The rule changes this
+    order to channels first. "" if the rule does not change the order. Two models with the channels last may have the
+    same order."""
 
 
 class Part(NamedTuple):
@@ -246,8 +246,8 @@ def _joined(*parts: Array) -> Array:
 
 SAME: Final = _single(_unchanged, _unchanged)
 FLAT: Final = _single(_unchanged, _flattened)
-"""The rule for an array that has one axis in the framework and any shape in PyTorch. `canonical` cannot restore that
-shape: it returns the flat array."""
+"""The rule for an array that has one axis in the framework and any shape in PyTorch. `canonical` cannot restore
+PyTorch's shape: it returns the flat array."""
 TRANSPOSED: Final = _single(np.transpose, np.transpose)
 KERNEL_FIRST: Final = _single(_kernel_last, _kernel_first)
 """The rule for an array of the shape (*kernel, I, O) in the framework and (O, I, *kernel) in PyTorch."""

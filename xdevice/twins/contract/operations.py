@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 OTHER: Final = "other"
 """The kind of an entry for a layer of an unknown class, or for a fact that no setting expresses."""
 WHOLE: Final = "the whole model"
-"""The name of the line in a model whose layers form a single line."""
+"""The name of the line if all layers of a model form a single line."""
 OUTSIDE_TOO: Final = "with windows that begin after the end of the image"
 """The ceil_mode of a pool that computes the last window even if it begins beyond the end of the image. PyTorch leaves
 out such a window."""
@@ -99,7 +99,8 @@ class Table(NamedTuple):
     read, and which classes have a special role."""
 
     package: str
-    """The framework's top-level package, such as "torch". Only layers of its classes are passed to `describe`."""
+    """The framework's top-level package, such as "torch". Only layers with a class from this package are passed to
+    `describe`."""
     rows: Mapping[type, Row | None]
     """The functions that read layers, by the class of the layer. A layer of any other class is read as a layer of its
     nearest base class. None means that there is nothing to report about layers of the class."""
@@ -114,11 +115,11 @@ class Table(NamedTuple):
     lines: tuple[type, ...] = ()
     """The classes of modules that call their children one after another, unless a user has rewritten their code."""
     blocks: tuple[type, ...] = ()
-    """The classes of modules whose own code needs no entry, because the settings of the layers with parameters inside
-    the module also describe everything that it computes between these layers."""
+    """The classes of modules that need no entry for their own code. The settings of the layers with parameters inside
+    such a module also describe everything that the module computes between these layers."""
     lists_inside: bool = False
-    """Whether modules inside a layer with parameters are listed too, because they compute with the output of that
-    layer."""
+    """Whether modules inside a layer with parameters are listed too, because these modules compute with the output of
+    the layer."""
     follow: Callable[[Layer], Iterable[Layer]] = lambda layer: ()
     """Returns the operations, such as an activation, that a layer with parameters applies to its own output."""
     observers: tuple[str, ...] = ()
@@ -156,7 +157,7 @@ class Module(NamedTuple):
     itself: Any
     """The framework's own object."""
     children: Sequence[Any]
-    """The modules directly inside this module. A module that is inside it under two names is listed twice."""
+    """The modules directly inside this module. A child with two names is listed twice."""
     has_parameters: bool
     """Whether the module has parameters that belong to none of its children."""
     hooks: Sequence[object] = ()

@@ -115,7 +115,7 @@ class Parameter(NamedTuple):
     state: Mapping[str, str]
     """The framework's names of the parameter's state by PyTorch's names: `{"exp_avg": "0.exp_avg"}`. The framework's
     names are keys of `Backend.variables` for the optimizer, or of `Backend.state_to_come`. Parameters that share a
-    count of steps have the same name for that count."""
+    count of steps have the same name for this count."""
 
 
 class Optimizer(NamedTuple):
@@ -130,7 +130,8 @@ class Optimizer(NamedTuple):
     """The parameters in the framework's order; empty if the optimizer has not been given its parameters yet."""
     arguments: Mapping[str, str]
     """The framework's own names of the settings that a user can choose, by PyTorch's names: `{"lr": "learning_rate"}`.
-    If a setting does not depend on a single argument, its value is a sentence instead, which contains spaces."""
+    If a setting does not depend on a single argument, the value is a sentence (which contains spaces) instead of a
+    name."""
 
 
 def kind_of(

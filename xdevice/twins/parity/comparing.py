@@ -40,7 +40,7 @@ _LISTED: Final = 20
 """The maximum number of lines in a list in a message, for example a list of parameters without a counterpart, or of
 settings."""
 _LONGEST: Final = 1100
-"""The maximum number of characters in such a list."""
+"""The maximum number of characters in a list in a message."""
 # added to the message if the layers of two models could not be paired
 _PAIRING_ADVICE: Final = (
     "\n  note      pass names= or kinds= to convert_state to pair them: "

@@ -40,8 +40,8 @@ class Comparison(NamedTuple):
     """The error of the worst element as a multiple of the allowed error: 1 is the limit."""
     off: int = 0
     total: int = 0
-    """`off` is the number of elements of the leaf whose error exceeds the allowed error; `total` is the number of all
-    elements of the leaf."""
+    """`off` is the number of elements with an error above the allowed error; `total` is the number of all elements of
+    the leaf."""
     settings: tuple[str, ...] = ()
     """Lines about settings of two models or optimizers that differ or could not be compared. The settings were read
     before anything was computed."""

@@ -22,7 +22,8 @@ _VANISHING: Final = 1e-5
 """A leaf whose numbers are at most this fraction of the record's largest number may consist of rounding errors alone:
 for the gradient of a convolution's bias before a batch norm, the fraction was measured as 1e-8."""
 _ROUNDING: Final = 2.0**-23
-"""The corresponding fraction for one element of a leaf: the distance from 1 to the next float32 number."""
+"""The same as `_VANISHING`, but for one element instead of a whole leaf: the distance from 1 to the next float32
+number."""
 _UNBIASED: Final = (
     "\n  note      PyTorch's batch norms store the unbiased variance of each batch, n / (n - 1) times the variance "
     "that other frameworks store"

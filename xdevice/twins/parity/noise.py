@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 VARIANTS: Final = (floats.FLOAT64, *(f"{floats.JITTER}{number}" for number in (1, 2, 3, 4)))
 """The values of XDEVICE_FLOATS for the calibration runs of the reference backend, one run for each value."""
 _REDRAWN: Final = 1e-2, 100.0
-"""Two limits for the effect of rounding in the first step. If the run in float64 differs from the usual run by more
-than this fraction of the largest number, and by more than this multiple of the change in the moved runs, a framework's
-own generator must have drawn other numbers in float64."""
+"""Two limits for the effect of rounding in the first step: a fraction of the largest number, and a multiple of the
+change in the moved runs. If the run in float64 differs from the usual run by more than both limits, a framework's own
+generator must have drawn other numbers in float64."""
 
 
 def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:

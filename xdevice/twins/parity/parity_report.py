@@ -106,8 +106,8 @@ class BackendRow:
     backend: str
     state: State
     reference: str = ""
-    """The name of the backend with which this one was compared, followed by " of " and the folder if that backend
-    belongs to another run. Empty for the reference itself."""
+    """The name of the reference with which this backend was compared. If the reference belongs to another run, " of "
+    and the folder of the other run follow the name. Empty for the reference itself."""
     version: str | None = None
     """The version of the framework; None if the recording does not state it."""
     seconds: float | None = None

@@ -46,7 +46,7 @@ ARRAYS: Final = "arrays.npy"
 _STORED_AS: Final = {"bfloat16": "uint16"}
 """The dtypes that NumPy's format lacks, each with a dtype of the same size that is written in its place."""
 _DAMAGES: Final = (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError)
-"""The errors that are raised when a file is read that is missing, cut short, or in another format."""
+"""The errors raised by reading a file that is missing, cut short, or in another format."""
 
 
 @contextmanager

@@ -118,7 +118,7 @@ class RunFolder(NamedTuple):
 
     folder: Path
     reference: BackendFolder
-    """The backend in `backends` with which the others are compared."""
+    """The backend in `backends` with which the other backends are compared."""
     backends: dict[str, BackendFolder]
     has_gradients: bool
     """Whether the report lists each gradient."""

@@ -51,11 +51,11 @@ class RunPlan(NamedTuple):
     arguments: tuple[str, ...]
     backends: tuple[str, ...]
     reference: str
-    """The backend with which the others are compared; one of `backends`."""
+    """The backend with which the other backends are compared; one of `backends`."""
     pythons: Mapping[str, str]
     """The path of each backend's interpreter, by the name of the backend."""
     timeout: float
-    """The time limit for each process in seconds; after that, the process is killed."""
+    """The time limit for each process in seconds. A process that exceeds the limit is killed."""
     jobs: int = 1
     """The maximum number of processes that run at the same time."""
     is_traced: bool = False

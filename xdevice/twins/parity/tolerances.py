@@ -27,8 +27,8 @@ class Tolerance(NamedTuple):
     relative: float
     absolute: float
     least: float
-    """The size above which the absolute part grows: if max|expected| is smaller than `least`, the absolute part is
-    `absolute * least`."""
+    """The lower limit of max|expected| in the absolute part: if max|expected| is smaller than `least`, the absolute
+    part is `absolute * least`."""
 
     def __str__(self) -> str:
         """Returns the formula for use in messages."""
@@ -63,7 +63,7 @@ class Strictness(NamedTuple):
     check_dtype: bool = True
     equal_nan: bool = False
     float64_step: int | None = None
-    """In a run in float64, the step of the value; None for other runs. In step 0, float64 has its own tolerance; in
+    """The step of the value in a run in float64; None in any other run. In step 0, float64 has its own tolerance; in
     later steps, it has the tolerance of float32. Two Python floats are treated as float64 in such a run, and as float32
     otherwise."""
     noise: Mapping[str, float] | None = None

@@ -48,7 +48,7 @@ class TracedCall(NamedTuple):
     entries: dict[str, RecordedCall]
     """All recorded arrays, by keys such as `0.2.5`, which consist of `model`, `run` and an index in `calls`."""
     channels_last: bool | None = None
-    """Whether the model expects images with their channels last; None if that is not known."""
+    """Whether the model expects images with the channels last; None if this is not known."""
 
     def arrays(self, name: str, layer: int | None = None) -> list[Any]:
         """Reads and returns the arrays of one kind, `name` ("inputs", "outputs" or "gradients"). If `layer`, an index

@@ -58,15 +58,15 @@ class FirstDifference(NamedTuple):
     """The first place where two runs differ: a layer, or a gap between layers."""
 
     path: str
-    """The path in the expected model of the layer, or of the layer after the gap; "" for a gap at the end of the
+    """The path of the layer, or of the layer after the gap, in the expected model; "" for a gap at the end of the
     model."""
     text: str
     """A description of the place and of the difference."""
     error: float
-    """How far off the values are, as a share of the largest expected value; infinite if shapes, NaNs, infinities or
-    whole numbers differ."""
+    """The error of the values, as a share of the largest expected value; infinite if shapes, NaNs, infinities or whole
+    numbers differ."""
     is_of_shapes: bool = False
-    """Whether the shapes differ, in which case no values were compared."""
+    """Whether the shapes differ. If the shapes differ, no values were compared."""
 
 
 class CallPair(NamedTuple):

@@ -39,8 +39,8 @@ _MOST = 300
 _CHANNELS = (1, 3, 4)
 """The usual numbers of channels of the images that are passed to a model."""
 IMAGES = ("conv", "conv_transpose", "batch_norm", "prelu", "instance_norm", "group_norm")
-"""The kinds of layers whose inputs are images: if the input of such a layer has three axes, it has an axis of channels,
-and is not a sequence."""
+"""The kinds of layers with images as inputs. An input with three axes to such a layer is treated as images with an axis
+of channels, not as sequences."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 _MOST: Final = 20_000
-"""The largest number of operations that a log records. A program may run more operations."""
+"""The largest number of operations that a log records. Any further operations of the program are not recorded."""
 _MOST_BYTES: Final = 1 << 30
 """A log that contains this many bytes of arrays is full, and records no further operations."""
 _ALIKE: Final = 1e-2
@@ -57,7 +57,7 @@ _FRAMES: Final = frozenset(
         "optax",
     }
 )
-"""The packages whose lines are not treated as lines of the program."""
+"""The packages with code that is not treated as the program's own code."""
 
 
 class Operation(NamedTuple):
@@ -339,16 +339,16 @@ class Parting(NamedTuple):
     """The first operation of each program at which the two differ."""
 
     actual: Operation | None
-    """None if all operations of the actual program are right; then the actual program lacks an operation of the
-    expected program."""
+    """The first wrong operation of the actual program. None if all its operations are right; then the actual program
+    lacks an operation of the expected program."""
     expected: Operation | None
-    """None if all operations of the expected program are right; then the actual program has an additional
-    operation."""
+    """The first wrong operation of the expected program. None if all its operations are right; then the actual program
+    has an additional operation."""
     closest: tuple[Operation, Operation] | None
-    """The pair of operations whose outputs are closest, among all pairs that consist of `actual` or `expected` and a
-    wrong operation of the other program. None if in no such pair the outputs have the same size."""
+    """The pair of operations with the closest outputs. A pair consists of `actual` or `expected`, and a wrong operation
+    of the other program. None if no pair has outputs of the same size."""
     errors: Errors | None
-    """How far the outputs of `closest` are apart; None if `closest` is None."""
+    """The errors between the outputs of the two operations in `closest`; None if `closest` is None."""
     share: float
     """The limit at which the operations were judged, as a share of the usual limit; one of `_SHARES`."""
 

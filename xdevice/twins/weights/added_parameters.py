@@ -23,8 +23,8 @@ _QUANTISED: Final = (
     "kernel_scale", "embeddings_scale",
 )  # fmt: skip
 _PARAMETRISED: Final = ("parametrizations", "*_l0_orig", "*_l0_raw", "*_l0_g", "*_l0_v")
-"""The names of parameters under parametrizations that xdevice does not know, such as norms of the weights of recurrent
-layers. A `*` matches any characters."""
+"""Parts of the names of parameters with a parametrization that xdevice does not know, such as a norm of the weights of
+a recurrent layer. A `*` matches any characters."""
 _ADDED: Final = (
     (
         _LORA,

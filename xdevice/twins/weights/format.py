@@ -49,8 +49,8 @@ ORIGIN: Final = "xdevice.origin"
 """The key of another entry that xdevice adds to the metadata. Its value contains the names of the backends whose
 tensors `save` has written, joined by commas."""
 _FORMATS: Final = {"pt": "torch", "pd": "paddle", "tf": "tensorflow", "flax": "jax"}
-"""The names of backends by the values of the metadata entry `format`, in which other programs record the framework that
-wrote a file."""
+"""Maps the values of the metadata entry `format` to the names of backends. Other programs record in this entry which
+framework wrote a file."""
 
 
 class Entry(NamedTuple):
@@ -101,7 +101,7 @@ class Header(NamedTuple):
     """The contents of a file, or of several files that belong together."""
 
     entries: Mapping[str, FileTensor]
-    """The tensors by name; a tensor with several names is there only under its first name."""
+    """The tensors by name; a tensor with several names is included only under its first name."""
     shared: dict[str, str]
     """Maps each further name of a tensor with several names to the first name."""
     key: str = ""

@@ -177,7 +177,7 @@ _DEPTHWISE: Final = re.compile(
     r'"class_name": "DepthwiseConv\dD", "config": \{"name": "([^"]+)"'
 )
 """Matches the depthwise convolutions in the config of a whole model. In such a file, their kernels are named `kernel`,
-like those of other layers."""
+like the kernels of other layers."""
 _SIDE: Final = re.compile("/(forward|backward)_[^/]+/[^/]*cell[^/]*/")
 """Matches the path of a cell of a Bidirectional layer in a file of a whole model."""
 
