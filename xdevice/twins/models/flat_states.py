@@ -387,8 +387,8 @@ def _advice_on_kinds(line: str) -> str:
 def _with_ties(
     source: Mapping[str, Any], target: Twin, remarks: Names, done: list[str]
 ) -> Mapping[str, Any]:
-    """Adds missing names of tied weights to the state, and returns it; a file stores a tied weight under only one of
-    its names. A name of a variable in the model `target` is added if the variable is tied to a variable in the state. A
+    """Returns the state with the missing names of tied weights added. A file stores a tied weight under only one of its
+    names. A name of a variable in the model `target` is added if the variable is tied to a variable in the state. A
     name is also added if `remarks`, a dict from the file, maps it to a name in the state. A line is added to `done` if
     names were added."""
     # for each variable of the target that the state has, its name by its `id`

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
-    """Rewrites the layers of both models so that their kinds agree as far as possible, and returns both models."""
+    """Rewrites the layers of both models so that their kinds agree as far as possible, and returns the rewritten
+    models."""
     rewrites = (
         _without_ties,
         _with_channels,
@@ -69,7 +70,7 @@ def _without_ties(twin: Twin, other: Twin) -> Twin:
 
 def without_channels(twin: Twin) -> Twin:
     """Marks a group norm as not convertible if its number of channels is not known from the framework, and returns the
-    twin. Called if there is no other model that could supply the number."""
+    changed twin. Called if there is no other model that could supply the number."""
     why = "it has one number for each group, but does not say how many channels there are; pass a model as like="
 
     def refuse(rule: layouts.Rule) -> layouts.Rule:
@@ -85,10 +86,10 @@ def without_channels(twin: Twin) -> Twin:
 
 
 def _with_channels(twin: Twin, other: Twin) -> Twin:
-    """Adds the number of channels to each group norm that lacks it, and returns the twin. The numbers come from the
-    group norms of the other model. If the other model has as many of these as the twin has norms to complete, the
-    numbers are assigned in order. Otherwise, if all group norms of the other model have the same number of channels,
-    this number is used. In all other cases the twin is returned unchanged."""
+    """Adds the number of channels to each group norm that lacks this number, and returns the changed twin. The numbers
+    come from the group norms of the other model. If the other model has as many group norms as the twin has norms to
+    complete, the numbers are assigned in order. Otherwise, if all group norms of the other model have the same number
+    of channels, this number is used. In all other cases the twin is returned unchanged."""
     lacking = [layer for layer in twin.layers if _lacks_channels(layer)]
     group_norms = [
         layer
@@ -164,7 +165,7 @@ def _as_instances(twin: Twin, layer: Layer) -> Layer:
 
 def _with_stacks(twin: Twin, other: Twin) -> Twin:
     """Joins consecutive recurrent layers if the other model has one recurrent layer of several levels in their place,
-    and returns the twin."""
+    and returns the changed twin."""
     stacks = []
     for kind in layouts.RECURRENT:
         ours, theirs = (

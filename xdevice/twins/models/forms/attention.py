@@ -61,9 +61,9 @@ def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
 def _joined(
     source: Twin, ours: list[Group], target: Twin, theirs: list[Group]
 ) -> tuple[Twin, Twin]:
-    """Joins the linear layers of each attention that has another form than its counterpart, and returns both models.
-    `ours` contains the attentions of the source and `theirs` the attentions of the target, in order of definition. Both
-    models have the same number of attentions."""
+    """Joins the linear layers of each attention that has another form than its counterpart, and returns the changed
+    models. `ours` contains the attentions of the source and `theirs` the attentions of the target, in order of
+    definition. Both models have the same number of attentions."""
     source_joins: list[tuple[Group, Layer]] = []
     target_joins: list[tuple[Group, Layer]] = []
     for one, other in zip(ours, theirs, strict=True):
