@@ -13,7 +13,7 @@ READS: Final = (
     "item", "tolist", "tobytes", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__",
     "__hex__", "__oct__", "__repr__", "__str__", "__format__", "__reduce__",
 )  # fmt: skip
-"""Methods of an array through which the host reads it."""
+"""Methods of an array with which the host reads the array."""
 
 IN_BLOCKS: Final = (
     # reports reads and moves. `jax.transfer_guard` does not see the reads of CPU arrays

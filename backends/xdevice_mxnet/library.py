@@ -14,5 +14,5 @@ from .private import private
 # for MXNet
 library: Any = private.get("mxnet.base._LIB") or ctypes.CDLL(mx.libinfo.find_lib_path()[0])
 at_once = ctypes.PyDLL(library._name)
-"""The library, for calling functions that return at once. These are called without releasing the GIL, which is
-faster."""
+"""The library, for calling functions that return at once. These functions are called without releasing the GIL, which
+is faster."""

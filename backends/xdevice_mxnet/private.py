@@ -12,7 +12,7 @@ TESTED: Final = "1.9.1"
 
 READS: Final = ("asnumpy", "asscalar", "__bool__", "__repr__", "__getstate__")
 NUMPY_READS: Final = ("item", "tolist", "__float__", "__int__", "__str__", "__format__")
-"""The methods for reading an array that only `mxnet.np.ndarray` has."""
+"""Methods with which the host reads an array. Only `mxnet.np.ndarray` has these methods."""
 MOVES: Final = ("copyto", "as_in_context")
 NUMPY_MOVES: Final = ("as_in_ctx",)
 CALLS: Final = (

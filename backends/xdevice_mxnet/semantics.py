@@ -101,8 +101,8 @@ class _SetNp:
 
 
 def _announce_shapes() -> None:
-    """Makes MXNet log its message that NumPy's shapes are enabled now, while a filter rejects every record. MXNet logs
-    this message only once. If it were logged later, it would appear, and would configure the root logger."""
+    """Makes MXNet log its message that NumPy's shapes are enabled. During this call, a filter rejects every record.
+    MXNet logs this message only once. If it were logged later, it would appear, and would configure the root logger."""
     root, silent = logging.getLogger(), logging.NullHandler()
     # MXNet calls `logging.info`, which configures the root logger if that has no handlers
     root.addHandler(silent)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 _empty = private.get("paddle._C_ops.empty")
 TO_HOST: Final = 32 << 20
 TO_GPU: Final = 16 << 20
-"""The sizes in bytes from which a copy through the ring is faster than Paddle's own copy:
-`TO_HOST` for copies to the host, `TO_GPU` for copies to a GPU."""
+"""The minimum sizes in bytes at which a copy through the ring is faster than Paddle's own copy: `TO_HOST` for copies to
+the host, `TO_GPU` for copies to a GPU."""
 
 
 def read(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:

@@ -209,8 +209,8 @@ _interned: dict[tuple[str, int], Device] = {}
 _interned_weakly: Any = None
 _lock = forks.renewed(allocate_lock())
 _MOST_KEPT: Final = 1024
-"""Devices with this index or a higher one, which no machine has, are interned only as long as something refers to them.
-Otherwise a program that names more and more devices would fill the memory."""
+"""Devices with this index or a higher index, which no machine has, are interned only as long as something refers to
+them. Otherwise a program that names more and more devices would fill the memory."""
 spelled: Final[dict[str, Device]] = {}
 """The device of each string that was parsed or registered by `spell`."""
 

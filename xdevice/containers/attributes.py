@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _PLAIN: Final = (bool, int, float, str, bytes)
 
 members: Final[Any] = type.__dict__["__dict__"].__get__
-"""Returns the attributes that a class itself defines, without those of its bases. `vars` would call code of the class's
-metaclass, which may raise an error."""
+"""Returns the attributes that a class itself defines, without the attributes of its bases. `vars` would call code of
+the class's metaclass, which may raise an error."""
 
 
 class Attribute(str):

@@ -44,8 +44,8 @@ class Stranger:
         self.parts = parts
         # a registered way takes precedence over the object's own method
         self.mover = None if way is not None else _mover(x, parts)
-        """The backend to whose devices the object's own method moves the object; None if the object has no such method,
-        or its type is registered."""
+        """The backend whose method for moving (`moves_by`, such as `to`) the object has; None if the object has no such
+        method, or its type is registered."""
 
     @property
     def moves(self) -> bool:

@@ -115,7 +115,7 @@ class Primitives(ABC):
     """The names of the dtypes that the framework supports: NumPy's names, and "bfloat16"."""
     dtype_names: ClassVar[Mapping[Any, str]] = MappingProxyType({})
     """A mapping from the framework's dtype objects to their names in `dtypes`, such as {half: "float16"}. An object is
-    needed here only if neither its attribute `name` nor its `str` is that name; see
+    needed here only if neither its attribute `name` nor its `str` is its name in `dtypes`; see
     `xdevice.base.dtypes.dtype_name`."""
     opaque: tuple[type, ...] = ()
     """Types of the framework whose objects contain arrays for internal use only, such as random generators. These
@@ -207,8 +207,8 @@ class Primitives(ABC):
         return False
 
     def is_started(self, device: Device) -> bool:
-        """Whether this process has used (initialized) a GPU. The core calls this method before other methods, because a
-        question about an unused GPU, such as the size of its memory, would initialize the GPU."""
+        """Whether this process has used (initialized) a GPU. The core calls this method before other methods, because
+        reading a property of an unused GPU, such as the size of its memory, would initialize the GPU."""
         return True
 
     @abstractmethod
@@ -247,8 +247,9 @@ class Primitives(ABC):
         return self.device_of
 
     def devices_of(self, cls: type, tensors: Sequence[Any]) -> set[Device]:
-        """Returns the set of devices on which one or more tensors of exactly this type are. Raises `UnsupportedError`
-        if one of the tensors is spread over several devices, or is on a device of a kind that is not in `kinds`."""
+        """Returns the set of the devices of `tensors`, which are one or more tensors of exactly this type. Raises
+        `UnsupportedError` if one of the tensors is spread over several devices, or is on a device of a kind that is not
+        in `kinds`."""
         return set(map(self.device_of, tensors))
 
     @abstractmethod
@@ -263,8 +264,8 @@ class Primitives(ABC):
 
     def start_move(self, x: Any, device: Device) -> Any:
         """Moves `x` like `move`, but may return before the values have arrived. Every operation that reads the result
-        must wait for the values, and so must `wait` for the result and `synchronize` for either device. Until the
-        values have arrived, nothing may write into the memory of `x`."""
+        must wait for the values. A call of `wait` for the result, or of `synchronize` for either device, must wait for
+        the values, too. Until the values have arrived, nothing may write into the memory of `x`."""
         return self.move(x, device)
 
     @abstractmethod

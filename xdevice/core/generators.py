@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 VARIABLE: Final = "XDEVICE_SEED"
 _TASK, _FORK = 0, 1
-"""The reasons for which a generator is derived from another one: a task, or a forked process."""
+"""The reasons for deriving a generator from another generator: a task, or a forked process."""
 
 
 class Numbers:

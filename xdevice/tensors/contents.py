@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from .leaves import Location
 
     TransferOne = Callable[[Backend, str, Any, Device], Any]
-    """A function of `leaves` that moves or copies one tensor or model: `move`, `start_move` or
-    `copy`."""
+    """A function of the module `leaves` that moves or copies one tensor or model: `move`, `start_move` or `copy`."""
     Undo = list[Callable[[BaseException], None]]
     """Functions that are called with the error of a later step. Each undoes a move in place, or adds a note about this
     move to the error."""

@@ -278,8 +278,8 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
 
 def _cannot_share(source: Backend, x: Any, target: Backend) -> bool:
     """Whether it is certain, without an attempt, that the target cannot use the memory of `x`, a tensor of `source`:
-    the target never uses memory of other frameworks, or the address or the strides are unsuitable for it. False if only
-    an attempt can tell."""
+    the target never uses memory of other frameworks, or cannot use memory with this address or these strides. False if
+    an attempt is necessary to decide this."""
     takes = target.takes()
     if takes is None:
         return True

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 _MOVES = ("copy_to", "memcpy", "assign_")
-"""Parts of the names of those operations of Paddle that copy between devices. The operands of such
-an operation may be on two GPUs."""
+"""Parts of the names of Paddle's operations that copy between devices. The operands of such an operation may be on two
+GPUs."""
 _REFUSED = "rmsprop_"
 """The operation that makes a step of Paddle's RMSProp. Its kernel should write into the memory of
 the operands, but Paddle passes it copies of the operands on the host."""

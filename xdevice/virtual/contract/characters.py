@@ -121,8 +121,8 @@ def _character(words: str) -> Character:
 
 
 def _individual_words(words: str) -> list[str]:
-    """Returns the individual words of a description, in which each name in `SETS` is replaced by the words of its set.
-    The order is preserved, so that in "tpu,memory=8GB" the given memory replaces the memory of the set."""
+    """Returns the individual words of a description. A name in `SETS` is replaced by the words of its set. The order is
+    preserved, so that in "tpu,memory=8GB" the given memory replaces the memory of the set."""
     individual: list[str] = []
     # `filter` removes empty words, such as those in "no_float64," and " "
     for word in filter(None, map(str.strip, words.split(","))):
