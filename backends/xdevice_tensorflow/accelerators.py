@@ -17,8 +17,8 @@ from xdevice.base import devices
 from xdevice.contract.accelerators import choose
 
 _NO_GPU: Final = {"CPU", "XLA_CPU", "XLA_GPU", "TPU", "TPU_SYSTEM", "COMPOSITE"}
-"""TensorFlow's own device types that are not accelerators of the kind `gpu`. All other types
-are."""
+"""TensorFlow's own device types that are not accelerators of the kind `gpu`. All other device types are of this
+kind."""
 IS_NVIDIA_OR_AMD: Final = tf.test.is_built_with_cuda() or tf.test.is_built_with_rocm()
 """Whether this build of TensorFlow supports CUDA or ROCm. If so, the device type "GPU" does not
 belong to a plugin."""

@@ -33,7 +33,7 @@ _NO_STATE = (keras.optimizers.Optimizer, keras.Metric, keras.random.SeedGenerato
 """The types of parts of a Keras model whose variables are left out of the model's state dict,
 because the state dicts of other frameworks do not contain such variables."""
 _Named = tuple[str, Any]
-"""The name of an object, and the object."""
+"""A pair of the name of an object and the object itself."""
 
 
 def variables(model: Any) -> list[tuple[str, tf.Variable]]:

@@ -24,15 +24,15 @@ TRACES = ("train_function", "test_function", "predict_function")
 """The attributes in which Keras stores the functions that it has traced for `fit`, `evaluate`
 and `predict`. If such an attribute is None, Keras creates the function again."""
 TRACED_FUNCTION = type(tf.function(lambda: None))
-"""The type of the objects that `tf.function` returns. TensorFlow has no public name for it."""
+"""The type of the objects that `tf.function` returns. TensorFlow has no public name for this type."""
 SHARED = (
     tf.distribute.Strategy,
     ModuleType,
     type(getattr(keras.layers.Resizing(1, 1, name="-"), "backend", None)),
 )
-"""The types of objects to which a model refers, but which it does not own. So a copy of the
-model refers to the same objects. The last type is that of Keras's switch between backends:
-layers for images refer to the switch, and `copy` cannot copy it."""
+"""The types of objects to which a model refers, but which it does not own. So a copy of the model refers to the same
+objects. The last type is the type of Keras's switch between backends. Layers for images refer to this switch, and
+`copy` cannot copy the switch."""
 
 _OWNING = (
     tf.__internal__.tracking.AutoTrackable, keras.Operation, keras.Variable, keras.optimizers.Optimizer, keras.Metric,

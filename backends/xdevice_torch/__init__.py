@@ -62,8 +62,8 @@ _QUICK = ("cuda", "cpu")
 """The types of devices for which `from_numpy` and `to` are faster than `torch.tensor`,
 according to measurements."""
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
-"""The types of tensors whose `is_cpu` always agrees with `device`, and is faster to read. A
-subclass may define its own `device`."""
+"""The types of tensors for which `is_cpu` always agrees with `device`. `is_cpu` is faster to read. A subclass may
+define its own `device`."""
 _NONE: frozenset[str] = frozenset()
 # getters written in C, which `map` calls faster than lambdas
 _device, _is_cuda = attrgetter("device"), attrgetter("is_cuda")

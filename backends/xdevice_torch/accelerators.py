@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _ask_lazy = private.get("torch._C._lazy._get_default_device_type", lambda: None)
 """PyTorch's function that raises RuntimeError if no lazy device was started."""
 _BUILT_IN: Final = ("cuda", "xpu", "mps")
-"""PyTorch's names of the accelerators that it supports without a vendor's plugin."""
+"""PyTorch's names for the accelerators that PyTorch supports without a vendor's plugin."""
 STREAMS: Final = ("cuda", "xpu")
 """The accelerators whose streams and events are known to work like the streams and events of `torch.cuda`."""
 _LACKS: Final = {

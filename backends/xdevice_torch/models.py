@@ -66,8 +66,8 @@ _APPLY: Final = private["torch.nn.Module._apply"]
 """The method with which `Module.to` moves parameters and buffers. A class that overrides this
 method moves additional tensors."""
 _NODES: Final = private["torch.utils._pytree.SUPPORTED_NODES"]
-"""Maps each type that is registered with PyTorch's pytrees to the functions that take an object
-of this type apart and rebuild it."""
+"""Maps each type that is registered with PyTorch's pytrees to the functions that flatten and rebuild an object of this
+type."""
 # read when this module is loaded, because virtual GPUs replace the property later
 _set_contents: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 

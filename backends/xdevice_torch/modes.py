@@ -22,9 +22,9 @@ dispatch_modes: Callable[[], list[Any]] = private[
 function_modes: Callable[[], list[Any]] = private.get(
     "torch.overrides._get_current_function_mode_stack"
 )
-"""Returns the function modes of this thread, with the innermost last. PyTorch calls a function
-mode, such as the scope of a device, for each call of its functions and each read of an
-attribute. `function_modes` is None if this version of PyTorch lacks the function."""
+"""Returns the function modes of this thread, with the innermost last. PyTorch calls a function mode, such as the scope
+of a device, whenever a program calls a function of PyTorch or reads an attribute of a tensor. `function_modes` is None
+if this version of PyTorch lacks the function."""
 
 
 class Mode(_DispatchMode):  # type: ignore[misc]

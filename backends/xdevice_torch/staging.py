@@ -42,7 +42,7 @@ TO_GPU: Final = 24 << 20
 faster than PyTorch's own copy."""
 TO_HOST: Final = 32 << 20
 """The size in bytes from which a copy to the host through the ring (of page-locked buffers) is faster than PyTorch's
-own copy. For smaller tensors, malloc returns host memory that was used before."""
+own copy. Below this size PyTorch's copy is faster, because malloc returns host memory that was used before."""
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 """The types of tensors that may be copied through the ring. A tensor of a subclass may consist of more than its
 memory."""
@@ -215,8 +215,8 @@ class _OfModules(TorchFunctionMode):
 # many tensors
 
 _SMALL: Final = 1 << 20
-"""The size in bytes up to which tensors are sent with a single wait for all of them, because
-this was faster in measurements."""
+"""The size in bytes up to which tensors are sent in a group, with a single wait for the group, because this was faster
+in measurements."""
 
 
 def sent(
@@ -312,8 +312,8 @@ def arrive(x: torch.Tensor) -> torch.Tensor:
 
 
 _COMING: Final = "xdevice_coming"
-"""The attribute of an `Arriving` that contains the tensor that is being filled, and the
-function that waits for its values."""
+"""The name of an attribute of an `Arriving`. The attribute contains the tensor that is being filled, and the function
+that waits for the values of this tensor."""
 _arrival: Final = threading.RLock()
 
 
@@ -362,4 +362,4 @@ _ABOUT: Final = frozenset(
     getattr(torch.Tensor, name).__get__
     for name in ("device", "dtype", "shape", "layout", "requires_grad", "is_meta")
 )
-"""The getters of those attributes of a tensor that can be read without waiting for the values."""
+"""The getters of the tensor attributes that can be read without waiting for the values."""

@@ -53,8 +53,8 @@ _ALL: Final = 1000
 keys. The keys of TensorFlow's own strategies begin at 1."""
 
 Encoding = tuple[str | None, str | None]
-"""How tensors of a dtype are sent or reduced. First, their bits are read as the first dtype; then, the result is cast
-to the second dtype. None means that a step is left out."""
+"""How tensors of a dtype are sent or reduced. First, the bits of a tensor are interpreted as the first dtype; then, the
+result is cast to the second dtype. If a dtype is None, its step is left out."""
 _UNCHANGED: Final[Encoding] = (None, None)
 _CAST_TO_INT32: Final[dict[str, Encoding]] = dict.fromkeys(
     ("bool", "int8", "int16", "uint8", "uint16"), (None, "int32")
@@ -81,8 +81,8 @@ _MOVED_AS: Final[dict[str, Encoding]] = {
 }
 
 _cluster: list[tuple[int, int]] = []
-"""Contains the pair of the rank of this process and the number of processes, after TensorFlow
-has joined a cluster; empty before that."""
+"""Contains one pair after TensorFlow has joined a cluster: the rank of this process, and the number of processes. The
+list is empty before that."""
 _calls: Counter[int] = Counter()
 """Maps the key of each group to the number of collectives that this process has called in the
 group."""

@@ -44,8 +44,8 @@ each with a function that is called with the gradient."""
 
 
 _gradient_listeners: Final[list[Any]] = []
-"""The functions `leaf` of the open blocks of `operation_calls`. Each is called with the source of a gradient (such as a
-variable), the gradient, and the name of the source."""
+"""The functions `leaf` of the open blocks of `operation_calls`. Each function is called with the source of a gradient
+(such as a variable), the gradient, and the name of the source."""
 
 
 def _gradient_replacement(original: Any) -> Any:

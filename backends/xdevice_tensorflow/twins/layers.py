@@ -486,7 +486,7 @@ def _recurrent_settings(layer: Any) -> dict[str, object]:
 # the computations of layers
 
 _INTERPOLATIONS: Final = {"bicubic": "bicubic of Keys (a = -0.5)"}
-"""Names for those interpolations of Keras that differ from PyTorch's interpolation of the same name. PyTorch's bicubic
+"""Names for the interpolations of Keras that differ from PyTorch's interpolation of the same name. PyTorch's bicubic
 interpolation has a = -0.75."""
 _UNLISTED: Final = (
     kl.InputLayer, kl.Flatten, kl.Reshape, kl.Identity, kl.Add, kl.Subtract, kl.Multiply, kl.Average,
@@ -494,8 +494,9 @@ _UNLISTED: Final = (
 )  # fmt: skip
 """Layers that are not listed, because they have no settings, or because they are functions in other frameworks."""
 _CONTAINERS: Final = (*_UNLISTED, kl.Wrapper, kl.RNN)
-"""Layers around other layers. They get no separate entry, because they only call the layers inside them, or because the
-entries of recurrent layers, and of `_merge_entry`, contain everything that they add."""
+"""Layers that get no separate entry: unlisted layers, and layers that contain other layers. A container only calls the
+layers inside it, or other entries (of recurrent layers, or from `_merge_entry`) contain everything that the container
+adds."""
 _ARGUMENT_SETTINGS: Final = {"negative_slope": "slope", "alpha": "alpha", "axis": "axis"}
 """Maps parameters of Keras's activation functions to the corresponding settings."""
 _PACKAGES: Final = ("keras", "tensorflow")

@@ -71,8 +71,8 @@ _COMMON_SLOTS: Final = {
     "average": None,
     "gradient_accumulator": None,
 }
-"""The same for variables that every kind of optimizer may have. None marks variables that are not state in other
-frameworks."""
+"""Like `_SLOTS`, but for variables that every kind of optimizer may have. None marks variables that are not state in
+other frameworks."""
 # a string with spaces is an explanation, for a setting that does not correspond to a single
 # argument
 _COMMON_NAMES: Final = {

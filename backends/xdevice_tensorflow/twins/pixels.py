@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 _history = private.field("keras.src.ops.node.Node._keras_history")
 _RESHAPES: Final = ("Flatten", "Reshape", "Ravel")
-"""The names of the classes of layers that reshape, and of the classes that represent such functions of `keras.ops`.
-Names are used because Keras's classes for functions are private."""
+"""The names of the classes of layers that reshape, and of the classes that represent reshaping functions of
+`keras.ops`. Names are used because Keras's classes for functions are private."""
 CONVS: Final = (
     kl.Conv1D, kl.Conv2D, kl.Conv3D, kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose,
     kl.DepthwiseConv1D, kl.DepthwiseConv2D, kl.SeparableConv1D, kl.SeparableConv2D,
@@ -71,7 +71,7 @@ _FUNCTIONS: Final = (
     "Subtract", "Multiply", "Divide", "TrueDivide", "Negative", "Abs", "Exp", "Sqrt", "Square", "Clip",
     "Maximum", "Minimum",
 )  # fmt: skip
-"""The names of the classes that represent those functions of `keras.ops` that treat each number separately."""
+"""The names of the classes that represent elementwise functions of `keras.ops`, which treat each number separately."""
 
 
 class Order(NamedTuple):
@@ -81,10 +81,9 @@ class Order(NamedTuple):
     why: str
     """A string that names the reshape. If `image` is empty, it may also say why the image is not certain."""
     outputs: bool
-    """True if the outputs are in Keras's order; False if the inputs are."""
+    """True if the outputs are in Keras's order; False if the inputs are in this order."""
     image: Shape = ()
-    """The numbers of rows, columns and channels of the image if it is certain which number is which pixel; otherwise
-    ()."""
+    """The numbers of rows, columns and channels of the image, or () if the order of the pixels is not certain."""
 
 
 class _Reshape(NamedTuple):
@@ -98,7 +97,7 @@ class _Reshape(NamedTuple):
     size: int | None
     """The number of features on the flat side; None if it is not known."""
     makes_image: bool
-    """True if the image is the output of `op`; False if it is the input."""
+    """True if the image is the output of `op`; False if the image is the input of `op`."""
 
 
 def all_layers(model: Any) -> Iterator[Any]:

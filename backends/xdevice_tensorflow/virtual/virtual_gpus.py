@@ -1,9 +1,9 @@
 """Virtual GPUs for TensorFlow. A virtual GPU is one of TensorFlow's logical CPUs, which can be created only before
 TensorFlow has run anything.
 
-TensorFlow itself copies operands between logical CPUs, as it does between real GPUs, so no
-operation needs to be replaced for such copies. These functions are replaced (those in the
-second and third rows only if virtual GPUs have limits):
+TensorFlow itself copies operands between logical CPUs, as it does between real GPUs, so no operation needs to be
+replaced for such copies. These functions are replaced (the functions in the second and third rows only if virtual GPUs
+have limits):
 
 | function of TensorFlow | replaced by | because |
 |---|---|---|
@@ -67,7 +67,7 @@ _MAKERS = (
     private.place("tensorflow.python.framework.constant_op.convert_to_eager_tensor"),
     private.place("tensorflow.__internal__.EagerTensor._copy"),
 )
-"""The functions and the method that create tensors. `_checking` replaces all of them."""
+"""The functions and the method that create tensors. `_checking` wraps each of these functions and the method."""
 _values = private.field("tensorflow.__internal__.EagerTensor._numpy_internal")
 # the operations that assign and read the value of a variable
 _ASSIGN, _READ = "AssignVariableOp", "ReadVariableOp"

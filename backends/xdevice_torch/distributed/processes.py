@@ -54,10 +54,10 @@ _SUMMED_AS: Final = {
     torch.complex64: torch.float32,
     torch.complex128: torch.float64,
 }
-"""Maps each dtype that gloo or NCCL cannot sum to the dtype in which its tensors are summed. A
-sum of wider integers has the same low bits; a complex number is summed as a pair of floats. For
-gloo the missing dtypes are reported in https://github.com/pytorch/pytorch/issues/89197 (bool)
-and https://github.com/pytorch/pytorch/issues/156632 (complex)."""
+"""Maps each dtype that gloo or NCCL cannot sum to the dtype in which tensors of the former dtype are summed. A sum of
+wider integers has the same low bits; a complex number is summed as a pair of floats. For gloo the missing dtypes are
+reported in https://github.com/pytorch/pytorch/issues/89197 (bool) and https://github.com/pytorch/pytorch/issues/156632
+(complex)."""
 # the names of PyTorch's operations instead of `ReduceOp.SUM` itself, because a build of PyTorch
 # without torch.distributed has no ReduceOp
 _OPS: Final = {"sum": "SUM", "mean": "AVG", "max": "MAX", "min": "MIN"}

@@ -54,7 +54,7 @@ _ALIASES: Final = (_aten.detach.default, _aten.alias.default)
 _ZERO: Final = private["torch.ops.aten._efficientzerotensor"].default
 _OF_SHAPES: Final = ("is_same_size.default", "_has_same_storage_numel.default")
 """The operations that return a bool or a number that does not depend on the values of tensors. If such an operation is
-missing here, functions that use it are refused, but no wrong program is created."""
+missing here, functions that use this operation are refused, but no wrong program is created."""
 # PyTorch's tags for operations whose result, or the shape of the result, depends on the values
 # of a tensor
 _VALUE_DEPENDENT: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)

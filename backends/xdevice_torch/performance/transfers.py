@@ -42,8 +42,8 @@ _READ_ONE = private["torch.ops.aten._local_scalar_dense"].default
 _ONE_VALUE = {_READ_ONE, _aten.equal.default}
 """Operations that return one value to the host."""
 _A_SIZE = {_aten.nonzero.default, _aten.masked_select.default}
-"""Operations whose result has a shape that depends on the values of the input, so that the host
-must read a count."""
+"""Operations with a result whose shape depends on the values of the input. So the host must read the number of
+elements."""
 _COUNT_BYTES = 8
 """The size of the count that the host reads: an int64."""
 _COPIES = {private["torch.ops.aten._to_copy"].default, _aten.copy_.default}
@@ -51,8 +51,8 @@ _COPIES = {private["torch.ops.aten._to_copy"].default, _aten.copy_.default}
 
 
 _watched = Shared(per_thread=True)
-"""The mode that reports transfers. A thread has only one such mode, however many blocks are
-open in the thread, because each additional mode would report every transfer again."""
+"""The mode that reports transfers. A thread has only one such mode, even if several blocks are open in the thread,
+because each additional mode would report every transfer again."""
 
 
 class _Watch(Mode):

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 _OWN = ("device_count", "device", "set_device", "synchronize", "get_rng_state", "set_rng_state")
-"""The functions of `torch.cuda` that are replaced by those of the same name in `torch.vgpu`,
-because code that finds CUDA available calls them."""
+"""The functions of `torch.cuda` that are replaced by the functions of the same name in `torch.vgpu`, because code that
+finds CUDA available calls these functions."""
 _COUNTS = ("memory_allocated", "max_memory_allocated")
-"""The functions of `torch.cuda` that are replaced by those of the same name in `torch.accelerator`."""
+"""The functions of `torch.cuda` that are replaced by the functions of the same name in `torch.accelerator`."""
 
 
 def take_for_cuda(

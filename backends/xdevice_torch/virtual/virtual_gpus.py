@@ -60,16 +60,16 @@ if TYPE_CHECKING:
 
 NAME = operations.NAME
 _FREE = "privateuseone"
-"""PyTorch's name for the device type that it reserves for other packages, as long as no package
-has renamed that type."""
+"""The name of the device type that PyTorch reserves for other packages. A package that uses this device type renames
+it."""
 
 _setup = private["torch.utils.backend_registration._setup_privateuseone_for_python_backend"]
 _swap_contents = private["torch._C._swap_tensor_impl"]
 _hooks = private.field("torch.Tensor._backward_hooks")
 _hooks_after = private.field("torch.Tensor._post_accumulate_grad_hooks")
 _libraries: list[torch.library.Library] = []
-"""The libraries that contain the registered kernels of virtual GPUs; empty before `install`.
-PyTorch removes the kernels of a library to which nothing refers."""
+"""The libraries that contain the registered kernels of virtual GPUs; empty before `install`. PyTorch removes the
+kernels of a library when nothing refers to the library any more."""
 
 
 def why_not() -> str | None:

@@ -72,7 +72,7 @@ _FROM_HOST = {
     "ctc_loss": ("input_lengths", "target_lengths"),
     **dict.fromkeys(("lstm", "gru"), ("batch_sizes",)),
 }
-"""Maps the name of an operation on a GPU to the names of those arguments that may be on the host."""
+"""Maps the name of an operation on a GPU to the names of the arguments that may be on the host."""
 
 _NOTHING: dict[int, Any] = {}
 """The default of dict arguments, which is never changed."""
@@ -680,8 +680,8 @@ def register() -> list[torch.library.Library]:
 
 
 _COMPOSED = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
-"""The keys of kernels that compute an operation with other operations, on every device that has
-no kernel for it."""
+"""The keys of kernels that compute an operation with other operations. PyTorch uses such a kernel on every device
+without a kernel of its own for the operation."""
 
 
 def _composed() -> Iterator[str]:
