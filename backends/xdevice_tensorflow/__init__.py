@@ -341,9 +341,9 @@ class TensorflowBackend(
     # memory
 
     def memory(self, device: Device) -> Memory:
-        """Returns a `Memory` with the current and the peak number of bytes that TensorFlow has
-        allocated on a device. Its other numbers are None. On a CPU whose allocator does not
-        count bytes, all numbers are None."""
+        """Returns a `Memory` with the current and the peak number of bytes that TensorFlow has allocated on a device.
+        All other numbers in the `Memory` are None. On a CPU whose allocator does not count bytes, all numbers are
+        None."""
         try:
             usage = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
         except ValueError:

@@ -52,8 +52,8 @@ class TensorflowConversion(Conversion):
         return TAKES
 
     def detached(self, x: Any) -> Any:
-        """Returns `x` itself. In TensorFlow a tensor has no gradient history from which it could be detached, because
-        operations are recorded by tapes. Raises `UnsupportedError` for a composite or symbolic tensor."""
+        """Returns `x` itself. In TensorFlow, tapes record operations for gradients, and a tensor itself has no gradient
+        history. Raises `UnsupportedError` for a composite or symbolic tensor."""
         if not hasattr(x, "backing_device"):
             raise UnsupportedError(
                 f"an object of type {type(x).__name__} has no memory of its own; make it dense first "

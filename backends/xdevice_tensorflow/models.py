@@ -162,8 +162,8 @@ def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
 
 
 def _capturing(handles: set[int]) -> tuple[list[Any], bool]:
-    """Returns the traced functions that have captured a handle whose `id` is in `handles`, and
-    whether a tf.data pipeline uses one of these functions."""
+    """Returns two values: the traced functions that have captured a handle whose `id` is in `handles`, and whether a
+    tf.data pipeline uses one of these functions."""
     everything = gc.get_objects()
     # `issubclass` is called once for each type, because calling `isinstance` for each of the
     # many objects would be slow
@@ -321,16 +321,17 @@ def _new_variable(variable: tf.Variable) -> tf.Variable:
 
 
 def _copied(value: Any, memo: _Memo) -> Any:
-    """Returns the copy of an attribute's value: the copy in `memo` or, if there is none, a deep copy, in which objects
-    in `memo` are replaced with their copies."""
+    """Returns a copy of an attribute's value. If `memo` contains a copy of the value, returns this copy. Otherwise,
+    returns a deep copy in which copies from `memo` replace the old objects."""
     # look into `memo` first, because since Python 3.14, deepcopy returns functions as they are,
     # even if `memo` has a copy
     return memo[id(value)] if id(value) in memo else copy.deepcopy(value, memo)
 
 
 def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
-    """Returns a function for the copied model. If the closure of `function` refers to parts of the old model, this is a
-    new function, whose closure refers to their copies, which are in `memo`. Otherwise, it is `function` itself."""
+    """Returns the function that replaces `function` in the copied model. If the closure of `function` refers to parts
+    of the old model, returns a new function with a closure that refers to the copies of these parts in `memo`.
+    Otherwise, returns `function` itself."""
     closure = function.__closure__ or ()
     # an empty cell, which equals a new cell, has no contents that could be read: its name has not been
     # assigned yet
@@ -352,8 +353,9 @@ def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
 
 
 def _rebound_inner(function: Any, memo: _Memo) -> Any:
-    """Returns the Python function of a `tf.function` for the copied model, whose parts are in `memo`. Raises TypeError
-    if `function` is a wrapper around a method, which is the case for methods that `tf.function` decorates."""
+    """Returns the Python function inside a `tf.function`, adapted to the copied model. `memo` contains the parts of the
+    copied model. Raises TypeError if `function` is a wrapper around a method, which is the case for methods that
+    `tf.function` decorates."""
     # the first result is the list of wrappers around the function
     if tf.__internal__.decorator.unwrap(function)[0]:
         raise TypeError(
@@ -428,8 +430,8 @@ def _renewed(key: Any, memo: _Memo, keys: dict[str, str]) -> Any:
 
 
 def _type_in_modules(x: Any) -> type:
-    """Returns the type with which a `tf.Module` wraps values like `x`. TensorFlow has no public
-    names for these types."""
+    """Returns the type that a `tf.Module` uses to wrap values like `x`. TensorFlow has no public names for these
+    types."""
     module: Any = tf.Module()
     module.x = x
     return type(module.x)

@@ -255,9 +255,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self._places[x.device]
 
     def probe(self, cls: type) -> Callable[[Any], Device]:
-        """Returns the fastest function that returns the device of a tensor whose type is
-        exactly `cls`. `is_cpu`, `is_cuda` and `get_device()` are faster than `device`, but a
-        subclass may override only `device`."""
+        """Returns the fastest function for reading the device of a tensor of exactly the type `cls`. `is_cpu`,
+        `is_cuda` and `get_device()` are faster than `device`, but a subclass may override only `device`."""
         if cls not in _PLAIN:
             return self.device_of
         device_of = self.device_of
@@ -276,7 +275,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return place
 
     def devices_of(self, cls: type, tensors: Sequence[torch.Tensor]) -> set[Device]:
-        """Returns the set of the devices of one or more tensors whose type is exactly `cls`. If all tensors are on the
+        """Returns the set of the devices of one or more tensors of exactly the type `cls`. If all tensors are on the
         host, or all on the same CUDA GPU, does not read the attribute `device` of each tensor, because this is
         slower."""
         if cls in _PLAIN:

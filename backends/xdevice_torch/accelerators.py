@@ -63,9 +63,8 @@ def detect() -> tuple[str, int]:
 
 
 def words(name: str) -> frozenset[str]:
-    """Returns the words with which a user may name the hardware of the device type `name`, such
-    as "cuda". PyTorch builds for ROCm call their devices "cuda", so in these builds a user may
-    also write "rocm" or "hip"."""
+    """Returns the words, such as "cuda", that a user may write for the hardware of the device type `name`. PyTorch
+    builds for ROCm call their devices "cuda", so in these builds a user may also write "rocm" or "hip"."""
     return (
         frozenset(("cuda", "rocm", "hip"))
         if name == "cuda" and torch.version.hip

@@ -94,8 +94,8 @@ def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _own_device(model: Module) -> Any:
-    """Returns the value of a module's property `device`, with which a module without tensors
-    may report where it is. Returns None if the module's class has no property `device`."""
+    """Returns the value of a module's property `device`. A module without tensors may use this property to report its
+    device. Returns None if the module's class has no property `device`."""
     # only a property is used, because a plain attribute `device` does not change when the
     # module is moved
     return (

@@ -1,5 +1,5 @@
-"""Helpers for dispatch modes. A dispatch mode is an object whose `__torch_dispatch__` PyTorch
-calls for each operation of the thread that has entered the mode."""
+"""Helpers for dispatch modes. A dispatch mode is an object with a method `__torch_dispatch__`. PyTorch calls this
+method for each operation of a thread that has entered the mode."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ class TorchStreams(Streams):
         stream.wait_event(event)
 
     def new_event(self, device: Device) -> Any:
-        """Returns a new event with which times can be measured. Raises `UnsupportedError` for a
-        device without events."""
+        """Returns a new event that can be used to measure times. Raises `UnsupportedError` for a device without
+        events."""
         # the event belongs to the device of the stream on which it is first recorded
         return self._streams(device, "events").Event(enable_timing=True)
 

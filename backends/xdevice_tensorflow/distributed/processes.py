@@ -17,9 +17,8 @@ Facts about TensorFlow that the code depends on (measured on 2.21):
 - TensorFlow rounds the mean of integers down, so this module computes only sums, and no means.
 - TensorFlow matches the calls of different processes by the argument `instance_key`, a number that this module
   increments at each call.
-- `MultiWorkerMirroredStrategy` also starts a service that ends processes whose peers have died.
-  So this module does not use the strategy, but the functions on which it is built.
-"""
+- `MultiWorkerMirroredStrategy` also starts a service that ends processes whose peers have died. So this module does not
+  use the strategy itself, but the functions that the strategy calls."""
 
 from __future__ import annotations
 
@@ -175,14 +174,13 @@ class TensorflowEngine(Engine):
         }
 
     def _pair(self, source: int, to: int) -> int:
-        """Returns the key of the group in which the rank `source` sends to the rank `to`."""
+        """Returns the key of the group of two processes in which the rank `source` sends to the rank `to`."""
         # each pair of ranks has a different key for each direction
         return _ALL + 1 + source * self.size + to
 
     def _broadcast_in(self, x: Any, is_source: bool, key: int, size: int) -> Any:
-        """Broadcasts in the group with this key, which has `size` ranks. Returns the tensor of
-        the rank whose `is_source` is True. On the other ranks, only the shape and dtype of `x`
-        are used."""
+        """Broadcasts in the group with this key, which has `size` ranks. Returns, on every rank, the tensor of the rank
+        that passes True as `is_source`. On the other ranks, only the shape and dtype of `x` are used."""
         with tf.device(self._native):
             sent, call = _encoded(x, self._moved_as), self._call(key, size)
             if is_source:

@@ -4,9 +4,8 @@ results.
 Facts about TensorFlow that the code depends on:
 - An operation runs on the device of the open scope, not on the device of its operands. So each
   kernel opens a scope with the device of its first operand.
-- `top_k`, on which `tf.sort` is built, does not sort NaN correctly. So floats are converted to
-  integers that have the same order, and these are sorted
-  (https://github.com/tensorflow/tensorflow/issues/117287, 95235).
+- `tf.sort` uses `top_k`, which does not sort NaN correctly. So floats are converted to integers that have the same
+  order, and these are sorted (https://github.com/tensorflow/tensorflow/issues/117287, 95235).
 - `floordiv` rounds the quotient of floats before it computes the floor: 1 // 0.1 is 10,
   although `floormod` returns a remainder of 0.1. So `floor_divide` computes the quotient from
   the remainder (no upstream issue known; 74893 is a different case).

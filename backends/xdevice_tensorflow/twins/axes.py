@@ -2,7 +2,7 @@
 of the channels.
 
 How the axis of the channels is found:
-- Next to a convolution, it is the axis on which the convolution has its channels.
+- Next to a convolution, it is the channel axis of the convolution.
 - Elsewhere, the model does not show which axis this is, because the same model in another framework may permute the
   axes before the norm. The norm is assumed to work over the channels if its axis is the second or the last, and if the
   sizes of these two axes differ. If they differ, the number of parameters shows whether the norm fits the norm of the

@@ -75,8 +75,8 @@ _FUNCTIONS: Final = (
 
 
 class Order(NamedTuple):
-    """The reason that the outputs or the inputs of a layer are in Keras's order, and the image
-    from which the features come."""
+    """The reason why the outputs or the inputs of a layer are in Keras's order, and the image that contains the
+    features."""
 
     why: str
     """A string that names the reshape. If `image` is empty, it may also say why the image is not certain."""
@@ -114,9 +114,9 @@ def all_layers(model: Any) -> Iterator[Any]:
 
 
 def orders(model: Any) -> dict[int, Order]:
-    """Returns a dict that maps the `id` of each layer whose features are in Keras's order to an `Order`. The `image` of
-    an `Order` is () for the order of outputs, for all layers of subclassed models, and if `_doubt_before` or
-    `_doubt_behind` returns a reason."""
+    """Finds the layers with features in Keras's order. Returns a dict that maps the `id` of each such layer to its
+    `Order`. The `image` of an `Order` is () for the order of outputs, for all layers of subclassed models, and if
+    `_doubt_before` or `_doubt_behind` returns a reason."""
     layers = list(all_layers(model))
     graph = graph_of(layers)
     reshapes = [
@@ -248,8 +248,8 @@ def _last_ops(op: Any) -> Iterator[Any]:
 
 
 def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
-    """Returns the `_Reshape` for a call of `op`, whose node in the graph is `node`. Returns None if the call does not
-    reshape an image, or if the features are in the same order as in other frameworks."""
+    """Returns the `_Reshape` for a call of `op`. `node` is the node of this call in the graph. Returns None if the call
+    does not reshape an image, or if the features are in the same order as in other frameworks."""
     # a call with several inputs or outputs is not a plain reshape
     if not is_reshape(op) or len(node.input_tensors) != 1 or len(node.output_tensors) != 1:
         return None
@@ -413,8 +413,8 @@ def has_channels_first(op: Any) -> bool:
 
 
 def _with_channels_last(op: Any, shape: Shape) -> Shape:
-    """Returns a shape (without batch) in the order in which the op flattens it: with `data_format="channels_first"`,
-    the channels are first moved to the end."""
+    """Returns a shape (without batch) with its axes in the order that the op uses for flattening: with
+    `data_format="channels_first"`, the channels are first moved to the end."""
     return (*shape[1:], shape[0]) if len(shape) > 1 and has_channels_first(op) else shape
 
 

@@ -1,5 +1,4 @@
-"""Creates PyTorch's default process group, on which DDP, FSDP and DTensor work, for the
-processes of a world."""
+"""Creates PyTorch's default process group for the processes of a world. DDP, FSDP and DTensor use this group."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """Moves tensors between processes: with gloo if they are on the host, with NCCL if they are on GPUs.
 
-`TorchEngine` creates process groups of its own, without `init_process_group`, so that a program
-can use `torch.distributed` as well; the module `native_group` creates the default group. gloo
-is given the address on which it listens, because otherwise it would look up the name of the
-host. The store, in which the ranks find each other's addresses, is given a socket that already
-listens on that address.
+`TorchEngine` creates process groups of its own, without `init_process_group`, so that a program can use
+`torch.distributed` as well; the module `native_group` creates the default group. gloo is told which address to listen
+on, because otherwise gloo would look up the name of the host. The ranks find each other's addresses in a store. The
+store gets a socket that already listens on the right address.
 
 gloo can sum eight dtypes. Tensors of other dtypes are converted to one of these dtypes before they are summed. Tensors
 that are not summed are sent as bytes. `reduce_scatter_tensor`, which works on flat tensors, is deprecated since torch

@@ -317,8 +317,8 @@ class Recorder(Mode):
             )
 
     def undo(self) -> None:
-        """Restores the arguments to which the function has written, and the state of the random
-        generator, so that the function can be called again."""
+        """Restores the arguments that the function has changed, and the state of the random generator, so that the
+        function can be called again."""
         for x, before in self._earlier_values.values():
             x.copy_(before)
         # the state is empty if it is not known because a CUDA graph is being recorded
@@ -370,7 +370,7 @@ class Recorder(Mode):
         return symbol
 
     def _call_source(self, func: Any, args: Any, kwargs: Any) -> str:
-        """Returns the source code with which the program calls an operation, such as "c0(v1, 2)"."""
+        """Returns the source code for the call of an operation in the program, such as "c0(v1, 2)"."""
         arguments = [
             *map(self._source_of, args),
             *(f"{name}={self._source_of(x)}" for name, x in kwargs.items()),
@@ -473,8 +473,8 @@ class Recorder(Mode):
         return list(values), self._constants["program"]
 
     def _result_source(self, x: torch.Tensor) -> tuple[str, torch.Tensor]:
-        """Returns the source code with which the program returns a result of the function, and
-        the value of the result in this first call."""
+        """Returns the source code for a result of the function in the program, and the value of the result in this
+        first call."""
         # the function has not created this tensor, so a copy is returned, because the caller
         # may write to a result
         if type(x) is not Symbol:

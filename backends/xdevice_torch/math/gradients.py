@@ -102,8 +102,8 @@ class TorchGradients(Gradients):
     def _gradients(
         self, loss: torch.Tensor, inputs: list[torch.Tensor], flows_on: bool
     ) -> list[Any]:
-        """Returns a list with the gradient of the loss with respect to each input, or None for an input on which the
-        loss does not depend. If `flows_on` is True, the computation of the gradients is recorded too. Raises
+        """Returns a list with the gradient of the loss with respect to each input. A gradient is None if the loss does
+        not depend on the input. If `flows_on` is True, the computation of the gradients is recorded too. Raises
         `UnsupportedError` if one of the operations has no second gradient."""
         try:
             # on a GPU, this thread launches the kernels itself, because waking a thread of the

@@ -90,8 +90,8 @@ class Graph:
 
 @contextmanager
 def _recording(graph: Any, stream: Any) -> Iterator[None]:
-    """A block whose work on the stream is recorded in the graph. If an error is raised in the
-    block, the recording is abandoned and its memory is freed."""
+    """A block that records its work on the stream in the graph. If an error is raised in the block, the recording is
+    abandoned and its memory is freed."""
     # the recording uses a memory pool of its own, which `_abandon` can free
     pool = torch.cuda.graph_pool_handle()
     try:

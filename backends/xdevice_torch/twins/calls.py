@@ -63,9 +63,9 @@ def _requires_gradient(x: Any) -> bool:
 
 
 class _Operations(TorchFunctionMode):
-    """A function mode that makes each call of a PyTorch function with a tensor through `run`, and passes the gradients
-    of parameters and inputs to `leaf`. PyTorch calls a function mode above autograd, so the mode receives the calls
-    that the program makes, with tensors whose gradients can be followed."""
+    """A function mode that routes each call of a PyTorch function with a tensor through `run`, and passes the gradients
+    of parameters and inputs to `leaf`. PyTorch calls a function mode above autograd, so the mode receives the calls as
+    the program makes them, and can follow the gradients of the tensors."""
 
     def __init__(self, run: common.Run, leaf: common.Leaf, hooks: common.GradientHooks) -> None:
         """`run` and `leaf` are the arguments of `operation_calls`. `hooks` adds the hooks that report gradients."""
@@ -121,8 +121,8 @@ class TorchCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
-        """A block in which each call of one of PyTorch's functions is made through `run`, and the gradients of
-        parameters and inputs are passed to `leaf`. Compiled functions run eagerly in the block."""
+        """A block that routes each call of a PyTorch function through `run`, and passes the gradients of parameters and
+        inputs to `leaf`. Compiled functions run eagerly in the block."""
         with ExitStack() as stack:
             # a compiled function runs kernels directly, so the mode would not receive its calls
             if hasattr(torch.compiler, "set_stance"):  # since 2.6

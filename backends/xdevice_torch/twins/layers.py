@@ -164,8 +164,7 @@ def _attention(path: str, module: Any) -> Layer:
 
 
 def _call_order(module: Any) -> tuple[str, ...]:
-    """Returns the names of the layers inside a Transformer layer, in the order in which the Transformer layer calls
-    them."""
+    """Returns the names of the layers inside a Transformer layer, in the order of their calls."""
     between = ("multihead_attn",) if isinstance(module, nn.TransformerDecoderLayer) else ()
     return layouts.order_of_block(module.norm_first, "self_attn", *between)
 

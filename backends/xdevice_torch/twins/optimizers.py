@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 def state_to_come(
     optimizer: torch.optim.Optimizer, names: Sequence[str], backend: Optimizers
 ) -> dict[str, torch.Tensor]:
-    """Returns a dict of zero tensors, by name, for the state that the first step would create for the parameters in
-    `names`. Each tensor is on the device on which the step would create it. Parameters that already have a state are
-    omitted."""
+    """Returns a dict that maps names to zero tensors: the state that the first step would create for the parameters in
+    `names`. Each tensor is on the device where the step would create the tensor. Parameters that already have a state
+    are omitted."""
     # a name such as "0.exp_avg" begins with the number of its parameter
     numbers = {name.partition(".")[0] for name in names}
     parameters = {
@@ -154,8 +154,8 @@ class TorchOptimizers(Optimizers):
     """The hooks that read PyTorch's optimizers and load their state. `Optimizers` describes each hook."""
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
-        """Returns a dict of zero tensors, by name, for the state that the first step would create for the parameters in
-        `names`. Parameters that already have a state are omitted. Returns {} for a module."""
+        """Returns a dict that maps names to zero tensors: the state that the first step would create for the parameters
+        in `names`. Parameters that already have a state are omitted. Returns {} for a module."""
         return (
             state_to_come(optimizer, names, self)
             if isinstance(optimizer, torch.optim.Optimizer)

@@ -125,9 +125,8 @@ def _without_threads(run_backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _not_compiling(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the function with which PyTorch compiles a graph. A graph with tensors on a virtual
-    GPU is returned uncompiled, with a warning, because PyTorch's compiler would raise a
-    KeyError for a device that is implemented in Python."""
+    """Wraps PyTorch's function that compiles a graph. A graph with tensors on a virtual GPU is returned uncompiled,
+    with a warning, because PyTorch's compiler would raise a KeyError for a device that is implemented in Python."""
 
     def run(compiler: Any, graph: torch.fx.GraphModule, inputs: Any) -> Any:
         """Returns a function that does the work of `graph`: a compiled function, or `graph` itself."""

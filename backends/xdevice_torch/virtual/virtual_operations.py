@@ -417,8 +417,8 @@ def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[tor
 
 
 def _check_generator(kwargs: dict[str, Any], gpu: torch.device | None) -> None:
-    """Raises the error that CUDA raises for a generator of the host. `gpu` is the virtual GPU
-    on which the operation computes; if it is None, raises nothing."""
+    """Raises the error that CUDA raises for a generator of the host. `gpu` is the virtual GPU of the operation. If
+    `gpu` is None, raises nothing."""
     # PyTorch's operations accept generators only as keyword arguments
     for value in kwargs.values():
         if gpu is not None and isinstance(value, torch.Generator) and not belongs_to_gpu(value):
@@ -451,8 +451,8 @@ def _replaced(value: Any, hosts: dict[int, torch.Tensor]) -> Any:
 
 
 def _host_keywords(kwargs: dict[str, Any], hosts: dict[int, torch.Tensor]) -> dict[str, Any]:
-    """Returns the keyword arguments with which an operation is called on the host. Raises
-    RuntimeError if they request pinned memory on a virtual GPU."""
+    """Returns the keyword arguments for a call of an operation on the host. Raises RuntimeError if they request pinned
+    memory on a virtual GPU."""
     keywords = {name: _replaced(value, hosts) for name, value in kwargs.items()}
     wanted = keywords.get("device")
     if wanted is not None and torch.device(wanted).type == NAME:
