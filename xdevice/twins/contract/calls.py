@@ -3,8 +3,8 @@ recorded.
 
 While a block of `recording` is open, `__call__` is patched in the class from which all layers inherit. The patch
 affects all threads, so each call first checks whether its own thread or task is being watched. The frameworks' own
-forward hooks would not be enough: Keras has no such hooks, Gluon's are not called for a layer that raises an error, and
-no framework has hooks for all models of a program.
+forward hooks would not be enough: Keras has no such hooks, Gluon's hooks are not called for a layer that raises an
+error, and no framework has hooks for all models of a program.
 
 This code must keep these rules:
 
@@ -63,7 +63,7 @@ the layer."""
 
 
 class Call(NamedTuple):
-    """One recorded call of a layer, with copies on the host of the tensors. `Backend.calls` returns a list of calls."""
+    """One recorded call of a layer, with copies of its tensors on the host. `Backend.calls` returns a list of calls."""
 
     path: str
     """The path from the model to the layer, as in `Layer.path`."""
@@ -77,7 +77,7 @@ class Call(NamedTuple):
 
 
 class _Frame:
-    """A call of a recorded layer that has begun but not returned yet."""
+    """A running call of a recorded layer: the call has begun, but has not returned yet."""
 
     def __init__(self, watch: Watch, path: str, layer: Any, inputs: tuple[Any, ...]) -> None:
         self._watch, self._path, self._layer, self._inputs = watch, path, layer, inputs
@@ -111,8 +111,8 @@ def is_called(name: str) -> bool:
 
 
 class GradientHooks:
-    """Sets hooks that are called with the gradients that reach a tensor, in a framework whose tensors have a method
-    `register_hook`."""
+    """Sets hooks on tensors: a hook is called with each gradient that reaches its tensor. The framework's tensors must
+    have a method `register_hook`."""
 
     def __init__(
         self, backend: Conversion, stack: ExitStack, needs_gradient: Callable[[Any], bool]
@@ -143,8 +143,8 @@ class GradientHooks:
 
 
 class Watch:
-    """Records the calls of some layers while a block is open, in the list `calls`. Adapters create a `Watch` in their
-    method `calls`."""
+    """Records the calls of selected layers in the list `calls`, while a block of `recording` is open. Adapters create a
+    `Watch` in their method `calls`."""
 
     def __init__(
         self,
@@ -260,7 +260,7 @@ def standing_in(give: Callable[[Call, Any], Any]) -> Iterator[None]:
 
 
 def _is_never_compiling() -> bool:
-    """Returns False: the default of `is_compiling`, for a framework in which no compiler traces calls."""
+    """Returns False. This is the default of `is_compiling`, for a framework in which no compiler traces calls."""
     return False
 
 
@@ -325,7 +325,7 @@ def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
 
 def activated(owner: Any, function: Any) -> Any:
     """Returns a function that calls `function` and records the call. `function` is the activation of the layer `owner`;
-    adapters replace it by the returned function."""
+    adapters replace the activation by the returned function."""
 
     @wraps(function)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
@@ -367,7 +367,7 @@ def symbols(backend: Primitives, value: Any) -> Iterator[Any]:
 
 def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
     """Returns a copy of `value` with each tensor and NumPy array replaced by the next item of `new`, in the order in
-    which `tensors` yields them. A mapping becomes a dict. All other objects are kept."""
+    which `tensors` yields them. A mapping becomes a dict. Objects that are neither tensors nor containers are kept."""
     if isinstance(value, Mapping):
         return {key: replaced(backend, inside, new) for key, inside in value.items()}
     if isinstance(value, list | tuple):

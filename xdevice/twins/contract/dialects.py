@@ -81,7 +81,7 @@ _PADDLE_CELL: Final = {name: name for name in layouts.KINDS["lstm"]} | {
 
 
 def paddle(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts that a layer of this kind, with these settings, has in Paddle."""
+    """Returns the parts of a layer in Paddle, given the layer's kind and settings."""
     # with proj_size, the names in the LSTM itself refer to the wrong parameters in Paddle 3.3.1; the names in its
     # cells are right
     if settings.get("projection"):
@@ -127,8 +127,8 @@ _MXNET_CELL: Final = {
 
 
 def mxnet(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts that a layer of this kind, with these settings, has in Gluon. Gluon has no attention layer, so
-    the values of an attention are marked as not convertible."""
+    """Returns the parts of a layer in Gluon, given the layer's kind and settings. Gluon has no attention layer, so the
+    values of an attention layer are marked as not convertible."""
     if kind in layouts.RECURRENT:
         # Gluon still saves recurrent layers under the names of an older format, in which they consisted of cells
         paths = "_unfused.{}", "_unfused.{}.l_cell", "_unfused.{}.r_cell"
@@ -163,8 +163,8 @@ _PROJECTIONS: Final = {"q": "query", "k": "key", "v": "value"}
 
 
 def tensorflow(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts that a layer of this kind, with these settings, has in Keras. If Keras has no such layer, as
-    for a ConvTranspose with groups, the values are marked as not convertible."""
+    """Returns the parts of a layer in Keras, given the layer's kind and settings. If Keras has no such layer, as for a
+    ConvTranspose with groups, the values are marked as not convertible."""
     if kind in layouts.RECURRENT:
         return _keras_layer(kind, settings)
     if kind == layouts.ATTENTION:
@@ -325,7 +325,7 @@ def linen_cells(names: Collection[str]) -> Iterator[tuple[str, str]]:
 
 
 def flax(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts that a layer of this kind, with these settings, has in Flax."""
+    """Returns the parts of a layer in Flax, given the layer's kind and settings."""
     if kind in FLAX_CELLS:
         return FLAX_CELLS[kind]
     if kind == layouts.ATTENTION:
@@ -358,7 +358,7 @@ _HAIKU_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.FLIPPED_K
 
 
 def haiku(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts that a layer of this kind, with these settings, has in Haiku."""
+    """Returns the parts of a layer in Haiku, given the layer's kind and settings."""
     return layouts.parts(kind, settings, _HAIKU, _HAIKU_RULES)
 
 

@@ -14,8 +14,8 @@ class Files(Primitives):
 
     def own_file(self, path: str) -> Any:
         """Returns the contents of a file that the framework itself has written, as Python containers of tensors on
-        cpu:0. No code from the file may run: raises `FileFormatError` if the file cannot be read without running code
-        from it."""
+        cpu:0. The method must not run code from the file: it raises `FileFormatError` if the file cannot be read
+        without running code from it."""
         raise self.unsupported(
             "reading its own file format without running code from the file",
             "load the file yourself",

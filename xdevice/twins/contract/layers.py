@@ -86,8 +86,8 @@ class Operations(Layers):
 
 class Calls(Layers, Conversion):
     """The capability of calling models and of recording the calls of their layers. A layer has the same path as in
-    `layers`. The inputs and outputs of layers are copied without their gradients, which requires the method
-    `detached`."""
+    `layers`. The backend must also have the method `detached`, because the inputs and outputs of layers are copied
+    without their gradients."""
 
     needs: ClassVar[tuple[str, ...]] = ("calls", "outermost", "infer")
 
@@ -110,9 +110,9 @@ class Calls(Layers, Conversion):
         raise self.unsupported("tracing the calls of models", "pass the model")
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Returns the result of calling a model with these arguments in evaluation mode. The call is not recorded for
-        gradients, and the model returns to its former mode afterwards. Raises `UnsupportedError` if `named` is not
-        empty and the framework's models do not accept keyword arguments."""
+        """Returns the result of calling a model with these arguments in evaluation mode. The framework records no
+        gradients for the call. Afterwards, the model returns to its former mode. Raises `UnsupportedError` if `named`
+        is not empty and the framework's models do not accept keyword arguments."""
         raise self.unsupported("calling models", "call the model yourself")
 
     def operation_calls(self, run: Run, leaf: Leaf) -> AbstractContextManager[None]:

@@ -217,7 +217,7 @@ def _kernel_first(x: Array) -> Array:
 
 
 def _swapped_gates(x: Array) -> Array:
-    """Returns the array with its first two gates exchanged: r, z, n becomes z, r, n, and the reverse. The three gates
+    """Returns the array with its first two gates exchanged: r, z, n becomes z, r, n, and vice versa. The three gates
     lie along the first axis."""
     first, second, third = np.split(x, 3)
     return np.concatenate([second, first, third])

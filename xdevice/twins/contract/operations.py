@@ -341,7 +341,7 @@ def activation(path: str, name: str, **settings: object) -> Layer:
 
 def activations(rows: Mapping[type, Mapping[str, Attribute]]) -> dict[type, Row | None]:
     """Returns rows of a `Table` for classes of activation layers that are named after their functions. `rows` maps each
-    class to a mapping, which gives the layer's attribute for each setting by the name of the setting."""
+    class to a mapping from the names of its settings to the layer's attributes with their values."""
     return {cls: partial(_activation_of, cls, attributes) for cls, attributes in rows.items()}
 
 
@@ -360,14 +360,15 @@ def _activation_of(
 
 
 def row(kind: str, shared: Settings = MappingProxyType({}), /, **attributes: Attribute) -> Row:
-    """Returns a row of a `Table` for layers of the given kind. Their settings are those in `shared`, and one setting
-    for each keyword argument. The value of the keyword argument is the attribute from which the setting is read."""
+    """Returns a row of a `Table` for layers of the given kind. Their settings are the settings in `shared`, and one
+    setting for each keyword argument. The value of the keyword argument is the attribute from which the setting is
+    read."""
     return lambda path, layer: Layer(path, kind, (), {**shared, **_settings(layer, attributes)})
 
 
 def cell(kind: str, **attributes: Attribute) -> Row:
-    """Returns a row of a `Table` for recurrent layers that are single cells, and whose parameters have the names of
-    PyTorch and Paddle. Each keyword argument names a setting; its value is the attribute from which the setting is
+    """Returns a row of a `Table` for recurrent layers that are single cells. Their parameters must have the names that
+    PyTorch and Paddle use. Each keyword argument names a setting; its value is the attribute from which the setting is
     read."""
     return lambda path, layer: Layer(
         path, kind, of_single_cell(kind), {**ONE_CELL, **_settings(layer, attributes)}
@@ -478,8 +479,8 @@ def adaptive_pool(kind: str, size: Attribute, axes: int, path: str, layer: Any) 
 
 
 def global_pool(kind: str, axes: int, path: str, layer: Any) -> Layer:
-    """Returns the entry for a pool of the kind "avg" or "max" over the whole image, which is described as an adaptive
-    pool with the output size 1. Nothing is read from `layer`."""
+    """Returns the entry for a pool of the kind "avg" or "max" over the whole image. The pool is described as an
+    adaptive pool with the output size 1. Nothing is read from `layer`."""
     return adaptive_pool(kind, lambda _: 1, axes, path, layer)
 
 
@@ -519,8 +520,8 @@ def pad(
     path: str, around: Sequence[tuple[int, int]], mode: str = "constant", value: object = 0.0
 ) -> Layer:
     """Returns the entry for a padding layer. `around` contains one pair for each axis of the image, beginning with the
-    first axis: how many pixels are added before the image, and how many after it. `value` is the value of these pixels
-    in the mode "constant"."""
+    first axis. A pair contains the numbers of pixels added before and after the image. `value` is the value of these
+    pixels in the mode "constant"."""
     settings: dict[str, object] = {
         "padding": tuple((int(start), int(end)) for start, end in around),
         "mode": mode,
@@ -602,8 +603,8 @@ def _window(
     axes: int, kernel: Any, stride: Any, padding: Any, image: Sequence[int | None] = ()
 ) -> dict[str, object]:
     """Returns the kernel, stride and padding of a pool in PyTorch's terms, each as a tuple with one item for each axis.
-    The padding is "same" instead if its size is not known, or if it differs between the two sides of an axis. A stride
-    of None or [] means that the stride equals the kernel size."""
+    Instead of a tuple, the padding is "same" if its size is not known, or if the two sides of an axis have different
+    paddings. A stride of None or [] means that the stride equals the kernel size."""
     sizes = per_axis(kernel, axes)
     # in every framework, the default stride of a pool is its kernel size
     steps = sizes if stride is None or stride == [] else per_axis(stride, axes)

@@ -7,9 +7,9 @@ faulty.
 
 A single number, such as a loss, may by chance be the same in all runs. Therefore the noise is at least as large as in
 any earlier step of the same name, relative to the largest number of the leaf. The numbers are moved only once, at the
-beginning of a run, whereas another framework rounds differently in each step, so at step k the noise is multiplied by k
-+ 1. When a VAE was trained for eight steps with the Adam of PyTorch and of Paddle, errors of correct runs grew to 1.5
-times the allowed error without that factor, and to 0.3 times with it.
+beginning of a run, but another framework rounds differently in each step. Therefore the noise at step k is multiplied
+by k + 1. When a VAE was trained for eight steps with the Adam of PyTorch and of Paddle, errors of correct runs grew to
+1.5 times the allowed error without this factor, and to 0.3 times with this factor.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ generator must have drawn other numbers in float64."""
 
 
 def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
-    """Returns the noise of each recorded leaf at each step. It is measured by comparing the reference's usual run,
-    `reference`, with its calibration runs, `variants` (see the module's docstring).
+    """Returns the noise of each recorded leaf at each step. The noise is measured by comparing the reference's usual
+    run, `reference`, with its calibration runs, `variants` (see the module's docstring).
 
     Raises:
         RecordingError: if a run recorded other names, steps, leaves or shapes than the reference, or if it drew

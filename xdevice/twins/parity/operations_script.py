@@ -77,8 +77,8 @@ def _write(log: Log, folder: Path) -> None:
 
 
 def _naming(backend: Backend, writer: LogWriter) -> Callable[..., Any]:
-    """Returns a function that is to be called in place of each call of a model. The function makes the call, and passes
-    the names of the model's parameters to the writer."""
+    """Returns a function that replaces each call of a model. The function makes the call, and passes the names of the
+    model's parameters to the writer."""
     done: dict[int, Any] = {}
 
     def around(model: Any, arguments: Any, call: Callable[[], Any]) -> Any:

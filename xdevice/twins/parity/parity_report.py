@@ -60,7 +60,7 @@ class GradientRow(NamedTuple):
     @property
     def cells(self) -> tuple[str, ...]:
         """The cells of the row as strings: the name, the largest absolute and relative errors, the cosine, and the
-        percentage within tolerance."""
+        percentage of elements within the tolerance."""
         if self.errors is None:
             return (self.name, "no gradient of this size", "-", "-", "-")
         numbers = (
@@ -179,8 +179,8 @@ class ParityReport:
         return list(dict.fromkeys(value.name for value in values))
 
     def series(self, name: str) -> dict[str, list[ComparedValue]]:
-        """Returns a dict that maps each backend except the reference to a list of the comparisons of its values of
-        this name, sorted by step. The list is empty if the backend has no such values."""
+        """Returns a dict that maps each backend except the reference to a list of comparisons, sorted by step. The list
+        contains the backend's values with this name, and is empty if the backend has no such values."""
         return {
             row.backend: sorted(
                 (value for value in row.values if value.name == name),
@@ -222,7 +222,7 @@ class ParityReport:
 
 
 def worst(series: list[ComparedValue]) -> ComparedValue | None:
-    """Returns the value of a series whose error is the largest multiple of the allowed error; None if the series is
+    """Returns the value of a series with the largest error, as a multiple of the allowed error; None if the series is
     empty."""
     return max(
         series,
@@ -243,9 +243,8 @@ def compare_recordings(
     noise: Noise | None = None,
     is_float64: bool = False,
 ) -> list[ComparedValue]:
-    """Compares each value of a run, `actual`, with the value that the reference recorded under the same name and step,
-    in `expected`. Returns the comparisons in the order of `expected`, followed by a difference for each value that only
-    `actual` has.
+    """Compares each value of a run (in `actual`) with the reference's value of the same name and step (in `expected`).
+    Returns the comparisons in the order of `expected`, followed by a difference for each value that only `actual` has.
 
     If the run ended early (`is_complete` is False), values that `actual` lacks are not reported. With `noise`, the
     tolerance of values in float32 follows from the measured effect of rounding. In a run in float64 (`is_float64`), the
@@ -299,7 +298,7 @@ def _values_without_reference(
     actual: Sequence[RecordedCall], index_of: dict[tuple[str, int], int]
 ) -> Iterator[ComparedValue]:
     """Yields a structural difference for each value of `actual` that the reference lacks. `index_of` maps the name and
-    step of each value in the reference's recording to the value's index in that recording."""
+    step of each value in the reference's recording to the value's index in this recording."""
     # each difference is sorted after the latest earlier value that both sides have; -1 is sorted before the first value
     last = -1.0
     for number, call in enumerate(actual):
@@ -453,7 +452,7 @@ def backends_table(report: ParityReport) -> ReportTable:
 
 
 def gradients_tables(report: ParityReport) -> Iterator[ReportTable]:
-    """Yields a table for each backend whose gradients were compared, which happens only with `--backward`."""
+    """Yields a table for each backend with compared gradients. Gradients are compared only with `--backward`."""
     for row in report.rows:
         if row.gradients:
             title = f"gradients of {row.backend}, in the order of the backward pass of {row.reference}"

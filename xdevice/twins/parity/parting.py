@@ -1,5 +1,5 @@
-"""Finds where a function and a model, or two functions, start to differ: at which of the values that both record, at
-which operation, and in which layer.
+"""Finds where a function and a model, or two functions, start to differ: at which recorded value, at which operation
+and in which layer.
 
 Both run once more without compilation, and each operation is saved with its results
 (`xdevice.twins.tracing.operations`). A layer is right if the operation that computed its output is right. Values that
@@ -87,8 +87,8 @@ def _named(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> It
 def _first_named_difference(
     runs: tuple[ModelRun, ModelRun], named: list[_Named]
 ) -> Iterator[str]:
-    """Yields a line about the first named value that differs, or about the last one if all agree. Yields nothing if
-    `named` is empty."""
+    """Yields a line about the first named value that differs, or about the last named value if all values agree. Yields
+    nothing if `named` is empty."""
     limit = distances.limit([value.theirs for value in named])
     previous = ""
     for value in named:

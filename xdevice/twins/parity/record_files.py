@@ -4,7 +4,7 @@ was recorded before a crash is lost:
 - `arrays.npy` contains the values, one array after another in NumPy's own format, without pickle. bfloat16, which the
   format lacks, is stored as uint16.
 - `index.jsonl` begins with a line of JSON with the versions of xdevice, Python and the backends that wrote the
-  recording. It is followed by a line for each call of `log`, which is written after the values of the call.
+  recording. A line for each call of `log` follows; it is written after the values of the call.
 
 A line that a crash has cut short is ignored.
 """
@@ -63,7 +63,8 @@ def reading(path: Path, where: str = "") -> Iterator[None]:
 
 
 def already_recorded_error(folder: Path) -> RecordingError:
-    """Returns the error for a folder that cannot be recorded into because it already contains a recording."""
+    """Returns the error for a folder that already contains a recording, so that no other recording can be written into
+    it."""
     return RecordingError(
         f"{folder} already has a recording, from an earlier run or from the process that started this one; use "
         f"another folder, or record in only one process"
@@ -76,8 +77,8 @@ def already_recorded_error(folder: Path) -> RecordingError:
 class Recorder:
     """Writes a recording. The first value that is added creates the files, and the folder if it does not exist.
 
-    A process that the program spawns inherits XDEVICE_RECORD, and therefore has a recorder for the same folder. That is
-    harmless until the child process records something.
+    A process that the program spawns inherits XDEVICE_RECORD, and therefore has a recorder for the same folder. This
+    recorder is harmless until the child process records something.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -324,8 +325,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _leaf_of_object(line: dict[str, Any]) -> HostLeaf:
-    """Returns the leaf for a number, a string or None, given its entry in the index. The entry has a number as its
-    `repr`, which is exact and can also express NaN and complex numbers."""
+    """Returns the leaf for a number, a string or None, given its entry in the index. The entry contains a number as the
+    number's `repr`, which is exact and can also express NaN and complex numbers."""
     dtype, value = line["dtype"], line["value"]
     if dtype == "bool":
         # not `bool(value)`, because `bool("False")` is True

@@ -1,5 +1,5 @@
-"""Defines `log`, which saves values of a program in a folder, so that its runs on two frameworks or machines can be
-compared. The module `record_files` describes the contents of that folder."""
+"""Defines `log`, which saves values of a program in a folder, so that two runs of the program, on different frameworks
+or machines, can be compared. The module `record_files` describes the contents of the folder."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def log(name: str, value: object) -> None:
 
     Experimental: it may change in a minor version.
 
-    If the environment variable XDEVICE_RECORD names a folder, which `xdevice parity` sets when it runs a script, the
-    value is written into that folder, with the line that called `log`. Calls with the same name are numbered as steps,
-    from 0. Otherwise `log` does nothing. docs/reference/parity.md has the names of the parts of models.
+    If XDEVICE_RECORD names a folder, the value is written into it, with the line that called `log`. `xdevice parity`
+    sets this environment variable. Calls with the same name are numbered as steps, from 0. Without the variable, `log`
+    does nothing. docs/reference/parity.md has the names of the parts of models.
 
     Args:
         name: the value's name in the report, such as "loss".

@@ -127,7 +127,7 @@ class RunFolder(NamedTuple):
 
     def noise(self, backend: BackendFolder) -> Noise | None:
         """Returns the effect of rounding alone on the values of `backend`. Returns None if `backend` is not the
-        reference, or if no calibration runs measured that effect."""
+        reference, or if no calibration runs measured this effect."""
         # only the reference ran again, so nothing is known about the other backends
         if not self.calibration or backend is not self.reference or not backend.calls:
             return None

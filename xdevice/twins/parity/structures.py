@@ -37,8 +37,8 @@ def compare_paths(actual: Leaves, expected: Leaves) -> Comparison | None:
 
 
 def _hint(actual: Leaves, expected: Leaves) -> str:
-    """Returns advice to be added to a message if one side is a single tensor and the other a list of numbers, where
-    each number is a leaf; otherwise ""."""
+    """Returns advice for a message if one side is a single tensor, and the other side is a list of numbers, which are
+    separate leaves. Otherwise returns ""."""
     for side, numbers, others in (("expected", expected, actual), ("actual", actual, expected)):
         # such as `[0]`, the path of an item
         is_list = all(

@@ -74,7 +74,7 @@ class TracedCall(NamedTuple):
 
     def as_twin(self, owner: str) -> Twin:
         """Returns the layers of the model as a `Twin`, which can be paired with another `Twin`. The model's variables
-        are replaced by arrays of the same shapes whose values have no meaning."""
+        are replaced by arrays with the same shapes, but with meaningless values."""
         layers, variables = [], {}
         for line in self.layers:
             parts = []
@@ -135,8 +135,8 @@ def read(folder: Path, backend: str) -> Traces | None:
 def compare(actual: Traces, expected: Traces) -> Iterator[tuple[str, TracedCall, Comparison]]:
     """Compares each traced call of the reference, `expected`, with a call on the other backend: the call of the
     corresponding model with the same inputs. Models correspond by the order in which the program first called them on
-    each backend. Yields three values: the model's name in the report, the reference's call, and the result. If no call
-    of a model had the same inputs, yields a single difference for the model."""
+    each backend. Each item is a tuple of the model's name in the report, the reference's call, and the result. If no
+    call of a model had the same inputs, yields a single difference for the model."""
     # paired by the models' numbers, because the names of classes differ between frameworks
     for model in sorted({call.model for call in expected.calls}):
         ours, theirs = (

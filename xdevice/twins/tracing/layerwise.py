@@ -3,12 +3,12 @@ difference arises.
 
 Layers are paired in the same way as in `convert_state`. The calls of a layer are paired by their inputs or, if the
 inputs do not determine the pairs, by their order. If two paired layers receive different inputs, the cause lies in the
-gap before them, which contains only functions and layers without parameters. If they return different outputs for the
-same input, the layer itself is the cause.
+gap before them, which contains only functions and layers without parameters. If two paired layers return different
+outputs for the same input, the layer itself is the cause.
 
-In deep models, correct runs differ by more than `assert_parity` allows for a single operation. Therefore a layer is
-called different only if its output is off by more than 1e-4 of its largest value (`distances`). A fault may begin with
-a smaller error that grows later. Therefore the cause is assumed to be the step at which the error grows most, among the
+In deep models, correct runs differ by more than `assert_parity` allows for a single operation. Therefore a layer counts
+as different only if its output is off by more than 1e-4 of its largest value (`distances`). A fault may begin with a
+smaller error that grows later. Therefore the cause is assumed to be the step at which the error grows most, among the
 steps up to the first layer that is different.
 """
 
@@ -98,8 +98,8 @@ class TwoRuns:
         largest value."""
 
     def first_difference(self, *, strict: bool = False) -> FirstDifference | None:
-        """Returns the first place where the runs differ, or None if they agree. `strict` is for runs whose outputs are
-        known to differ: then the place where the error grows most is returned, however small the error is."""
+        """Returns the first place where the runs differ, or None if they agree. `strict` is for runs with outputs that
+        are known to differ. With `strict`, returns the place where the error grows most, however small the error is."""
         steps = []
         for step in self._steps():
             steps.append(step)
@@ -413,5 +413,5 @@ def _error_text(error: float, ours: Arrays, theirs: Arrays) -> str:
 
 def _have_other_shapes(ours: Arrays, theirs: Arrays) -> bool:
     """Returns whether the first arrays differ in shape. Shapes with the same sizes in another order are treated as
-    equal, because such arrays were compared."""
+    equal, because arrays with such shapes have been compared."""
     return bool(ours and theirs) and sorted(ours[0].shape) != sorted(theirs[0].shape)

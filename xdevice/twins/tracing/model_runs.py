@@ -144,9 +144,9 @@ def taken_by(second: Any, arrays: Arrays, first: ModelRun) -> Arrays:
 
 
 def _is_image(x: Array, first: ModelRun) -> bool:
-    """Returns whether an input is a batch of images rather than of sequences. An array with four or more axes is
-    treated as images. An array with three axes is treated as images if the layer that received it in the run `first` is
-    of a kind in `IMAGES`; if no layer received it, returns False."""
+    """Returns whether an input is a batch of images, not of sequences. An array with four or more axes is treated as
+    images. An array with three axes is treated as images if the layer that received it in the run `first` is of a kind
+    in `IMAGES`; if no layer received it, returns False."""
     if x.ndim != 3:
         return x.ndim > 3
     kinds = {layer.path: layer.kind for layer in first.backend.layers(first.model)}

@@ -20,7 +20,7 @@ listeners: Final[list[Listener]] = []
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """While the block is open, `log` also calls `listener(name, value)`, in whatever thread it is called."""
+    """While the block is open, each call of `log` in any thread also calls `listener(name, value)`."""
     # blocks may be nested, and the listener of each block receives all values
     listeners.append(listener)
     try:

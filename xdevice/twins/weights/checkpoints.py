@@ -66,9 +66,9 @@ def _names_in(path: str) -> list[str]:
 
 
 def _in_folder(path: str, names: list[str]) -> str:
-    """Returns the path of the only file with weights in a folder, or of the index if there are several files. `names`
-    are the names in the folder. Raises `MissingFileError` if there is no such file, and `FilePathError` if there are
-    several with the same ending."""
+    """Returns the path of the file with the weights in a folder, or of the index if the weights are split over several
+    files. `names` are the names in the folder. Raises `MissingFileError` if there is neither a file with weights nor an
+    index, and `FilePathError` if there are several with the same ending."""
     # a folder from a hub often contains the same weights in both formats; safetensors comes first, because reading it
     # runs no code
     for ending in _IN_FOLDERS:
