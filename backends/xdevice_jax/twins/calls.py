@@ -102,7 +102,7 @@ class JaxCalls(Calls):
         under `vmap`. A linen module is called unchanged, because its arguments determine the mode."""
         if linen.is_linen(model):
             # linen has no modes: the arguments of a call say whether the module is in training
-            return model(*inputs, **named)
+            return linen.copied(model)(*inputs, **named)
         if not is_nnx(model):
             library: Any = equinox()
             return jax.vmap(library.nn.inference_mode(model))(*inputs, **named)

@@ -45,6 +45,16 @@ def is_frozen(module: Any) -> bool:
     return any(not isinstance(module.variables[name], dict) for name in module.variables)
 
 
+def copied(module: Any) -> Any:
+    """Returns a bound module with the same variables and random keys. The first call of a bound module runs its
+    `setup()`, and every later call uses the arrays that `setup()` has read, even if `load` has written others."""
+    scope = module.scope
+    if scope is None:
+        return module
+    keys = {name: key.as_jax_rng() for name, key in scope.rngs.items()}
+    return module.clone(parent=None).bind(module.variables, rngs=keys, mutable=scope.mutable)
+
+
 def arrays(module: Any) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], None]]]:
     """Yields three things for each array of a bound module: its name, its value, and a function that replaces the
     value. The arrays of a cell's gates are joined. Raises `NotBuiltError` for a module that is not bound."""
