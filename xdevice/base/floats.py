@@ -90,8 +90,8 @@ def jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns a copy of an array of floats in which each number that is not whole is replaced by the next larger or the
-    next smaller float, chosen at random. The choice depends only on the setting and on the numbers, so a run can be
+    """Returns a copy of an array of floats. Each number that is not whole is replaced by the next larger or the next
+    smaller float, chosen at random. The choice depends only on the setting and on the numbers, so a run can be
     repeated. Returns an array of any other dtype unchanged."""
     name = array.dtype.name
     if name not in _JITTERED or array.size == 0:

@@ -55,8 +55,8 @@ class _Commands(click.Group):
 
 
 def _open_report(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
-    """The callback of `--json` and `--html`: turns the name of a report file into an object whose method `write` writes
-    the file. The name "-" means the standard output. Returns None if the option is missing.
+    """The callback of `--json` and `--html`: turns the name of a report file into an object that writes the file
+    (method `write`). The name "-" means the standard output. Returns None if the option is missing.
 
     The file is opened here, so that a file that cannot be written is reported before a long run.
     """

@@ -84,8 +84,8 @@ def rebuild_batch(x: Any, batch: Batch, changed: list[Any]) -> Any:
 
 
 def _rebuild_inner(x: Any, changed: Iterator[Any]) -> Any:
-    """Returns a container like `x`, a container in a batch, in which each tensor is replaced by the next tensor from
-    `changed`."""
+    """Returns a container like `x` with each tensor replaced by the next tensor from `changed`. `x` is a container in a
+    batch."""
     new = []
     for child in x.values() if type(x) is dict else x:
         if type(child) in _movable:

@@ -87,8 +87,8 @@ class Stranger:
             return False
 
     def without(self, models: Collection[int]) -> Stranger:
-        """Returns a `Stranger` for the same object, but without the models with these `id`s among its `parts`, because
-        these models are moved separately."""
+        """Returns a `Stranger` for the same object, but without the models that are moved separately. `models` contains
+        the `id`s of these models."""
         return Stranger(
             self.x, self.way, [part for part in self.parts if id(part.value) not in models]
         )
@@ -308,8 +308,8 @@ def find(x: Any, way: Way | None, with_host: bool = False) -> Stranger | None:
     a function that moves the object, the result is never None.
 
     If `way` names a function that lists the object's tensors, exactly these are its parts. Otherwise the object is
-    searched. The search ignores arrays of a framework that has only host memory, unless `with_host` is True: such
-    arrays cannot be moved, but a copy of the object needs copies of them. Raises `ContainerError` if the object
+    searched. The search ignores arrays of a framework that has only host memory, unless `with_host` is True. Such
+    arrays cannot be moved, but a copy of the object needs copies of the arrays. Raises `ContainerError` if the object
     contains too much to be searched."""
     if way is not None and way.tensors is not None:
         named = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))

@@ -429,8 +429,8 @@ def mover(x: Any) -> strangers.Stranger | None:
 
 
 def stranger(x: Any) -> strangers.Stranger | None:
-    """Returns the `Stranger` for a leaf that holds tensors or models, or whose type is registered with a function that
-    moves it. Returns None for any other leaf. Raises `ContainerError` if the leaf contains too much to be searched."""
+    """Returns the `Stranger` for a leaf that holds tensors or models, or that a registered function can move. Returns
+    None for any other leaf. Raises `ContainerError` if the leaf contains too much to be searched."""
     cls = type(x)
     if id(cls) in PLAIN:
         return None
@@ -442,8 +442,8 @@ def _paths(
     node: _Node, prefix: tuple[Any, ...], visited: set[int] | None
 ) -> Iterator[tuple[Any, ...]]:
     """Yields a tuple of keys for each leaf below a node: the keys of `prefix`, followed by the keys that lead from the
-    node to the leaf. If `visited` is a set (of the `id`s of containers), a container that is in several places is
-    entered only in the first place; if `visited` is None, it is entered in each place."""
+    node to the leaf. If `visited` is None, a container that is in several places is entered in each place. Otherwise,
+    the container is entered only in the first place, and `visited` collects the `id`s of the containers."""
     container, _, keys, _, inner = node
     if visited is not None:
         if id(container) in visited:

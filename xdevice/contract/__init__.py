@@ -1,5 +1,5 @@
-"""The names that an adapter (the package that makes a framework a backend) imports. These are the contract, which is
-the class `Backend` with its methods, and the types of the arguments and results of these methods. A product's additions
+"""The names that an adapter (the package that makes a framework a backend) imports. The names belong to the contract
+(the class `Backend` with its methods) or are types of the arguments and results of these methods. A product's additions
 to the contract are in the product's folder `contract`, such as `xdevice.math.contract` or
 `xdevice.testing.contract`."""
 

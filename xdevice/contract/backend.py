@@ -286,8 +286,8 @@ def _incomplete(
     part: type[Primitives], own: dict[str, Any], hooks: dict[str, Any]
 ) -> list[str]:
     """Returns a list with one error message if an adapter has some but not all of the methods that the capability
-    `part` needs, because the capability would fail when it is first used. Otherwise returns an empty list. `own`
-    contains the adapter's methods, and `hooks` the contract's methods."""
+    `part` needs. Such a capability would fail when it is first used. Otherwise returns an empty list. `own` contains
+    the adapter's methods, and `hooks` the contract's methods."""
     needs: tuple[str, ...] = vars(part)["needs"]
     has = [name for name in needs if name in own]
     # an adapter may have either none or all of the needed methods

@@ -180,9 +180,9 @@ def compact_strides(shape: list[int]) -> list[int]:
 
 
 class _InUse(NamedTuple):
-    """The objects that must stay alive while an importer uses memory from `hand_over`: a weak reference that is dead
-    once the importer is done (`released`), the `DLManagedTensor` that was passed to the importer (`managed`), and the
-    original capsule, which owns the memory (`owner`)."""
+    """The objects that must stay alive while an importer uses memory from `hand_over`. `released` is a weak reference
+    that is dead once the importer is done. `managed` is the `DLManagedTensor` that was passed to the importer. `owner`
+    is the original capsule, which owns the memory."""
 
     released: weakref.ref[Any]
     managed: _Managed

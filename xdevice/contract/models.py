@@ -96,9 +96,9 @@ class Models(Primitives):
         return False
 
     def model_parts(self, model: Any) -> Iterable[Any]:
-        """Returns the parts of a model to which a user may have references: the submodels, and the variables in the
-        form of the objects that the model returns to users. For a copy of the model, returns the same number of parts
-        in the same order, so that `copy_to` can pair each part with its copy."""
+        """Returns the parts of a model that a user may refer to: the submodels and the variables. Each variable is the
+        object that the model itself returns to users. For a copy of the model, returns the same number of parts in the
+        same order, so that `copy_to` can pair each part with its copy."""
         return ()
 
     def rebind(self, model: Any, new: Mapping[int, Any]) -> None:
@@ -110,8 +110,8 @@ class Models(Primitives):
         )
 
     def tensor_of(self, model: Any) -> Any | None:
-        """If the model is itself one variable (a `tf.Variable`, a Gluon `Parameter`), returns the tensor from which its
-        values can be read. Returns None for any other model."""
+        """If the model is itself one variable (a `tf.Variable`, a Gluon `Parameter`), returns a tensor with the values
+        of the variable. Returns None for any other model."""
         return None
 
     def gradients(self, model: Any) -> Iterable[tuple[str, Any, Any | None]]:

@@ -239,7 +239,7 @@ class Primitives(ABC):
     def device_of(self, x: Any) -> Device:
         """Returns the device on which the memory of `x` is. This method must be as fast as possible, because nearly
         every function of xdevice calls it. Raises `UnsupportedError` for a tensor that is spread over several devices,
-        or whose device is of a kind that is not in `kinds`."""
+        or is on a device of a kind that is not in `kinds`."""
 
     def probe(self, cls: type) -> Callable[[Any], Device]:
         """Returns a function that returns the same as `device_of` for tensors of exactly this type, and may be faster.

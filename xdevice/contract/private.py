@@ -334,8 +334,8 @@ def look_up(dotted: str) -> Any:
 
 
 def is_there(dotted: str) -> bool:
-    """Whether a framework has a name. This is the case if the owner has the attribute, or if the owner is a class or
-    function whose code reads or writes an attribute of that name."""
+    """Whether a framework has a name. This is the case if the owner has the attribute, or if code of the owner, a class
+    or function, reads or writes an attribute of that name."""
     owner_name, _, name = dotted.rpartition(".")
     if look_up(dotted) is not _ABSENT:
         return True

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 def read(
     x: Any, address: int, shape: Sequence[int], dtype: np.dtype[Any], stream: int | None = None
 ) -> np.ndarray[Any, Any] | None:
-    """Returns the values of the GPU tensor `x`, whose memory begins at `address`, in a new array that begins at a
-    multiple of `ALIGNMENT`. The copy waits for the work in `stream`, a stream of the framework. Returns None if the
-    framework has to make the copy itself."""
+    """Returns the values of the GPU tensor `x` in a new array. The tensor's memory begins at `address`; the array's
+    memory begins at a multiple of `ALIGNMENT`. The copy waits for the work in `stream`, a stream of the framework.
+    Returns None if the framework has to make the copy itself."""
     values = aligned(math.prod(shape) * dtype.itemsize)
     # a tensor without memory, such as one without elements, has the address 0
     is_done = address != 0 and ring.to_host(

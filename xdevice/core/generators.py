@@ -118,8 +118,8 @@ _process: dict[str, Place] = {}
 
 
 def current_place() -> Place:
-    """Returns the place from which this thread or task draws: the place of the innermost block or task, or if there is
-    none, the place of the process."""
+    """Returns the place that supplies the random numbers of this thread or task. This is the place of the innermost
+    block or task or, without a block or task, the place of the process."""
     places = entered.get()
     if places:
         return places[-1]

@@ -52,8 +52,8 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the spec of a framework, with a `_Loader` as its loader, or None to leave the import to the other
-        finders. Python calls this method for each import."""
+        """Returns the spec of a framework, with a `_Loader` as its loader. Returns None to leave the import to the
+        other finders. Python calls this method for each import."""
         # most imports are imports of other modules, and return here
         framework = _intercepted.get(name)
         if framework is None or name in sys.modules:

@@ -561,9 +561,9 @@ def _owner_of_module(root: str) -> Backend | None:
 
 
 def host_of(guest: str) -> Backend:
-    """Returns the backend on which `guest` is running, where `guest` is the name of a library that runs on several
-    frameworks, such as Keras. Raises `UnsupportedError` if that backend cannot move the library's models, and the
-    errors of `load`."""
+    """Returns the backend that `guest` is running on. `guest` is the name of a library that runs on several frameworks,
+    such as Keras. Raises `UnsupportedError` if that backend cannot move the library's models, and the errors of
+    `load`."""
     from importlib import import_module
 
     module, function = GUESTS[guest]

@@ -73,8 +73,8 @@ class Stream:
 
     @classmethod
     def current(cls, device: object = None) -> Stream:
-        """Returns the stream to which this thread's work on a device goes now. The argument and the errors are those of
-        `Stream`, except that the default is the device to which this thread's work goes."""
+        """Returns the stream to which this thread's work on a device goes now. The argument and the errors are the same
+        as for `Stream`, except that the default is the device to which this thread's work goes."""
         backend = selection.current()
         return cls._current(
             backend, device_of_work(backend) if device is None else devices.parse(device)

@@ -196,8 +196,8 @@ def carry_states() -> list[Callable[[], AbstractContextManager[Any]]]:
 
 
 def rejoin(states: Iterable[Callable[[], AbstractContextManager[Any]]]) -> None:
-    """Calls the function `rejoin` of each state that has one. This is called in the thread to which the states belong,
-    after another thread that uses these states has returned a result."""
+    """Calls the function `rejoin` of each state that has one. `states` are the states of the calling thread, and
+    another thread that used these states has returned a result."""
     for state in states:
         getattr(state, "rejoin", _nothing)()
 

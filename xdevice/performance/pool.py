@@ -28,8 +28,8 @@ MOST: Final = max(32, os.cpu_count() or 1)
 
 
 class Call:
-    """One call of `parallel.run`: the tasks that no thread has started yet, and a queue to which a None is added for
-    each task that has ended."""
+    """One call of `parallel.run`. It contains the tasks that no thread has started yet, and a queue, which receives a
+    None for each task that has ended."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.count = len(runs)

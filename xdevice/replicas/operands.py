@@ -146,8 +146,8 @@ def require_built(operands: Iterable[Operand]) -> None:
 
 
 def read(operand: Operand) -> Any:
-    """Returns the tensor of an operand. If the operand is a variable of a framework, such as a
-    `tf.Variable`, returns the tensor from which its values can be read."""
+    """Returns the tensor of an operand. If the operand is a variable of a framework, such as a `tf.Variable`, returns a
+    tensor with the values of the variable."""
     # variables have the same kind as models: "model"
     return (
         operand.backend.tensor_of(operand.value) if operand.kind == "model" else operand.value

@@ -62,7 +62,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
 
     Raises:
         ShapeError: if `even` is True and the length cannot be divided evenly; if a tensor has no first axis, or if its
-            length differs from that of the first tensor.
+            length differs from the first tensor's length.
         ArgumentError, DeviceError: if `devices` is empty; if `devices` is not a list.
         DeviceNotFoundError: if a tensor's backend lacks a device. NumPy arrays can only be on cpu:0: turn them into
             tensors.
@@ -467,8 +467,8 @@ def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
 
 def _models(operands: list[Operand]) -> list[Operand]:
     """Returns the models among the operands that have to be copied, each model once. A model that is part of another
-    model is left out, because it is copied together with that model. Raises `UnsupportedError` if two models, neither
-    of which is part of the other, share a variable."""
+    model is left out, because it is copied together with that model. Raises `UnsupportedError` if two models share a
+    variable, unless one model is part of the other."""
     # the model to which each variable belongs, by the variable's `id`
     owners: dict[int, Operand] = {}
     models: list[Operand] = []

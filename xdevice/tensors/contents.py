@@ -180,8 +180,8 @@ def _name(name: str, tree: Tree, i: int, inner: str = "") -> str:
 
 
 def owned(x: Any) -> Iterator[tuple[Backend, str, Any]]:
-    """Yields the backend, the kind and the value of every tensor, symbol and model in a
-    container, including those in objects of unknown types."""
+    """Yields the backend, the kind and the value of every tensor, symbol and model in a container. Objects of unknown
+    types in the container are searched, too."""
     content = _Sorted(x)
     yield from ((backend, kind, value) for _, value, backend, kind in content.owned)
     for _, stranger in content.strangers:
@@ -520,8 +520,8 @@ def _locate(
 
 def _require(owner: Backend | Stranger, requested: Device, x: Any, leaf: Any) -> None:
     """Raises `DeviceNotFoundError`, with the path of `leaf` in `x`, if the leaf cannot be on the device `requested`.
-    `owner` is the backend of the leaf, which must have the device; for an object of an unknown type it is a
-    `Stranger`, and the backends of all its tensors must have the device."""
+    `owner` is the backend of the leaf, and this backend must have the device. For an object of an unknown type, `owner`
+    is a `Stranger`, and the backends of all its tensors must have the device."""
     try:
         owner.require(requested)
     except DeviceNotFoundError as error:

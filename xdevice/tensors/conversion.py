@@ -3,7 +3,7 @@ both frameworks can use it.
 
 Frameworks also accept memory in which they cannot compute: the first operation on misaligned memory ends the process in
 TensorFlow, a negative stride does so in PyTorch, and JAX reads wrong values from transposed memory. Therefore, each
-adapter states in which memory its framework can compute (`Backend.takes`), and this module compares these requirements
+adapter states its framework's requirements on memory (`Backend.takes`), and this module compares these requirements
 with the memory that a DLPack capsule describes.
 """
 
@@ -153,9 +153,8 @@ def _require_all(values: list[Any], target: Backend, place: Device, copy: bool |
 def _require_there(
     source: Backend, x: Any, target: Backend, place: Device, copy: bool | None
 ) -> None:
-    """Raises `DTypeError` if the target cannot hold the dtype of `x`, a tensor of `source`, on
-    the device `place`, and `SharingError` if `copy` is False and `x` is on another device than
-    `place`."""
+    """Raises `DTypeError` if tensors of the target cannot have the dtype of `x` on the device `place`. Raises
+    `SharingError` if `copy` is False and `x` is on another device than `place`. `source` is the backend of `x`."""
     require_dtype(target, dtype_of(source, x), "the tensor", "cast it first", place=place)
     if copy is False and source.device_of(x) is not place:
         raise SharingError(
@@ -352,9 +351,9 @@ def _adopted(
 
 
 def _why_unusable(lent: dlpack.Lent, takes: Takes, device: Device, dtype: str) -> str | None:
-    """Returns the part of an error that says why a framework cannot compute in the lent memory
-    as it is; None if it can. `takes` describes the memory in which the framework can compute.
-    The lent tensor has the dtype `dtype`, and should be on `device`."""
+    """Returns the part of an error that says why a framework cannot compute in the lent memory as it is. Returns None
+    if the framework can do so. `takes` describes the memory in which the framework can compute. The lent tensor has the
+    dtype `dtype`, and should be on `device`."""
     if not _is_on(lent, device):
         return f"its memory is on the DLPack device {lent.device}, not on {device}"
     # some kernels crash on numbers whose address is not a multiple of their size, although the

@@ -397,9 +397,9 @@ def _dtype_without_cast(data: Any) -> str | None:
 
 
 def _read_by_backend(cls: type) -> Owned | None:
-    """Returns the backend and kind of `cls` if it is a type of tensors whose values NumPy
-    cannot read, so that the backend has to. Returns None for any other type, including NumPy's
-    own arrays. Raises `UnsupportedError` for a type of symbols."""
+    """Returns the backend and kind of `cls` if `cls` is a type of tensors that NumPy cannot read, so that the backend
+    has to read their values. Returns None for any other type, including NumPy's own arrays. Raises `UnsupportedError`
+    for a type of symbols."""
     owned = registry.kind_of(cls)
     if owned is None:
         return None

@@ -88,9 +88,9 @@ class WholeModel:
 
     @cached_property
     def _listed(self) -> list[Any]:
-        """The parts of all models that their frameworks list. This list is computed only if a
-        model holds something that is not listed, which is rare, because listing the parts of a
-        model of 200 layers takes as long as finding its devices."""
+        """The parts of all models that their frameworks list. This list is computed only if a model holds something
+        that its framework does not list. Listing the parts of a model of 200 layers takes as long as finding its
+        devices."""
         return list(self._backend.model_parts(self._model))
 
     @cached_property
@@ -442,8 +442,8 @@ def _moved_leaf(value: Any, target: Device, done: dict[int, Any]) -> Any:
 
 def _update_in_place(old: Any, new: Any) -> Any:
     """Merges the value `new`, which was rebuilt from `old`, into `old`, and returns the result. If both are lists, or
-    both are dicts, the contents of `new` are written into `old`, to which other objects may refer, and `old` is
-    returned. Otherwise `new` is returned. The same applies at every level of nesting."""
+    both are dicts, the contents of `new` are written into `old`, and `old` is returned, because other objects may refer
+    to `old`. Otherwise `new` is returned. The same applies at every level of nesting."""
     if type(old) is not type(new) or type(old) not in (list, dict):
         return new
     for key in range(len(old)) if type(old) is list else list(old):
