@@ -376,9 +376,8 @@ def _keep_foreign(pairs: list[tuple[Any, Any]], memo: _Memo) -> None:
 
 
 def _nodes(part: Any) -> list[Any]:
-    """Returns the nodes of `part` in the graphs of functional models: the nodes for its calls,
-    and for the calls that use their results. Returns an empty list if `part` is neither a layer
-    nor a function."""
+    """Returns the nodes of `part` in the graphs of functional models: the nodes for the calls of `part`, and the nodes
+    for the calls that use the results. Returns an empty list if `part` is neither a layer nor a function."""
     lists = vars(part).values() if isinstance(part, keras.Operation) else ()
     return [
         node
@@ -459,9 +458,8 @@ class TensorflowModels(Models):
         def _refuse_models_here(self) -> None: ...
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        """Yields the name and the device of each variable of a model, and of each other tensor
-        that the model contains. The variables of metrics and optimizers are left out, unless
-        the model has no other variables."""
+        """Yields a (name, device) pair for each variable of a model, and for each other tensor that the model contains.
+        The variables of metrics and optimizers are left out, unless the model has no other variables."""
         weights = parts.weights(model)
         for name, variable in weights:
             # the device of the variable, not that of its memory, because the memory of an int32

@@ -76,9 +76,8 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
 
 
 def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
-    """Yields the name and the variable of each variable in `thing`. A shared variable is
-    yielded under each of its names. `name` is the name of `thing`, and `above` contains the
-    `id`s of the objects that contain `thing`."""
+    """Yields a (name, variable) pair for each variable in `thing`. A shared variable is yielded once for each of its
+    names. `name` is the name of `thing`, and `above` contains the `id`s of the objects that contain `thing`."""
     # otherwise, the search would never end if a part refers to the model that contains it
     if id(thing) in above:
         return

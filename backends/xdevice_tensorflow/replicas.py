@@ -40,9 +40,9 @@ def is_for_nccl(x: Any, places: list[Device], backend: Replicas) -> bool:
 
 
 def by_nccl(tensors: list[Any], natives: tuple[str, ...], mean: bool) -> list[Any]:
-    """Adds tensors on different devices. Returns a list with a new tensor on each of these
-    devices, which contains the sum of all tensors or, if `mean` is True, their mean. `natives`
-    are TensorFlow's names of the devices, in the order of the tensors."""
+    """Adds tensors on different devices. Returns a list with a new tensor on each of these devices. Each new tensor
+    contains the sum of all tensors or, if `mean` is True, their mean. `natives` are TensorFlow's names of the devices,
+    in the order of the tensors."""
     return list(_reduction(natives, tensors[0].dtype, mean)(*tensors))
 
 
@@ -128,9 +128,9 @@ class TensorflowReplicas(Replicas):
         return result if self.device_of(result) is place else self.move(result, place)
 
     def all_reduce(self, tensors: list[Any], mean: bool) -> list[Any]:
-        """Adds tensors that are on several devices. Returns a list with a new tensor on each of
-        these devices, which contains the sum of all tensors or, if `mean` is True, their mean.
-        The sum is computed by NCCL if possible, otherwise on the device of the first tensor."""
+        """Adds tensors that are on several devices. Returns a list with a new tensor on each of these devices. Each new
+        tensor contains the sum of all tensors or, if `mean` is True, their mean. The sum is computed by NCCL if
+        possible, otherwise on the device of the first tensor."""
         places = [self.device_of(x) for x in tensors]
         if not is_for_nccl(tensors[0], places, self):
             return super().all_reduce(tensors, mean)

@@ -28,7 +28,7 @@ def is_blocking() -> bool:
 
 
 class _Wait(Mode):
-    """The dispatch mode that, after each operation of its thread, waits for all devices of the backend."""
+    """The dispatch mode of a thread. After each operation of the thread, it waits for all devices of the backend."""
 
     def __init__(self, backend: Primitives) -> None:
         super().__init__()

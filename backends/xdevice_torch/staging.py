@@ -182,9 +182,9 @@ def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | 
 
 
 def of_modules(model: torch.nn.Module, native: torch.device) -> AbstractContextManager[Any]:
-    """Returns a context manager for the call `model.to(native)`, in which large tensors are copied through the ring.
-    The context manager does nothing unless a CUDA device is involved, because it costs time: PyTorch calls its function
-    mode for each attribute of each tensor."""
+    """Returns a context manager for the call `model.to(native)`. In its block, large tensors are copied through the
+    ring. The context manager does nothing unless a CUDA device is involved, because it costs time: PyTorch calls its
+    function mode for each attribute of each tensor."""
     variables = (*model.parameters(), *model.buffers())
     is_for_cuda = native.type == "cuda" or any(x.is_cuda for x in variables)
     return _OfModules() if is_for_cuda else nullcontext()

@@ -169,7 +169,7 @@ def _locked_as(old: Any, new: Any) -> Any:
 
 
 def _collections(x: Any) -> list[Any]:
-    """Returns the tensor collections that are directly inside a tensor collection: the stored
+    """Returns the tensor collections that are directly inside the tensor collection `x`. The result contains the stored
     objects themselves, not copies."""
     if hasattr(x, "tensordicts"):
         return list(x.tensordicts)

@@ -287,8 +287,8 @@ def put(x: Any, indices: Any, values: Any) -> Any:
 
 @_placed
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
-    """Returns a tensor with the shape of `indices` that contains the elements of `x` at these
-    indices along an axis."""
+    """Returns a tensor with the shape of `indices`. The result contains the elements of `x` at these indices along
+    `axis`."""
     # if all axes but one are batch axes, `gather` works only along the last axis
     last = len(x.shape) - 1
     return _exchanged_with_last(

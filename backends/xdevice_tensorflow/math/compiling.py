@@ -30,9 +30,9 @@ class TensorflowCompiling(Compiling):
     `xdevice.math.contract.compiling`."""
 
     def compile(self, call: Traced, device: Device) -> Traced:
-        """Returns a function that accepts a list of tensors, and returns the note and the tensors that `call` returns
-        for this list. The note is an object of the core: `call` creates it during a trace, and the adapter only passes
-        it on."""
+        """Returns a compiled function. It accepts a list of tensors, and returns the note and the tensors that `call`
+        returns for this list. The note is an object of the core: `call` creates it during a trace, and the adapter only
+        passes it on."""
         native = self.to_native(device)
         # maps the shapes and dtypes of the arguments to a note and a program
         programs: dict[Any, tuple[Any, Any]] = {}

@@ -85,8 +85,8 @@ class TensorflowGradients(Gradients):
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
-        """Returns a list with `rule(*row)` for each row of tensors. Each is computed on the
-        device of the row's first tensor. `nested` and `writes` are ignored."""
+        """Returns a list with `rule(*row)` for each row of tensors. Each result is computed on the device of the row's
+        first tensor. `nested` and `writes` are ignored."""
         new = []
         # TensorFlow's tensors cannot be changed, so even a rule that writes (`writes`) needs no
         # copies. `nested` is not needed, because TensorFlow records operations only for tapes

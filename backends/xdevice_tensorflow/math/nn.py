@@ -49,21 +49,19 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
 
 @placed
 def cross_entropies(logits: Any, labels: Any) -> Any:
-    """Returns the cross-entropy of each row of logits with its label, which is the index of a
-    class."""
+    """Returns the cross-entropy of each row of `logits` with its label in `labels`. A label is the index of a class."""
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 
 
 @placed
 def binary_cross_entropies(logits: Any, labels: Any) -> Any:
-    """Returns the cross-entropy of each logit with its label, which is a probability."""
+    """Returns the cross-entropy of each logit with its label in `labels`. A label is a probability."""
     return tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
 
 
 @placed
 def embedding(indices: Any, table: Any) -> Any:
-    """Returns the row of `table` for each index. On a GPU, the row is NaN if the index is out
-    of range."""
+    """Returns the row of `table` at each index in `indices`. On a GPU, the row is NaN if the index is out of range."""
     return _nan_where_wrong(tf.gather(table, indices), indices, table)
 
 

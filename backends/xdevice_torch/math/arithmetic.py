@@ -162,8 +162,8 @@ def put(x: Tensor, indices: Tensor, values: Tensor) -> Tensor:
 
 
 def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
-    """Returns a tensor with the shape of `indices`. It contains the elements of `x` at these
-    indices along an axis."""
+    """Returns a tensor with the shape of `indices`. The result contains the elements of `x` at these indices along
+    `axis`."""
     # older versions of torch.gather do not accept int32
     return torch.gather(x, axis, indices.long())
 

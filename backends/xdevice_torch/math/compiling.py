@@ -609,7 +609,7 @@ class TorchCompiling(Compiling):
 def _results_and_program(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, Any]:
     """Calls `call` once and records this call. Returns two pairs: `(note, results)` for this call, and `(note,
     program)` for later calls. The note is an object of the core that is only passed on. If gradients must flow through
-    the results, undoes the effects of the call and returns `(None, None)`; then the core must call the function
+    the results, undoes the effects of the call and returns `(None, None)`. In this case the core must call the function
     itself."""
     recorder = Recorder(tensors, refuse)
     _active.append(recorder)
@@ -649,11 +649,11 @@ def _first_indices(tensors: list[Any]) -> tuple[int, ...]:
 
 
 def _may_run_program(tensors: list[Any]) -> bool:
-    """Whether a program that was recorded below autograd may replace a call of the user's function with these tensors,
-    because nothing else intercepts or changes the function's operations. Returns False under autocast, in inference
-    mode, while something traces or transforms the call, or while a mode other than a scope of devices is active. Also
-    returns False if the type of a tensor is a subclass, or if a tensor has a gradient, is the result of a recorded
-    operation, or has attributes set by the user's program."""
+    """Whether a program may replace a call of the user's function with these tensors. A program is recorded below
+    autograd, so it may replace the call only if nothing else intercepts or changes the operations of the function.
+    Returns False under autocast, in inference mode, while something traces or transforms the call, or while a mode
+    other than a scope of devices is active. Also returns False if the type of a tensor is a subclass, or if a tensor
+    has a gradient, is the result of a recorded operation, or has attributes set by the user's program."""
     if (
         any(map(torch.is_autocast_enabled, _MEASURED))
         or torch.is_inference_mode_enabled()

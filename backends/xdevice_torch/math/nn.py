@@ -115,7 +115,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    """Returns the cross-entropy of each row of logits with its label, the index of a class."""
+    """Returns the cross-entropy of each row of `logits` with its label in `labels`. A label is the index of a class."""
     if _is_unchecked_on_gpu(labels):
         return _nan_where_wrong(
             lambda safe: _losses(logits, safe, "none"), labels, logits.shape[1]
@@ -124,12 +124,12 @@ def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def binary_cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    """Returns the cross-entropy of each logit with its label, a probability."""
+    """Returns the cross-entropy of each logit with its label in `labels`. A label is a probability."""
     return functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
 
 def embedding(indices: Tensor, table: Tensor) -> Tensor:
-    """Returns, for each index, the row of `table` at that index."""
+    """Returns the row of `table` at each index in `indices`."""
     if _is_unchecked_on_gpu(indices):
         return _nan_where_wrong(
             lambda safe: functional.embedding(safe, table), indices, table.shape[0]
@@ -164,8 +164,8 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
     """Returns, for each query in `q`, the mean of the values `v`, weighted by how well the query matches the keys `k`.
-    `mask` is None, or a bool tensor that is True for each pair of a query and a key that may be combined. With
-    `causal`, a query is not combined with later keys."""
+    `mask` is None, or a bool tensor that is True for each pair of a query and a key that may be combined. If `causal`
+    is True, a query is not combined with later keys."""
     # PyTorch accepts either a mask or `is_causal`, so the two are combined to one mask: `tril`
     # excludes the keys after each query
     if causal and mask is not None:

@@ -109,8 +109,8 @@ class TorchSamples(Samples):
         return nn.Sequential(first, second), lambda net: net[0].weight is net[1].weight
 
     def sharing(self) -> tuple[Any, Any, Callable[[], bool]]:
-        """Returns two models that share a buffer, and a function that tells whether the two
-        models still share it."""
+        """Returns two models that share a buffer, and a function that tells whether the two models still share the
+        buffer."""
         norm = nn.BatchNorm1d(3)
         other = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
         # a buffer, because `Module.to` replaces a buffer by a new tensor, while a parameter

@@ -77,7 +77,7 @@ _FROM_HOST = {
 _NOTHING: dict[int, Any] = {}
 """The default of dict arguments, which is never changed."""
 _templates: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
-"""An empty tensor for each device and dtype, from which new tensors are created."""
+"""Maps each device and dtype to an empty tensor. New tensors are created from this tensor."""
 _is_forked = False
 """Whether this process was forked from a process that had used virtual GPUs."""
 limits: Any = None
