@@ -62,9 +62,9 @@ def everywhere() -> list[Any]:
 
 
 def detect() -> list[Any]:
-    """Returns the devices to which `gpu:i` refers: the devices of JAX's default platform or, if that is the CPU or a
-    TPU, JAX's GPUs. XDEVICE_ACCELERATOR can select another platform. Returns an empty list if there are no such
-    devices."""
+    """Returns the devices to which `gpu:i` refers: the devices of JAX's default platform or, if the default platform is
+    the CPU or a TPU, JAX's GPUs. XDEVICE_ACCELERATOR can select another platform. Returns an empty list if there are no
+    such devices."""
     candidates = {
         name: client
         for name, client in platforms().items()

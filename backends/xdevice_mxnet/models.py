@@ -254,8 +254,8 @@ def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
 
 
 def _refuse_fixed_store(trainer: Any) -> None:
-    """Raises `UnsupportedError` for a Trainer whose key-value store was created by the program or is distributed over
-    machines, and for a Trainer with state that cannot be moved."""
+    """Raises `UnsupportedError` if the key-value store of a Trainer was created by the program or is distributed over
+    machines, or if the Trainer has state that cannot be moved."""
     private.require("optimizers")
     store = trainers.store(trainer)
     # after a move, the Trainer creates a new store (`_move_state`). It cannot replace a store

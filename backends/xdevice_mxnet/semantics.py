@@ -291,8 +291,8 @@ def _classes() -> set[type]:
 
 
 class Carried:
-    """Carries the semantics of the thread in which this object is created to another thread, in which a task runs
-    inside the block `entered`."""
+    """Carries the semantics of one thread to another thread. The object is created in the first thread; in the second
+    thread, a task runs inside the block `entered`."""
 
     def __init__(self) -> None:
         self._is_shape, self._is_array = _is_on(), mx.util.is_np_array()

@@ -360,9 +360,8 @@ class PaddleBackend(
         return devices.of("gpu", index)
 
     def _moved_if_elsewhere(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """Returns `x`, the result of an operation on `device`, moved to `device` if it is on
-        another device: Paddle leaves an empty result on the CPU if the device's plugin has no
-        kernel for the operation."""
+        """Returns `x`, the result of an operation on `device`. If `x` is on another device, moves it to `device` first:
+        Paddle leaves an empty result on the CPU if the device's plugin has no kernel for the operation."""
         return (
             self.move(x, device)
             if self._gpu != "gpu" and self.device_of(x) is not device

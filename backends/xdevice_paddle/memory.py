@@ -74,9 +74,8 @@ class PaddleMemory(Primitives):
         paddle.device.cuda.empty_cache()
 
     def reset_peak(self, device: Device) -> None:
-        """Resets the peak of a device's allocated memory. Raises `UnsupportedError` in Paddle 2.6,
-        which has no function for this, and for accelerators other than GPUs, whose memory Paddle
-        does not count."""
+        """Resets the peak of a device's allocated memory. Raises `UnsupportedError` in Paddle 2.6, which has no
+        function for this, and for accelerators other than GPUs, because Paddle does not count their memory."""
         if _IS_2 or (device.kind == "gpu" and not self._is_counted()):
             super().reset_peak(device)  # raises `UnsupportedError`
         elif device.kind != "gpu":

@@ -168,8 +168,8 @@ def _is_plain(x: paddle.Tensor, least: int) -> bool:
 
 
 def _is_possible() -> bool:
-    """Returns whether the ring can be used now. It cannot be used while Paddle traces a function,
-    and only on a machine of the kind on which it was measured."""
+    """Returns whether the ring can be used now. It cannot be used while Paddle traces a function, or on a kind of
+    machine on which it was not measured."""
     return _empty is not None and paddle.in_dynamic_mode() and ring.is_usable()
 
 

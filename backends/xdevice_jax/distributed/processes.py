@@ -212,8 +212,8 @@ def _take_from_jax() -> Any:
 
 def _initialize(group: Group) -> bool:
     """Starts `jax.distributed` if no rank has started JAX yet, and returns whether `jax.distributed` is running now.
-    Raises `LaunchError` if JAX was already started, unless it was started for an earlier group in which each process
-    had the same rank."""
+    Raises `LaunchError` if JAX was already started, unless JAX was started for an earlier group, and each process had
+    the same rank in that group."""
     is_used = unstarted.is_started() or jax.distributed.is_initialized()
     # each rank sends "1" if it has used JAX, otherwise "0"; rank 0 also sends a free address for the coordinator
     answers = group.exchange(

@@ -68,8 +68,8 @@ def _accept(listener: socket.socket, service: tuple[str, int]) -> None:
 
 
 def _send(near: socket.socket, far: socket.socket) -> None:
-    """Forwards the bytes from JAX, whose connection is `near`, to the service, whose connection is `far`, until JAX
-    closes `near`. Continues to read after the service has ended."""
+    """Forwards the bytes from JAX (the connection `near`) to the service (the connection `far`) until JAX closes
+    `near`. Continues to read after the service has ended."""
     with suppress(OSError):
         while data := near.recv(_CHUNK):
             with suppress(OSError):  # the service has ended, which JAX must not notice
@@ -79,8 +79,8 @@ def _send(near: socket.socket, far: socket.socket) -> None:
 
 
 def _receive(near: socket.socket, far: socket.socket) -> None:
-    """Forwards the bytes from the service, whose connection is `far`, to JAX, whose connection is `near`, until the
-    service ends."""
+    """Forwards the bytes from the service (the connection `far`) to JAX (the connection `near`) until the service
+    ends."""
     with suppress(OSError):
         # `near` stays open after the service has ended, because JAX would otherwise end this process
         while data := far.recv(_CHUNK):

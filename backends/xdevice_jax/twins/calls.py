@@ -64,8 +64,8 @@ class JaxCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
-        """Opens a block in which each primitive (one of JAX's smallest operations) is evaluated through `run`, and in
-        which the gradients that `jax.grad` and `jax.value_and_grad` return are passed to `leaf`."""
+        """Opens a block in which each primitive (one of JAX's smallest operations) is evaluated through `run`. The
+        gradients that `jax.grad` and `jax.value_and_grad` return in the block are passed to `leaf`."""
         private.require("operations")
 
         def replaced(original: Any) -> Any:

@@ -194,8 +194,8 @@ def _slow_path(make_fast_path: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _types_in(program: Any) -> dict[str, None]:
-    """Returns the names of the dtypes of all values in a program that JAX is about to compile, in the order in which
-    they occur. The names are those in the program, such as "f64"."""
+    """Returns the names of the dtypes of all values in a program that JAX is about to compile, in the order of the
+    values. The names are those in the program, such as "f64"."""
     types: dict[str, None] = {}
 
     def add(operation: Any) -> Any:

@@ -197,8 +197,8 @@ def cumulative_sum(x: Array, axis: int) -> Array:
 
 
 def searchsorted(x1: Array, x2: Array, side: Any) -> Array:
-    """Returns the indices at which the values of `x2` would be inserted into the sorted vector
-    `x1`: before equal elements if `side` is "left", after them if it is "right"."""
+    """Returns, for each value of `x2`, the index at which it would be inserted into the sorted vector `x1`. The value
+    would be inserted before equal elements if `side` is "left", and after them if `side` is "right"."""
     return np.searchsorted(x1, x2, side)
 
 

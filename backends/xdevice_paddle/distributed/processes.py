@@ -240,8 +240,8 @@ def _store(group: Group) -> tuple[Any, int]:
 
 
 def _compact(x: paddle.Tensor) -> paddle.Tensor:
-    """Returns `x` itself if it is contiguous and begins at the start of its memory; otherwise
-    returns a copy for which both are true."""
+    """Returns `x` itself if it is contiguous and begins at the start of its memory. Otherwise returns a copy that meets
+    these two conditions."""
     # if `x` begins later, like the slice y[1:], `view` to a dtype of another size reads the wrong
     # numbers, because it adds the offset twice (2.6.2 and 3.3.1; no upstream issue known)
     return x if x.is_contiguous() and not x.offset else x.clone()

@@ -213,8 +213,8 @@ cumulative_sum = paddle.cumsum
 
 
 def searchsorted(x1: Any, x2: Any, side: str) -> Any:
-    """Returns the indices at which the values of `x2` would be inserted into the sorted vector
-    `x1`: before equal elements if `side` is "left", after them if it is "right"."""
+    """Returns, for each value of `x2`, the index at which it would be inserted into the sorted vector `x1`. The value
+    would be inserted before equal elements if `side` is "left", and after them if `side` is "right"."""
     positions = paddle.searchsorted(x1, x2, right=side == "right")
     if not x1.is_floating_point():
         return positions

@@ -93,8 +93,8 @@ def _setting(layer: Any, name: str) -> Any:
 
 
 def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
-    """Yields the layers of a model in the order in which they are defined. Also fills the dict `blocks`: adds, by the
-    path of each Transformer layer, the names of the layers inside it in the order in which they are called."""
+    """Yields the layers of a model in the order in which they are defined. Also fills the dict `blocks`: for the path
+    of each Transformer layer, adds the names of the layers inside it, in the order of their calls."""
     # the `id`s of layers that are listed as parts of another layer
     owned: set[int] = set()
     # settings that do not follow from a layer alone but from the model around it, by the `id` of the layer

@@ -141,8 +141,8 @@ def _checking(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_all(tensors: Iterable[Any]) -> None:
-    """Calls the function that was passed to `check_results`, if there is one, for each of these
-    tensors that is on a virtual GPU."""
+    """Calls the function that was passed to `check_results`, if there is one, for each tensor in `tensors` that is on a
+    virtual GPU."""
     for x in _tensors(tensors):
         place = x.place
         if _check is not None and place.is_custom_place():
