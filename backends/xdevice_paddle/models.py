@@ -58,8 +58,8 @@ def has_memory(x: paddle.Tensor) -> bool:
 
 def require_known(optimizer: Any, backend: Models) -> None:
     """Raises `UnsupportedError` if an optimizer stores tensors in unusual attributes, because such tensors would not be
-    moved or saved. The usual attributes contain the state, the parameters and the settings. An example is LBFGS, which
-    stores its state in an additional attribute `state`."""
+    moved or saved. An example is LBFGS, which stores its state in an additional attribute `state`. The usual attributes
+    contain the state, the parameters and the settings of Paddle's other optimizers."""
     # the tensors in the usual attributes
     ids = {id(x) for container in optimizers.kept(optimizer) for x in _tensors(container)}
     for name, value in vars(optimizer).items():
