@@ -237,7 +237,7 @@ class LogWriter:
         self._log.add(operation)
 
     def _with_gradients_followed(self, result: Any, follow: Any, keys: list[str]) -> Any:
-        """Returns the result of the last operation with hooks, by calling `follow(result, put)` (see `run`). The hooks
+        """Calls `follow(result, put)` (see `run`), and returns the result of the last operation with hooks. The hooks
         record each gradient that reaches an output as a separate operation. `keys` are the keys of all tensors in the
         result, as `_all_keys` returns them."""
         last = len(self._log.operations) - 1
@@ -315,7 +315,7 @@ def program_line() -> str:
 
 
 class Errors(NamedTuple):
-    """Measures of how far an array is from the expected array."""
+    """Measures of the difference between an array and the expected array."""
 
     abs: float
     """The largest error of an element."""
@@ -393,10 +393,10 @@ class TwoPrograms:
 
     def gradients(self) -> list[tuple[str, Errors | None]]:
         """Returns a pair for each gradient of the expected program, in the order of its backward pass. The first item
-        is the name of the tensor to which the gradient belongs. The second contains the errors of the actual program's
-        gradient of the same tensor, or is None if the actual program has no gradient of this size. Two tensors are
-        treated as the same if they have the same numbers. If no tensor of the actual program has the same numbers, the
-        closest gradient of the actual program is used."""
+        is the name of the tensor to which the gradient belongs. The second item contains the errors of the actual
+        program's gradient of the same tensor, or is None if the actual program has no gradient of this size. Two
+        tensors are treated as the same if they have the same numbers. If no tensor of the actual program has the same
+        numbers, the closest gradient of the actual program is used."""
         # all gradients of the actual program: those of outputs, and those of parameters and inputs
         all_ours = [
             key for ours in self.actual.operations if ours.is_backward for key in ours.outputs
@@ -462,8 +462,8 @@ class TwoPrograms:
 
 
 def errors(actual: Array, expected: Array) -> Errors:
-    """Returns how far an array is from the expected array, which has the same shape. The errors of two empty arrays are
-    0, and their cosine is 1."""
+    """Returns the errors of an array, compared with an expected array of the same shape. The errors of two empty arrays
+    are 0, and their cosine is 1."""
     ours, theirs = distances.wide(actual), distances.wide(expected)
     off, size = numpy.abs(ours - theirs), numpy.abs(theirs)
     with numpy.errstate(all="ignore"):
@@ -550,9 +550,10 @@ class Judge:
         return maker is not None and self._right_operations(limit)[maker]
 
     def _right_operations(self, limit: float) -> list[bool]:
-        """Returns a list that says of each operation whether it is right. An operation without distinctive outputs
-        (`_distinctive_outputs`) is right. Any other operation is right if the other program has a tensor within the
-        limit of a distinctive output, or if a right operation with distinctive outputs uses a distinctive output."""
+        """Returns a list with a bool for each operation: whether the operation is right. An operation without
+        distinctive outputs (`_distinctive_outputs`) is right. Any other operation is right if the other program has a
+        tensor within the limit of a distinctive output, or if a right operation with distinctive outputs uses a
+        distinctive output."""
         if limit in self._right:
             return self._right[limit]
         users: dict[str, list[int]] = {}
@@ -584,8 +585,8 @@ class Judge:
         return [key for key in keys if self._log.arrays[key].size > 1]
 
     def _leads_to_results(self, is_backward: bool) -> list[bool]:
-        """Returns a list that says of each operation whether it leads to the program's results or, with `is_backward`,
-        to the gradients of parameters and inputs. If no operation does, all entries are True."""
+        """Returns a list with a bool for each operation: whether the operation leads to the program's results or, with
+        `is_backward`, to the gradients of parameters and inputs. If no operation leads there, all entries are True."""
         # an operation whose result is used only by a gradient does not lead to the outputs
         gradients = [gradient.gradient for gradient in self._log.gradients]
         keys = gradients if is_backward else self._log.results()

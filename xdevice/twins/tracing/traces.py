@@ -1,5 +1,5 @@
-"""`capture_intermediates`, which records the calls of a model's layers while a block runs, and copies the inputs and
-outputs of the layers to the host."""
+"""Defines `capture_intermediates`, which records the calls of a model's layers while a block runs, and copies the
+inputs and outputs of the layers to the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Pauses Python's garbage collector during work in which it would take time without finding any garbage."""
+"""Pauses Python's garbage collector during work that leaves no garbage. The collector would only slow down this
+work."""
 
 from __future__ import annotations
 

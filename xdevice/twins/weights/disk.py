@@ -29,8 +29,8 @@ _LOCK: Final = "lock"
 @contextmanager
 def path_errors(what: str) -> Iterator[None]:
     """While the block is open, converts errors of the system and of safetensors, and every `ValueError`, into
-    `FilePathError`s. Their message begins with `what`, which must name the user's path, because the system's message
-    may name a temporary file. xdevice's own errors are not converted."""
+    `FilePathError`s. The message of such an error begins with `what`, which must name the user's path, because the
+    system's message may name a temporary file. xdevice's own errors are not converted."""
     from safetensors import SafetensorError
 
     try:
@@ -72,9 +72,9 @@ def require_plain_file(path: str) -> None:
 
 
 def target_of(path: str | os.PathLike[str]) -> str:
-    """Returns the path of the file that `save(path)` replaces. If `path` is a symbolic link, this is the file to which
-    the link points. Raises `MissingFileError` if the folder does not exist, and `FilePathError` if there is anything
-    other than a regular file at the path."""
+    """Returns the path of the file that `save(path)` replaces. If `path` is a symbolic link, returns the path of the
+    file to which the link points. Raises `MissingFileError` if the folder does not exist, and `FilePathError` if there
+    is anything other than a regular file at the path."""
     name = path_text(path, "save")
     with path_errors(f"{name!r:.1000} cannot be written"):
         target = os.path.realpath(name)

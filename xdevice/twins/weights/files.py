@@ -1,5 +1,5 @@
-"""`save` and `load`, for tensors and models in safetensors files. A file saved by one framework can be loaded by any
-other framework.
+"""Implements `save` and `load` for tensors and models in safetensors files. A file saved by one framework can be loaded
+by any other framework.
 
 The safetensors library writes the files and checks their headers. The library's own functions for each framework are
 not used, because they narrow dtypes, fail on 0-d tensors or bfloat16

@@ -113,7 +113,7 @@ class Header(NamedTuple):
     to the name of a tensor in the file."""
 
     def by_name(self) -> dict[str, FileTensor]:
-        """Returns the tensors under all of their names."""
+        """Returns a dict with every tensor under each of its names."""
         return {
             **self.entries,
             **{name: self.entries[first] for name, first in self.shared.items()},

@@ -40,7 +40,7 @@ class Found(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The tensors in the value of one key, and whether that value contains anything else."""
+    """The tensors in the value of one key, and whether this value contains anything else."""
 
     tensors: dict[str, Any]
     """The tensors in the value, by their paths in the value; a value that is itself a tensor has the path ""."""
@@ -52,8 +52,9 @@ def state_in(saved: Any, where: str) -> Found:
     """Finds the state in a value that a program has saved, and returns it. The name of a tensor in inner dicts and
     lists is the path to the tensor, such as `encoder.0.weight`. `where` names the value, for messages.
 
-    Raises: NotATensorError: if the value contains no tensors, or is not a container. StateError: if the value contains
-    several states, and it is not clear which state is meant.
+    Raises:
+        NotATensorError: if the value contains no tensors, or is not a container.
+        StateError: if the value contains several states, and it is not clear which state is meant.
     """
     if isinstance(saved, dict) and is_state(saved):
         return Found(saved)
@@ -122,8 +123,8 @@ def is_state(saved: Mapping[Any, Any]) -> bool:
 
 def _with_collections(states: Mapping[str, dict[str, Any]], keys: list[str]) -> Found:
     """Returns the state of a dict of Flax or Haiku: the learned parameters and the running statistics, which are stored
-    under another key. All statistics under a key are left out if one of them has the same name as a parameter. `states`
-    contains the tensors under each key, and `keys` are all keys of the dict."""
+    under another key. All statistics under a key are left out if one statistic has the same name as a parameter.
+    `states` contains the tensors under each key, and `keys` are all keys of the dict."""
     state = dict(states[_PARAMS])
     taken = [_PARAMS]
     for key in _COLLECTIONS:

@@ -79,8 +79,8 @@ def read_paddle(path: str) -> Any:
 
 
 def _with_arrays(value: Any) -> Any:
-    """Returns the contents of a Paddle file with an array in place of each tensor, including those in inner dicts. The
-    entry with Paddle's own parameter names is left out. Any other object, such as a list, is returned unchanged."""
+    """Returns the contents of a Paddle file with an array in place of each tensor, also in inner dicts. The entry with
+    Paddle's own parameter names is left out. Any other object, such as a list, is returned unchanged."""
     # a tensor may be a pair of its name and its array
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], np.ndarray):
         value = value[1]
@@ -240,7 +240,7 @@ def _decoded(text: Any) -> str:
 
 def _of_layers(group: Any, path: str) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     """Yields the name and the values of each variable in a group of an HDF5 file of Keras 3. `path` is the path of the
-    layer that the group represents; the names of the variables begin with it."""
+    layer that the group represents; the names of the variables begin with this path."""
     variables = group.get("vars")
     if variables is not None:
         yield from _of_layer(variables, group.name.rpartition("/")[2], path)
@@ -255,8 +255,8 @@ def _of_layers(group: Any, path: str) -> Iterator[tuple[str, np.ndarray[Any, Any
 
 
 def _name_of(group: Any, name: str) -> str:
-    """Returns the name that the layer represented by a group has in a path. `name` is the name of the group in the
-    file."""
+    """Returns the name of a layer for use in a path. `group` represents the layer in the file, and `name` is the name
+    of the group."""
     # the layer's own name is an attribute of the group. The three inner layers below are named in Keras's paths after
     # the attribute of the outer layer that contains them, and this is also the name of their group
     layer_name = _decoded(group["vars"].attrs.get("name", name))
