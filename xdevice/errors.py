@@ -263,5 +263,5 @@ class ParityError(XDeviceError, AssertionError):
 
 
 class RecordingError(XDeviceError, ValueError):
-    """A recording that cannot be written or read: a name or value cannot be stored, or the folder contains no
-    recording."""
+    """A recording cannot be written or read, for example because a name or a value cannot be stored, or because the
+    folder contains no recording."""

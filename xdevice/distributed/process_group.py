@@ -72,7 +72,7 @@ def processes(
     )
     if not isinstance(options.engine, str) or type(options.check) is not bool:
         raise ArgumentError(
-            f"engine must be a string, and check must be True or False, not {shown(engine)} and {shown(check)}"
+            f"engine must be a string, and check must be True or False; got {shown(engine)} and {shown(check)}"
         )
     if _current is None:
         return World(options)
@@ -103,7 +103,8 @@ def world() -> World:
     """
     if _current is None:
         raise LaunchError(
-            "this process is not in a block of processes; open one: `with xdevice.distributed.processes() as world:`"
+            "this process is not inside a `with` block of processes(); open one: "
+            "`with xdevice.distributed.processes() as world:`"
         )
     return _current
 

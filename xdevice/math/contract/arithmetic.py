@@ -4,13 +4,13 @@ built from these kernels.
 A kernel has the same name as a function of the Python Array API standard, but needs fewer checks
 than that function, because the core makes the following promises:
 
-- tensors are dense and belong to this backend, and all operands of a call have the same dtype,
-  which the standard allows for that function; only conditions (bool) and indices (integers) have
-  another dtype;
+- tensors are dense and belong to this backend; all operands of a call have the same dtype, and it
+  is one that the standard allows for that function; only conditions (bool) and indices (integers)
+  may have another dtype;
 - a Python number occurs only as the second operand of a kernel that `TAKE_NUMBERS` names; the
   number is a float, and the first operand is a tensor of floats;
-- `axis` is the non-negative index of an axis that exists; `axes` is a tuple of such indices, which
-  is in ascending order and not empty. For `sum`, `axes` may be None, which means all axes; for
+- `axis` is the non-negative index of an axis that exists; `axes` is a non-empty tuple of such
+  indices in ascending order. For `sum`, `axes` may be None, which means all axes; for
   `permute_dims`, it is the new order of all axes;
 - a shape is a tuple with the right number of elements; it contains -1 only if a size is unknown
   while a function is traced;

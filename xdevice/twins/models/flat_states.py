@@ -418,7 +418,7 @@ def _backend_of(state: Mapping[str, Any]) -> Backend:
     backends = {owner.backend.name: owner.backend for owner in owners}
     if len(backends) > 1:
         raise NotATensorError(
-            f"all tensors of a state must be of one framework, but these are of {', '.join(backends)}"
+            f"all tensors in a state must belong to the same framework, but these belong to {', '.join(backends)}"
         )
     return next(iter(backends.values()), None) or registry.load("numpy")
 

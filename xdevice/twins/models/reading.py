@@ -137,8 +137,8 @@ class Twin(NamedTuple):
         return [self.signature(layer) for layer in (self.layers if layers is None else layers)]
 
     def with_layers(self, layers: Iterable[Layer]) -> Twin:
-        """Returns the twin with these layers in place of its own. In `sequence`, the new layers replace the layers with
-        the same variables."""
+        """Returns the twin with these layers in place of its own. In `sequence`, each new layer replaces the
+        layer that has the same variables."""
         every = list(layers)
         sequence = self.sequence and list(_replaced_in(self.sequence, every))
         return self._replace(layers=every, sequence=sequence)

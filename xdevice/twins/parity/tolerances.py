@@ -143,6 +143,6 @@ def coarser(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str | Non
     unknown = floats - TOLERANCES.keys()
     if unknown:
         raise DTypeError(
-            f"there is no rule for comparing {', '.join(sorted(unknown))}; convert it to float32 first"
+            f"there is no rule for comparing {', '.join(sorted(unknown))}; convert the values to float32 first"
         )
     return next((name for name in reversed(TOLERANCES) if name in floats), None)
