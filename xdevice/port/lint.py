@@ -113,8 +113,7 @@ class Choice(NamedTuple):
                 for prefix in prefixes
             ),
         )
-        # if no codes are ignored, use "-", with which no code begins
-        if code.startswith(ignored or "-"):
+        if code.startswith(ignored):
             return False
         return code.startswith(self.select) if self.select else RULES[code].on
 

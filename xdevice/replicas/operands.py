@@ -225,8 +225,8 @@ def bytes_of(operand: Operand) -> int:
 
 
 def check_sum(operand: Operand, op: str) -> None:
-    """Raises `DTypeError` if tensors of the operand's dtype cannot be summed (`op` is "sum") or
-    averaged (`op` is "mean")."""
+    """Raises `DTypeError` if tensors of the operand's dtype cannot be summed (`op` is "sum") or averaged (`op` is
+    "mean"): for bool, for floats of eight bits, and for a mean of integers."""
     dtype = dtype_of(operand)
     if dtype == "bool":
         raise DTypeError(
@@ -236,6 +236,7 @@ def check_sum(operand: Operand, op: str) -> None:
         raise DTypeError(
             f"{operand.name} is {dtype}, for which there is no {op}; cast it to float16 first"
         )
+    # the keys of `PARTS` are the complex dtypes
     if op == "mean" and dtype not in (*FLOATS, *PARTS):
         raise DTypeError(
             f"{operand.name} is {dtype}, which cannot hold a mean; cast it to float32 first, or compute the sum"

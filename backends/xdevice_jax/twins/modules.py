@@ -173,8 +173,8 @@ def _is_variable(value: Any) -> bool:
 
 
 def _nnx_variable(path: str, variable: Any) -> Iterator[Variable]:
-    """Yields a variable of nnx, whatever its class, unless each run creates its value anew. Raises `UnsupportedError`
-    if the variable does not contain a single array or number."""
+    """Yields a variable of nnx, whatever its class, unless its value is None or each run creates its value anew. Raises
+    `UnsupportedError` if the variable does not contain a single array or number."""
     library: Any = nnx()
     value = variable.value
     # created anew in each run (see the module's docstring)

@@ -97,8 +97,9 @@ def _nan_where_wrong(function: Callable[[Tensor], Tensor], indices: Tensor, n: i
 
 def _losses(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
     """Returns PyTorch's cross-entropy without ignoring any label. `reduction` is "mean" or "none"."""
-    # by default PyTorch would silently ignore the label -100, which is out of range and must
-    # raise an error
+    # by default PyTorch would silently ignore the label -100, which is out of range and must raise
+    # an error. In compiled functions, the core has refused this label before, or the caller replaces
+    # it (`_nan_where_wrong`)
     ignored_label = _IGNORED_WHEN_COMPILED if _is_compiling() else _IGNORED_LABEL
     return functional.cross_entropy(
         logits, labels.long(), ignore_index=ignored_label, reduction=reduction

@@ -470,9 +470,9 @@ def avg_pool(
 
 
 def adaptive_pool(kind: str, size: Attribute, axes: int, path: str, layer: Any) -> Layer:
-    """Returns the entry for a pool of the kind "avg" or "max" whose output has a given size. `size` is the attribute of
-    the layer with the output size: a single number for all axes, or one number per axis. `axes` is the number of
-    axes."""
+    """Returns the entry for `layer`, a pool of the kind "avg" or "max" whose output has a given size. `size` is the
+    name of the attribute that contains the size, or a function that reads the size: a single number for all axes, or
+    one number per axis. `axes` is the number of axes, and `path` is the path of the layer."""
     settings = _settings(layer, {"output_size": size})
     settings["output_size"] = per_axis(settings["output_size"], axes)
     return Layer(path, f"adaptive_{kind}_pool", (), settings)

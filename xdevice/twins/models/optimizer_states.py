@@ -68,7 +68,7 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
     Example:
         >>> xdevice.models.compare_optimizers("sgd", "sgd")
         Traceback (most recent call last):
-        xdevice.errors.NotATensorError: expected an optimizer of a framework, not 'sgd' of type str
+        xdevice.errors.NotATensorError: expected an optimizer from a supported framework, not 'sgd' of type str
     """
     ours, theirs = _read(source), _read(target)
     # an optimizer agrees with itself, even in its schedule, which is code and cannot be compared
@@ -132,7 +132,7 @@ def convert_optimizer(
         >>> state = xdevice.models.convert_state({}, "numpy", kinds={})
         >>> xdevice.models.convert_optimizer("sgd", "sgd", state, models=(None, None))
         Traceback (most recent call last):
-        xdevice.errors.NotATensorError: expected an optimizer of a framework, not 'sgd' of type str
+        xdevice.errors.NotATensorError: expected an optimizer from a supported framework, not 'sgd' of type str
     """
     ours, theirs = _read(source), _read(target)
     check_kinds(kinds or {})

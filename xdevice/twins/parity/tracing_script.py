@@ -104,7 +104,7 @@ class Tracer:
         # no more gradients will be computed for the thread's previous call of this model
         with self._lock:
             self._write(traced, thread)
-        if not self._is_wanted(traced, arguments):
+        if not self._count_and_choose(traced, arguments):
             return call()
         # entered without `with`, because the block stays open after this method returns; `_write` closes it
         block = self._backend.calls(model)
@@ -118,6 +118,7 @@ class Tracer:
         line = {
             "model": traced.number, "type": type(model).__name__, "run": traced.count - 1, "time": time.time(),
         }  # fmt: skip
+        # stored before the call, so that `_write` closes the block if the model raises an error
         opened = traced.open[thread] = _OpenCall(block, line, copies(arguments))
         result = call()
         # `list` makes a copy, because the block stays open and adds later calls, which are not part of this one
@@ -156,7 +157,7 @@ class Tracer:
                 self._models[id(model)] = _TracedModel(number, model) if has_layers else None
             return self._models[id(model)]
 
-    def _is_wanted(self, traced: _TracedModel, arguments: Any) -> bool:
+    def _count_and_choose(self, traced: _TracedModel, arguments: Any) -> bool:
         """Counts a call of a model, and returns whether the call is to be traced (see the module's docstring)."""
         if traced.refusal:
             return False
