@@ -218,7 +218,7 @@ def test_a_bias_of_keys_and_values_is_listed_in_an_attention():
     for there in ("paddle", "tensorflow"):
         unmapped = xdevice.models.convert_state(source, there, like=attention(there)).unmapped
         assert unmapped == {
-            name: f"{there} has no {name} in this multihead_attention"
+            name: f"{there} has no {name} in this multihead_attention layer"
             for name in ("bias_k", "bias_v")
         }
 
@@ -228,7 +228,7 @@ def test_heads_of_another_size_are_no_attention_of_pytorch():
     state = xdevice.models.convert_state(odd, "torch")
     assert not state
     assert (
-        "a head has embed_dim / num_heads numbers in PyTorch, but head_dim is (3, 3) here"
+        "PyTorch requires head_dim to be embed_dim / num_heads, but it is (3, 3) here"
         in state.unmapped["a.in_proj_weight"]
     )
     with pytest.raises(
@@ -645,7 +645,7 @@ def test_a_source_that_is_dealt_with_by_hand_can_be_settled():
         xdevice.load(state, into=like)
     with pytest.raises(
         xdevice.errors.StateError,
-        match=r"'qk' is not in unmapped, which has qk\.weight, qk\.bias",
+        match=r"'qk' is not in unmapped, which contains qk\.weight, qk\.bias",
     ):
         state.settle("qk.weight", "qk")
     assert set(state.unmapped) == {"qk.weight", "qk.bias"}
@@ -821,7 +821,7 @@ def test_weight_norms_over_other_axes_are_not_mapped():
         source, "paddle", like=paddle.nn.utils.weight_norm(paddle.nn.Linear(4, 3))
     )
     assert (
-        "weight_g is (3, 1) in torch, (1, 4) in paddle; build one of them with another dim"
+        "weight_g is (3, 1) in torch, (1, 4) in paddle; build one of the layers with another dim"
         in state.unmapped["weight_g"]
     )
     with pytest.raises(xdevice.errors.ParityError, match="over different axes"):

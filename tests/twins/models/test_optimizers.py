@@ -324,7 +324,7 @@ def test_groups_are_compared_in_their_order():
     assert found[0].startswith("group 2: beta2: 0.999 in torch's AdamW, 0.99 ")
     assert xdevice.models.compare_optimizers(source, plain) == [
         "groups: torch's AdamW has 2 groups of settings, but torch's AdamW has 1; each group is compared "
-        "with the single one",
+        "with the single group",
         "group 2: weight_decay: 0.1 in torch's AdamW, 0.01 in torch's AdamW; weight_decay=0.1 in torch's AdamW makes "
         "them equal",
     ]
@@ -520,7 +520,7 @@ def test_a_state_that_would_mean_something_else_is_refused_by_name(kind, theirs,
     }
     with pytest.raises(
         xdevice.errors.StateError,
-        match=rf"(?s)nothing was written; make them equal.*  {setting}: ",
+        match=rf"(?s)nothing was written; make the settings equal.*  {setting}: ",
     ):
         xdevice.models.convert_optimizer(one, two, state, models=models)
     for name, x in xdevice.backend("tensorflow").variables(two):
@@ -634,7 +634,7 @@ def test_one_parameter_that_becomes_two_has_no_common_moment():
     with pytest.raises(xdevice.errors.StateError) as error:
         xdevice.models.convert_optimizer(one, two, state, models=(tied, untied))
     assert all(
-        f"{name}: moments are converted only if each number of its source is used by exactly one"
+        f"{name}: moments are converted only if each element of its source is used by exactly one"
         in str(error.value)
         for name in ("0.weight", "1.weight")
     )

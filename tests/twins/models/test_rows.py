@@ -39,7 +39,7 @@ def test_names_ask_for_rows_of_the_source_or_the_target(is_bare):
         long, "torch", like=short, names={"places[2:]": "places"}, inputs=x
     )
     assert state.done == [
-        "rows 2 to 6 of the 7 of places, as names= says; the others are left out"
+        "rows 2 to 6 of the 7 rows of places, as names= says; the other rows are left out"
     ]
     assert "from places.weight, a part of it" in str(state)
     xdevice.load(state, into=short)
@@ -50,7 +50,7 @@ def test_names_ask_for_rows_of_the_source_or_the_target(is_bare):
         short, "torch", like=long, names={"places": "places[2:]"}, inputs=x
     )
     assert state.done == [
-        "rows 2 to 6 of the 7 of places, as names= says; the others are zeros"
+        "rows 2 to 6 of the 7 rows of places, as names= says; the other rows are zeros"
     ]
     xdevice.load(state, into=long)
     assert not long.places.weight[:2].any()
@@ -74,7 +74,7 @@ def test_rows_after_a_flattened_image_keep_what_is_known_of_its_pixels():
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        ({"other[2:]": "places"}, "no embedding, linear layer or tensor outside"),
+        ({"other[2:]": "places"}, "no embedding, linear layer or tensor without a layer"),
         ({"places[9:]": "places"}, "selects no rows of places, which has only 7 rows"),
         ({"places[1:]": "places"}, r"\(6, 4\) and \(5, 4\)"),
     ],

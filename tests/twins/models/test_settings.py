@@ -430,7 +430,10 @@ def test_images_come_with_their_channels_where_keras_has_them():
 
 def test_inputs_that_cannot_be_used_are_an_error():
     nn, source, like = _torch(), _block("torch"), _block("paddle")
-    with pytest.raises(xdevice.errors.StateError, match="inputs= needs two models to run"):
+    with pytest.raises(
+        xdevice.errors.StateError,
+        match="inputs= requires two models; pass one model as the source",
+    ):
         xdevice.models.convert_state(source, "paddle", inputs=NUMBERS)
     with pytest.raises(
         ArgumentError, match=r"torch failed in a on inputs= of the shape \(2, 5\)"

@@ -93,7 +93,7 @@ def test_query_key_and_value_are_joined_or_taken_apart(ours, theirs):
     xdevice.assert_parity(target(x), source(x))
     if {ours, theirs} == {"fused", "split"}:
         assert (
-            "one of these is assumed to have the rows of query, key and value in this order"
+            "one of these layers is assumed to have the rows of query, key and value in this order"
             in str(state)
         )
     if (ours, theirs) == ("fused", "split"):
@@ -575,7 +575,11 @@ def test_a_target_that_does_not_run_is_listed_with_the_layer_that_failed():
     target = nn.Sequential(nn.Linear(24, 4))
     state = xdevice.models.convert_state(source, "torch", like=target, inputs=words(torch))
     assert not state.unmapped
-    (line,) = [line for line in state.settings if "inputs= decides nothing" in line]
+    (line,) = [
+        line
+        for line in state.settings
+        if "inputs= does not show which layers correspond" in line
+    ]
     assert "failed in 0 on inputs=" in line
     assert "cannot be multiplied" in line
 

@@ -198,7 +198,7 @@ def test_an_initial_state_that_one_side_alone_is_given_is_named():
     here, there = Begun(torch.full((1, 2, 4), 0.5)), Begun(None)
     there.load_state_dict(here.state_dict())
     assert (
-        "its first input agrees, but there is no equal for float32 (1, 2, 4) of torch"
+        "its first input agrees, but the other run has no input equal to float32 (1, 2, 4) of torch"
         in told(here, there)
     )
 

@@ -395,11 +395,11 @@ def test_what_cannot_be_recorded_is_refused(tmp_path):
             xdevice.parity.log("x", np.ones(2, ml_dtypes.float8_e4m3fn))
     assert len(Recording(tmp_path / "a").entries) == 1
     with (
-        pytest.raises(xdevice.errors.RecordingError, match="already has a recording"),
+        pytest.raises(xdevice.errors.RecordingError, match="already contains a recording"),
         recording_to(tmp_path / "a"),
     ):
         pass
-    with pytest.raises(xdevice.errors.RecordingError, match="has no recording"):
+    with pytest.raises(xdevice.errors.RecordingError, match="contains no recording"):
         Recording(tmp_path / "b")
 
 
@@ -440,7 +440,7 @@ if __name__ == "__main__":
     log("x", 1)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         log("x", pool.map(double, [1, 2]))
-        assert "already has a recording" in pool.apply(recorded, (1,))
+        assert "already contains a recording" in pool.apply(recorded, (1,))
 """
     )
     # in a group of its own: a pool whose workers fail at their start makes new ones for ever

@@ -267,7 +267,10 @@ def test_nothing_at_all_is_a_file_too(path):
             r"\['a\.b'\] and \['a'\]\['b'\] both have the name 'a\.b'",
         ),
         ({3: np.zeros(1), "3": np.ones(1)}, r"both have the name '3'"),
-        ({"__metadata__": np.zeros(1)}, r"has the name '__metadata__'"),
+        (
+            {"__metadata__": np.zeros(1)},
+            r"conflicts with the metadata, which has the name '__metadata__'",
+        ),
         ({"\udc80": np.zeros(1)}, r"be stored under the name '\\udc80'.*UTF-8"),
     ],
 )

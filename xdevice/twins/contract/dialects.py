@@ -172,7 +172,7 @@ def tensorflow(kind: str, settings: Settings) -> tuple[Part, ...]:
     own_parts = layouts.parts(kind, settings, _KERAS, _KERNELS)
     if kind == "conv_transpose" and settings.get("groups", 1) != 1:
         return refused(
-            own_parts, "a Keras ConvTranspose has no groups; use one layer for each group"
+            own_parts, "a Keras ConvTranspose supports no groups; use one layer for each group"
         )
     return own_parts
 

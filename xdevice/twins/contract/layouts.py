@@ -239,7 +239,7 @@ def _joined(*parts: Array) -> Array:
     # three arrays of different sizes cannot be split into thirds again
     if len({part.shape for part in parts}) > 1:
         raise UnfitError(
-            f"PyTorch joins three arrays of the same shape, but these have the shapes {[*map(np.shape, parts)]}"
+            f"PyTorch joins three arrays of the same shape, but these arrays have the shapes {[*map(np.shape, parts)]}"
         )
     return np.concatenate(parts)
 
@@ -301,7 +301,7 @@ def _input_bias_from_torch(ih: Array, hh: Array) -> Array:
     biases = _gru_biases_from_torch(ih, hh)
     if biases[len(ih) :].any():
         raise UnfitError(
-            "the gate n of Flax's nnx GRU has no bias for the state, but this model's gate n has one that is not 0"
+            "the gate n of Flax's nnx GRU has no bias for the state, but this gate n has a nonzero bias for the state"
         )
     return biases[: len(ih)]
 
@@ -548,8 +548,8 @@ def weight_of_spectral(original: Array, u: Array, v: Array, axis: int | None) ->
     matrices = [np.moveaxis(original, n, 0).reshape(len(u), -1).astype("float64") for n in axes]
     if not matrices:
         raise UnfitError(
-            f"the vector u of the spectral norm has {len(u)} numbers, but the weight has the shape {original.shape}, "
-            f"without an axis of that length"
+            f"the vector u of the spectral norm has {len(u)} numbers, but no axis of the weight has "
+            f"that length: its shape is {original.shape}"
         )
 
     def error(matrix: Array) -> float:
@@ -600,7 +600,7 @@ def parts(
     # which joins some projections in one array
     if kind == ATTENTION and not own_names and not own_rules:
         # a layer states head_dim only if it differs from the size that PyTorch computes
-        why = f"a head has embed_dim / num_heads numbers in PyTorch, but head_dim is {settings.get('head_dim')} here"
+        why = f"PyTorch requires head_dim to be embed_dim / num_heads, but it is {settings.get('head_dim')} here"
         own_parts = tuple(_attention(settings))
         return (
             tuple(part._replace(rule=unfit(part.rule, why)) for part in own_parts)
@@ -806,7 +806,7 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
     )
     return (
         off
-        and f"{off} in PyTorch's layout, but must have {rows} rows: {_GATES[kind]} for each number of the state"
+        and f"{off} in PyTorch's layout, but must have {rows} rows: {_GATES[kind]} for each element of the state"
     )
 
 

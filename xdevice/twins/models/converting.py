@@ -186,7 +186,7 @@ def _read(
     reading.check_kinds_fit(kinds, names, source_twin, target_twin)
     if request.inputs is not None and (target_twin is None or source_twin.model is None):
         raise StateError(
-            "inputs= needs two models to run; pass a model as the source, and another as like="
+            "inputs= requires two models; pass one model as the source, and the other as like="
         )
     if target_twin is None and names:
         raise StateError(
@@ -273,7 +273,7 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
                 doubts = [doubt, *order_in_doubt(source, target, pairs)] if doubt else []
                 return Pairing(pairs, singles[number], plain, likely, doubts, runs, with_values)
             except ArgumentError as error:  # the target cannot run with these inputs
-                doubts = [f"inputs= decides nothing: {error}"]
+                doubts = [f"inputs= does not show which layers correspond: {error}"]
         pairs = pair_layers(source, target, names)
     except StateError as error:
         # users pass `error.pairs` as names= in their next call, so it must contain the single tensors too

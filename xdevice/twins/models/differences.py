@@ -217,13 +217,13 @@ class Lister:
         ]
         if pairs:
             here, there = pairs[0]
-            return f"several tensors have its shape; a guess is names={{{here!r}: {there!r}}}"
+            return f"several tensors have this shape; a guess is names={{{here!r}: {there!r}}}"
         hint = (
-            "pass names= to say from which tensor of the source to make it"
+            "pass names= to say to which tensor of the source it corresponds"
             if is_target
             else f"call settle({name!r}) if it is not needed"
         )
-        hint += ", or pass the kind of the layer at its path as kinds="
+        hint += ", or pass kinds= with the kind of the layer to which it belongs"
         return (
             f"it belongs to no layer that xdevice knows, and the other model has no more tensors of its shape; "
             f"{hint}"
@@ -295,7 +295,7 @@ class Lister:
         more = f" and {len(attentions) - 1} more" if len(attentions) > 1 else ""
         order = ""
         if any(len(part.of) > 1 for _, layer, _ in attentions for part in layer.parts):
-            order = "; one of these is assumed to have the rows of query, key and value in this order"
+            order = "; one of these layers is assumed to have the rows of query, key and value in this order"
         yield (
             f"not compared: heads, scale and masks of {other.path or 'the attention'}{more}, which in {twin.name} are "
             f"in the code around linear layers{order}"

@@ -331,8 +331,8 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
     # a target that consists of single tensors only has no layers that the state could lack
     if target is not None and target.layers and not layers:
         raise StateError(
-            f"the state has no layer of like=, which has {some_of(target.variables)}; the state has "
-            f"{some_of(variables)}. "
+            f"the state contains no layer of like=: like= contains {some_of(target.variables)}, and the state contains "
+            f"{some_of(variables)}; "
             f"{advice(unknown) or 'say which layer is which with names= or kinds=, or pass the model itself'}"
         )
     if by_names := [layer.path for layer in layers if layer.path not in kinds]:

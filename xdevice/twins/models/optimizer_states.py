@@ -87,7 +87,7 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
             # one optimizer has the same settings for all parameters, so these can be compared with the settings of each
             # group
             pairs = list(product(our_groups, their_groups))
-            how = "each group is compared with the single one"
+            how = "each group is compared with the single group"
         groups = "1 group" if len(our_groups) == 1 else f"{len(our_groups)} groups"
         lines.append(
             f"groups: {ours} has {groups} of settings, but {theirs} has {len(their_groups)}; {how}"
@@ -149,7 +149,7 @@ def convert_optimizer(
             ours,
             theirs,
             blocking,
-            "make them equal, or pass strict=False to convert as much as possible",
+            "make the settings equal, or pass strict=False to convert as much as possible",
         )
     sources, targets = (
         dict(ours.backend.variables(source)),
@@ -225,8 +225,8 @@ def _twin(read: _ReadOptimizer, model: Any, kinds: Names | None) -> Twin:
     owner = registry.kind_of(type(model))
     if owner is None or owner.kind != "model" or owner.backend is not read.backend:
         raise NotATensorError(
-            f"models= must contain the two models, the source's first: expected a model of {read.backend.name}, not "
-            f"{shown(model, 60)} of type {type(model).__qualname__}"
+            f"models= must contain the models of the two optimizers, the source's first: expected a model of "
+            f"{read.backend.name}, not {shown(model, 60)} of type {type(model).__qualname__}"
         )
     return read_model(read.backend, model, kinds)
 
@@ -314,9 +314,9 @@ _NONE: Final = "no setting makes them equal"
 # the advice for settings that no argument can make equal
 _REMEDIES: Final = {
     "hooks": "they are code, which xdevice does not read: compare the optimizers step by step",
-    "momentum_holds": f"{_NONE} except a constant rate: at each change, multiply the momentum that is a sum of "
-    f"steps by the new rate over the old one",
-    "schedule": "give both the same rate for each step, and compare them step by step, because a schedule is code",
+    "momentum_holds": f"{_NONE} except a constant learning rate: when the rate changes, multiply the momentum that is "
+    f"a sum of steps by the new rate divided by the old rate",
+    "schedule": "give both the same learning rate at each step, and compare their steps, because a schedule is code",
 }
 
 
@@ -381,7 +381,7 @@ def _remedy_of_decay(
     elif "decay" in theirs.optimizer.arguments:
         return None
     elif our_settings["decay"] == terms.DECOUPLED:
-        instead = f"set weight_decay=0 in {theirs}, and multiply weights by 1 - lr * weight_decay before a step"
+        instead = f"set weight_decay=0 in {theirs}, and multiply the weights by 1 - lr * weight_decay before each step"
     else:
         instead = "set weight_decay=0 on both sides, and put the decay into the loss"
     return f"{_NONE}: {instead}"
@@ -456,8 +456,8 @@ def _pair_up(
             complete.append(pair)
         else:
             unpaired.append(
-                f"{pair.name}: moments are converted only if each number of its source is used by exactly one "
-                f"parameter, but some are used by none or by several"
+                f"{pair.name}: moments are converted only if each element of its source is used by exactly one "
+                f"parameter, but some elements are used by none or by several"
             )
     return complete, unpaired
 
@@ -482,7 +482,7 @@ def _places(name: str, origins: Sequence[str], source: Twin, target: Twin) -> Ar
     # if the conversion only moves elements and does not compute with them, adding `count` to all elements adds `count`
     # to the result
     if (shifted - places != count).any() or len(np.unique(places)) < places.size:
-        return f"it is computed from {' and '.join(origins)}, so its moments do not follow from theirs"
+        return f"it is computed from {' and '.join(origins)}, so its moments cannot be computed from theirs"
     return places
 
 
@@ -630,7 +630,7 @@ def _values(
             # Keras has one count of steps for all parameters
             elif name in values and (values[name] != array).any():
                 unfilled.append(
-                    f"{pair.name}: {theirs} has one count of steps for all parameters, but {ours} has different ones"
+                    f"{pair.name}: {theirs} has one count of steps for all parameters, but {ours} has different counts"
                 )
             else:
                 values[name] = array

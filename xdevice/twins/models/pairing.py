@@ -89,7 +89,7 @@ def _layer_at(layers: Mapping[str, Layer], path: str, twin: Twin) -> Layer:
     path. Raises `StateError` if there is no layer at this path."""
     if path not in layers:
         raise StateError(
-            f"names= has {shown(path)}, but the model of {twin.name} has no layer at this path; its layers are "
+            f"names= contains {shown(path)}, but the model of {twin.name} has no layer at this path; its layers are "
             f"{some_of(layers)}"
         )
     return layers[path]
@@ -113,9 +113,9 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
         # than the source
         if not fitting or there.count("*") > here.count("*"):
             raise StateError(
-                f"names= has {shown(here)}: {shown(there)}, but the first must match a layer, and have at least as "
-                f"many '*' as the second: it matches {len(fitting)} layers of {source.name} and has "
-                f"{here.count('*')}, the second has {there.count('*')}; the layers are {some_of(paths)}"
+                f"names= contains {shown(here)}: {shown(there)}, but the first path must match a layer, and contain at "
+                f"least as many '*' as the second: it matches {len(fitting)} layers of {source.name} and contains "
+                f"{here.count('*')} '*', the second contains {there.count('*')}; the layers are {some_of(paths)}"
             )
         first, *pieces = there.split("*")
         # matches beyond the last `*` of the target are dropped
@@ -321,13 +321,13 @@ def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
     # "" unless both are embeddings with different numbers of rows
     rows = advice_on_rows(one, ours.get("weight"), other, theirs.get("weight"))
     difference = (
-        f"of the shapes {', '.join(differing)}"
+        f"they have the shapes {', '.join(differing)}"
         if same_kind
-        else f"a {one.kind} and a {other.kind}"
+        else f"they belong to layers of the kinds {one.kind} and {other.kind}"
     )
     raise StateError(
         f"{_part_names(one)} of {source.name} cannot become {_part_names(other)} of {target.name}: "
-        f"they are {difference} (in PyTorch's layout); {instead}which layer is which with names={{{one.path!r}: ...}}, "
+        f"{difference} (in PyTorch's layout); {instead}which layer is which with names={{{one.path!r}: ...}}, "
         f"or leave both out: skip=[{one.path!r}]{rows and '; '}{rows}"
     )
 

@@ -111,7 +111,7 @@ class State(dict[str, Any]):
         for name in names:
             if name not in self.unmapped:
                 raise StateError(
-                    f"{shown(name)} is not in unmapped, which has {some_of(self.unmapped)}"
+                    f"{shown(name)} is not in unmapped, which contains {some_of(self.unmapped)}"
                 )
         # a name that was passed twice can be deleted only once
         for name in dict.fromkeys(names):
@@ -261,7 +261,7 @@ class Writer:
             return ""
         return (
             f"the weight norms are over different axes: in PyTorch's layout, {g} is {ours} in {self._source.name}, "
-            f"{theirs} in {self._target.name}; build one of them with another dim"
+            f"{theirs} in {self._target.name}; build one of the layers with another dim"
         )
 
     # one layer
@@ -417,7 +417,7 @@ class Writer:
         # any other parameter, including a bias of zeros, is listed unless another parameter of the same variable was
         # converted
         elif not any(origin in names for names in state.origins.values()):
-            state.unmapped[origin] = f"{lacks} in this {layer.kind}"
+            state.unmapped[origin] = f"{lacks} in this {layer.kind} layer"
 
     # one tensor
 

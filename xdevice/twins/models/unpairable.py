@@ -102,7 +102,7 @@ def unclear_message(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signa
         lines.append(f"and {len(breaks) - _BREAKS} more")
     # models with different numbers of layers of a kind cannot be paired completely, so no guess is given
     if lacking := _lacking(ours, theirs):
-        end = "names= cannot pair all layers, and inputs= can only if the surplus layers are never called"
+        end = "names= cannot pair all layers, and inputs= can do so only if the surplus layers are never called"
         end += "".join(f"; but {text}" for text in _rows_left(ours, theirs))
         return _cut(head, f"These are different architectures: {lacking}; {end}", lines)
     # only layers of the same kind and shape can correspond, so names are compared only among such layers

@@ -104,8 +104,8 @@ def unchanged_on_one_side(path: str, pairs: list[tuple[RecordedCall, RecordedCal
         return ""
     unchanged_side = ("actual", "expected")[changed.index(False)]
     return (
-        f"\n  note      it has not changed since step 0 in {unchanged_side}, although it has in the other program; it "
-        f"may be frozen there, or missing from the optimizer"
+        f"\n  note      it has not changed since step 0 in {unchanged_side}, although it has changed in the other "
+        f"program; it may be frozen there, or missing from the optimizer"
     )
 
 

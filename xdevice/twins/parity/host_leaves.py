@@ -114,7 +114,7 @@ def read_tensor(backend: Backend, path: str, x: Any) -> HostLeaf:
     except UnsupportedError as error:
         # the tensor is on several devices, or on a device of an unknown kind. A message replaces the device instead of
         # an error, because the device matters only for check_device
-        device = f"no one device ({error})"
+        device = f"no single device ({error})"
     return HostLeaf(path, array, array.dtype.name, device, f"{backend.name} {backend.version}")
 
 

@@ -97,8 +97,8 @@ def _differences(
     ]:
         raise RecordingError(
             f"cannot calibrate: {call.name}, step {call.step}, has different leaves or shapes, or is missing, in "
-            f"the run {variant} of the reference: rounding alone changes what the script records; make it record the "
-            f"same values in every run"
+            f"the run {variant} of the reference: rounding alone changes what the script records; make the script "
+            f"record the same values in every run"
         )
     # strings and None have no distance; the comparison of the leaves handles such values
     return [
@@ -132,8 +132,8 @@ def _refuse_redrawn(
     ):
         raise RecordingError(
             f"cannot calibrate: {call.name}, step {call.step}, is off by {in_float64:.2g} in the run in float64 of the "
-            f"reference, which is more than rounding, because a framework's own generator draws different numbers "
-            f"in float64. Take initial weights from xdevice.random, xdevice.load or a checkpoint"
+            f"reference, which is more than rounding can cause, because a framework's own generator draws different "
+            f"numbers in float64. Take initial weights from xdevice.random, xdevice.load or a checkpoint"
         )
 
 

@@ -261,7 +261,8 @@ def compare_recordings(
             continue
         if mine is None:
             comparison = difference(
-                "structure", f"{call.name} has no step {call.step} here, but the reference does"
+                "structure",
+                f"{call.name} has no step {call.step} here, but has one in the reference",
             )
         else:
             own_rule = rule
@@ -306,7 +307,7 @@ def _values_without_reference(
             last = index_of[call.key]
             continue
         comparison = difference(
-            "structure", f"{call.name} has a step {call.step} here, but the reference does not"
+            "structure", f"{call.name} has a step {call.step} here, but not in the reference"
         )
         yield ComparedValue(call.name, call.step, (last, number), comparison, call.where)
 

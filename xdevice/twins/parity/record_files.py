@@ -66,7 +66,7 @@ def already_recorded_error(folder: Path) -> RecordingError:
     """Returns the error for a folder that already contains a recording, so that no other recording can be written into
     it."""
     return RecordingError(
-        f"{folder} already has a recording, from an earlier run or from the process that started this one; use "
+        f"{folder} already contains a recording, from an earlier run or from the process that started this one; use "
         f"another folder, or record in only one process"
     )
 
@@ -208,7 +208,7 @@ def _refuse_unknown(name: str, leaf: HostLeaf) -> None:
         if leaf.dtype not in DTYPES:
             raise DTypeError(
                 f"cannot record {name}: there is no rule for comparing {leaf.dtype}; "
-                f"convert it to one of {', '.join(DTYPES)}"
+                f"convert the value to one of {', '.join(DTYPES)}"
             )
     elif not leaf.is_number and not isinstance(leaf.value, str | None):
         raise NotATensorError(
@@ -297,8 +297,8 @@ class Recording:
         path, arrays = self.folder / INDEX, self.folder / ARRAYS
         if not path.exists():
             raise RecordingError(
-                f"{self.folder} has no recording: there is no {INDEX}. xdevice parity --save writes one for each "
-                f"backend on which the script calls xdevice.parity.log"
+                f"{self.folder} contains no recording: there is no {INDEX}. xdevice parity --save writes a recording "
+                f"for each backend on which the script calls xdevice.parity.log"
             )
         with reading(path):
             header, *lines = read_lines(path)

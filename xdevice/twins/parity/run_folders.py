@@ -207,13 +207,13 @@ def _calibration(folder: Path, ended: list[Ended]) -> dict[str, list[RecordedCal
 def _no_recording(folder: Path) -> str:
     """Returns the message for a folder that contains neither a run nor a recording. The message mentions recordings in
     folders inside it."""
-    text = f"{folder} has no recording: neither {INDEX} of one backend nor {RUN} of a run"
+    text = f"{folder} contains no recording: neither the {INDEX} of one backend nor the {RUN} of a run"
     # the search goes at most two levels down, because searching a whole disk would take long
     inside = sorted(
         path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/{INDEX}")
     )
     if not inside:
-        return f"{text}; xdevice parity --save {folder} writes one"
+        return f"{text}; xdevice parity --save {folder} writes a recording"
     return (
         f"{text}; folders inside it contain recordings of one backend each ({len(inside)} in all); pass one of these "
         f"folders, such as {inside[0]}. To compare "

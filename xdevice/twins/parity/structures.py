@@ -110,7 +110,7 @@ def _compare_shapes(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
     if actual.shape == expected.shape:
         return None
     # it is often the weight of a linear layer, which PyTorch stores as (out, in) and Keras as (in, out)
-    hint = "; one is the other transposed" if actual.shape == expected.shape[::-1] else ""
+    hint = "; one is the transpose of the other" if actual.shape == expected.shape[::-1] else ""
     return _attribute_difference("shape", actual, expected, hint)
 
 

@@ -217,7 +217,7 @@ def _compare_calls(
     if first is None and len(ours.outputs) != len(theirs.outputs):
         counts = f"{len(ours.outputs)} and {len(theirs.outputs)}"
         return difference(
-            "structure", f"all layers agree, and the models return {counts} tensors"
+            "structure", f"all layers agree, but the models return {counts} tensors"
         )
     # the errors are fractions, so the absolute and the relative error are the same
     if first is None:

@@ -235,7 +235,7 @@ class TwoRuns:
             if not any(self._first_arrays_agree([x], [y]) for y in other_call.inputs)
         ]
         subject = (
-            f"its first input agrees, but there is no equal for {' and '.join(unmatched)}, and"
+            f"its first input agrees, but the other run has no input equal to {' and '.join(unmatched)}, and"
             if unmatched
             else "its inputs agree, but"
         )

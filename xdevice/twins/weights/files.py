@@ -185,7 +185,11 @@ def _variables(x: Any, verb: str) -> _Variables:
                 )
             # the format reserves this name for its metadata
             if name == RESERVED or name in variables:
-                both = f"and {variables[name].origin} both have" if name in variables else "has"
+                both = (
+                    f"and {variables[name].origin} both have"
+                    if name in variables
+                    else "conflicts with the metadata, which has"
+                )
                 raise ContainerError(
                     f"{variable.origin} {both} the name {shown(name)} in a file, where keys are joined by dots; "
                     "rename one of the keys"
@@ -298,7 +302,7 @@ def _host_array(name: str, backend: Backend, value: Any) -> Array:
             else "in another dtype"
         )
         raise DTypeError(
-            f"{name} is {dtype}, which the safetensors format does not support; save it {instead}"
+            f"{name} has the dtype {dtype}, which the safetensors format does not support; save it {instead}"
         )
     # `peek`, because it may share the tensor's memory, which suffices for reading; `to_numpy` may copy the values
     array = backend.peek(value)
@@ -497,8 +501,8 @@ def _require_same_framework(where: str, variables: _Variables, origin: str) -> N
             target = variable.backend.name
             raise StateError(
                 f"{where} was written by {origin}, but into= has a model of {target}, and frameworks arrange weights "
-                f"differently; convert them: xdevice.load(xdevice.models.convert_state(path, {target!r}, like=model), "
-                f"into=model)"
+                f"differently; convert the weights: xdevice.load(xdevice.models.convert_state(path, {target!r}, "
+                f"like=model), into=model)"
             )
 
 

@@ -227,7 +227,7 @@ def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
         np.broadcast_to(np.zeros((), dtype), shape)
     except ValueError as error:
         raise ValueError(
-            f"{name} has a shape with {len(shape)} axes that NumPy's arrays cannot have: {error}"
+            f"{name} has a shape with {len(shape)} axes, which NumPy does not support: {error}"
         ) from error
 
 

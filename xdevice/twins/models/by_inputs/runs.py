@@ -108,7 +108,7 @@ class Runs:
         # one model may return a state in addition, for example
         if ours != theirs:
             few = min(ours, theirs)
-            yield f"not compared: outputs after the first {few}; the models return {ours} and {theirs}"
+            yield f"not compared: outputs after the first {few}; the models return {ours} and {theirs} outputs"
 
     def where(self, computed: ModelRun, pairs: Pairs) -> str:
         """Returns a message that names the first layer of the target with a different output than its counterpart in

@@ -99,7 +99,7 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
         # without a refusal, the pairing is not a guess, and the inputs were only to confirm it
         if refusal is None:
             return likeliest._replace(
-                doubt=f"inputs= decides nothing, so the layers are paired as without inputs=: {error}"
+                doubt=f"inputs= does not show which layers correspond, so they are paired as without inputs=: {error}"
             )
         least, closest = min(tried, key=lambda one: one[0])
         # if a setting differs, such as an eps, the distance of the outputs exceeds the limit even for the right pairing
@@ -214,7 +214,7 @@ def _require_all(
         where = ""
         if forced.apart:
             _, last_alike = forced.apart[0]
-            where = f"; the values differ after {last_alike or 'the beginning'}"
+            where = f"; the values differ after {last_alike or 'the inputs'}"
         # the refusal comes from pairing without inputs=; a user who has passed inputs= needs no advice to pass it
         text = (
             f"inputs= identifies {len(chosen)} of {len(target.layers)} layers, but not {some_of(doubtful)}{where}. "

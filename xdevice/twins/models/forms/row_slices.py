@@ -59,7 +59,7 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
     if lacking:
         raise StateError(
             f"names= selects rows of {shown(lacking[0])}, but the model of {twin.name} has no embedding, linear layer "
-            f"or tensor outside all layers at this path"
+            f"or tensor without a layer at this path"
         )
 
     def cut_all(layers: list[Layer]) -> list[Layer]:
@@ -79,9 +79,9 @@ def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool
     first, last, _ = rows.indices(total)
     if first >= last:
         raise StateError(f"names= selects no rows of {layer.path}, which has only {total} rows")
-    rest = "the others are zeros" if is_target else "the others are left out"
+    rest = "the other rows are zeros" if is_target else "the other rows are left out"
     done.append(
-        f"rows {first} to {last - 1} of the {total} of {layer.path}, as names= says; {rest}"
+        f"rows {first} to {last - 1} of the {total} rows of {layer.path}, as names= says; {rest}"
     )
     parts = [
         part._replace(rule=layouts.rows(part.rule, first, last, total)) for part in layer.parts
