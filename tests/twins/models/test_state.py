@@ -1350,7 +1350,10 @@ def test_wrong_sources_are_refused():
         xdevice.errors.NotATensorError, match="expected a dict of tensors by name"
     ):
         xdevice.models.convert_state({"a": {"b": {"c": 2}}}, "torch")
-    with pytest.raises(xdevice.errors.NotATensorError, match="belong to the same framework, but these belong to"):
+    with pytest.raises(
+        xdevice.errors.NotATensorError,
+        match="belong to the same framework, but these belong to",
+    ):
         xdevice.models.convert_state({"a": np.ones(2), "b": linear("torch").weight}, "torch")
     with pytest.raises(
         xdevice.errors.NotATensorError,
