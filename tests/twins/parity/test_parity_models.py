@@ -366,7 +366,7 @@ def test_what_cannot_be_skipped_is_refused():
 
     net = torch.nn.Linear(2, 2)
     with pytest.raises(
-        xdevice.errors.ArgumentError, match="but these values are not two models"
+        xdevice.errors.ArgumentError, match="but actual and expected are not both models"
     ):
         xdevice.assert_parity({"fc": net}, {"fc": net}, skip=["fc"])
     with pytest.raises(

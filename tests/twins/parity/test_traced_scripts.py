@@ -51,8 +51,8 @@ FAULTS = {
     "none": "",
     "eps": "the first layer that differs is 1 (BatchNorm2D) of paddle",
     "slope": "in between, paddle calls 2 (LeakyReLU), 3 (Flatten), and torch calls 2 (ReLU), 3 (Flatten)",
-    "loss": "the first gradient that differs is that of the output of 4 (Linear), which is off by 1 of its largest "
-    "value; the cause lies between this layer and the loss",
+    "loss": "the first gradient that differs is the gradient of the output of 4 (Linear), which is off by 1 of its "
+    "largest value; the cause lies between this layer and the loss",
     "rate": "step 1",
 }
 

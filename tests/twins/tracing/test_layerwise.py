@@ -103,5 +103,5 @@ def test_a_gradient_that_differs_is_reported_as_an_output_is(gradient, text, is_
     place = runs.first_gradient()
     assert (place.path, place.is_of_shapes) == ("b", is_of_shapes)
     assert place.text.endswith(
-        f"that of the output of b (Linear), which is {text}; the cause lies between this layer and c (Linear)"
+        f"the gradient of the output of b (Linear), which is {text}; the cause lies between this layer and c (Linear)"
     )

@@ -372,7 +372,7 @@ def _require_certain(reading: recognition.Reading, layers: Sequence[Layer]) -> N
     names = [part.name for layer in doubtful for part in layer.parts]
     raise StateError(
         f"{shown(path)} may be {' or '.join(reading.doubts[path])}: names and shapes do not determine its kind{more}. "
-        f"Pass the model instead of its state, or name the kind; a guess is {recognition.question(names, reading)}"
+        f"Pass the model instead of its state, or pass the kind; a guess is {recognition.question(names, reading)}"
     )
 
 

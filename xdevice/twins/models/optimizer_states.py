@@ -313,7 +313,7 @@ _CODE: Final = ("schedule", "hooks")
 _NONE: Final = "no setting makes them equal"
 # the advice for settings that no argument can make equal
 _REMEDIES: Final = {
-    "hooks": "they are code, which xdevice does not read: compare the optimizers step by step",
+    "hooks": "xdevice does not read the code of hooks: compare the optimizers step by step",
     "momentum_holds": f"{_NONE} except a constant learning rate: when the rate changes, multiply the momentum that is "
     f"a sum of steps by the new rate divided by the old rate",
     "schedule": "give both the same learning rate at each step, and compare their steps, because a schedule is code",

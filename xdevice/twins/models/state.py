@@ -636,7 +636,7 @@ def _misfits(
             yield f"{name}: got {actual}, expected {expected}"
         # the variables of a JAX module need not be writable, because the module gets new ones
         elif not (backend.has_layers(model) or _is_writable(backend, variable)):
-            yield f"{name}: the variable cannot be written"
+            yield f"{name}: the variable is read-only"
         elif lack := lack_of_memory(backend, variable):
             yield f"{name}: the variable {lack}"
         first = first_names.setdefault(id(variable), name)

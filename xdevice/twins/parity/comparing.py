@@ -195,8 +195,8 @@ def _compare_outputs(
     # without this, outputs of which nothing can be compared, such as those of two generators, would agree
     if not outputs.expected:
         raise NotATensorError(
-            f"the models return {shown(outputs.runs[0].result)} and {shown(outputs.runs[1].result)}, expected tensors, "
-            "or a container of tensors, because nothing else is compared"
+            f"the models return {shown(outputs.runs[0].result)} and {shown(outputs.runs[1].result)}; expected tensors "
+            "or containers of tensors, because nothing else is compared"
         )
     comparison = compare_leaves(outputs.actual, outputs.expected, rule)
     if not comparison.ok:
@@ -323,7 +323,7 @@ def compare_leaves(
     if len(off) < 2:
         return worst
     others = structures.name_some(leaf for leaf in off if leaf != worst.leaf)
-    more = f"{len(off)} of {len(comparisons)} leaves are off, this one the most; also {others}"
+    more = f"{len(off)} of {len(comparisons)} leaves are off, and this leaf is off the most; the others are {others}"
     return worst._replace(text=f"{worst.text}\n{more}")
 
 

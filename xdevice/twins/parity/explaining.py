@@ -68,7 +68,7 @@ def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dic
                 if 0.0 < size <= share * largest and (path, index) not in notes:
                     notes[path, index] = (
                         f"\n  note      {call.name}, step {call.step}, has at most {size:.2g} there, and "
-                        f"{largest:.2g} elsewhere: if these are gradients, this one is zero except for rounding, "
+                        f"{largest:.2g} elsewhere: if these are gradients, this gradient is zero except for rounding, "
                         f"like the gradients of a bias before a norm and of the key's bias in attention. Adam turns "
                         f"such a gradient into full steps. Leave it out, build the layer without a bias, or run with "
                         f"--calibrate"

@@ -139,7 +139,7 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
     """
     if skip and None in (_with_layers(actual), _with_layers(expected)):
         raise ArgumentError(
-            "skip= lists layers to leave out when two models are compared, but these values are not two models"
+            "skip= lists layers to leave out when two models are compared, but actual and expected are not both models"
         )
     # the leaves are listed before anything is read, so that two models at the same path are still models when they are
     # matched

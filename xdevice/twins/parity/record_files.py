@@ -100,8 +100,8 @@ class Recorder:
         """
         if not isinstance(name, str) or not name:
             raise RecordingError(
-                f"parity.log expects a name, which must be a non-empty string, and a value, as in "
-                f"parity.log('loss', loss); got the name {shown(name)}"
+                f"the name passed to parity.log must be a non-empty string, as in "
+                f"`parity.log('loss', loss)`; got the name {shown(name)}"
             )
         # a forked child shares the open files, and the lines of both processes would mix
         if os.getpid() != self._process:

@@ -134,8 +134,8 @@ class TwoRuns:
             if error is not None and error > _GRADIENTS * self.limit:
                 text = (
                     f"all layers agree in the forward pass; in the backward pass, the first gradient that differs is "
-                    f"that of the output of {self._name(calls)}, which is {_error_text(error, *arrays)}; the cause "
-                    f"lies between this layer and {last_compared}"
+                    f"the gradient of the output of {self._name(calls)}, which is {_error_text(error, *arrays)}; the "
+                    f"cause lies between this layer and {last_compared}"
                 )
                 return FirstDifference(
                     calls.expected.path, text, error, _have_other_shapes(*arrays)

@@ -171,7 +171,7 @@ def _where(error: BaseException, traced: Trace) -> str:
     # the path that `Watch.run` has stored in the error; "" is the model itself
     path = getattr(error, layer_calls.FAILED, None)
     if path is not None:
-        return f"in {path or 'itself'}"
+        return f"in {path or 'its own code'}"
     return f"after {traced.calls[-1].path}" if len(traced) else "before its first layer"
 
 

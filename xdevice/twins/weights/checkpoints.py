@@ -77,7 +77,7 @@ def _in_folder(path: str, names: list[str]) -> str:
             return os.path.join(path, files[0])
         if files:
             raise FilePathError(
-                f"{path!r:.1000} is a folder with {listed(files, 4)}; pass the path of the file to read"
+                f"{path!r:.1000} is a folder that contains {listed(files, 4)}; pass the path of one of these files"
             )
     raise MissingFileError(
         f"{path!r:.1000} is a folder without weights: expected a file whose name ends with one of "

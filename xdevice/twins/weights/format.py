@@ -205,7 +205,7 @@ def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, E
         code, shape = about["dtype"], tuple(about["shape"])
         if code not in DTYPES:
             raise DTypeError(
-                f"{name} has the dtype {code}, which NumPy does not have; expected one of {', '.join(DTYPES)}"
+                f"{name} has the dtype {code}, which NumPy does not support; expected one of {', '.join(DTYPES)}"
             )
         # any other shape is possible, because its values have at most as many bytes as the file
         if len(shape) > _SAFE_AXES or 0 in shape:
@@ -241,7 +241,7 @@ def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> d
         for name, other in shared.items()
     ):
         raise ValueError(
-            f"{SHARED} in its metadata must map further names, which are not in the file, to names of its tensors"
+            f"{SHARED} in its metadata must map names that have no tensor of their own to names of tensors in the file"
         )
     return shared
 
