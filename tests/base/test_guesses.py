@@ -151,7 +151,7 @@ CALLS = {
         lambda xp, x: xdevice.random.integers(2, high=10),
         "integers((2,), high=...)",
     ),
-    "an argument of nobody": (lambda xp, x: xdevice.nn.softmax(x, side=1), "it takes axis="),
+    "an argument of nobody": (lambda xp, x: xdevice.nn.softmax(x, side=1), "it accepts axis="),
 }
 
 

@@ -190,7 +190,7 @@ def test_a_scheduler_without_its_model_is_named(make):
     for batch in ({"s": schedule, "x": torch.ones(2)}, [net, schedule]):
         with pytest.raises(
             xdevice.errors.ContainerError,
-            match=r"LR\w*, which xdevice does not know; it holds tensors on cpu:0.*put its \.optimizer",
+            match=r"LR\w*, which xdevice does not know; it contains tensors on cpu:0.*put the object's \.optimizer",
         ):
             xdevice.to_device(batch, there)
     assert not xdevice.same_device(schedule, xdevice.to_device(torch.ones(2), there))

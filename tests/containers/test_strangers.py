@@ -813,7 +813,7 @@ def test_keys_that_hold_tensors_are_never_replaced(backend, there):
             for verb in (xdevice.to_device, xdevice.copy_to):
                 with pytest.raises(
                     xdevice.errors.ContainerError,
-                    match=r"\[0\]\.keys\(\) is an object of type tuple of keys, .* holds tensors",
+                    match=r"\[0\]\.keys\(\) is an object of type tuple of keys, .* contains tensors",
                 ):
                     verb(batch, there)
             assert xdevice.device_of(batch) is xdevice.cpu()
@@ -908,7 +908,7 @@ def test_hostile_objects_that_hold_tensors_do_not_stay_behind(backend, there, na
         x.kept = ones(backend)
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match="Hostile, which xdevice does not know; it holds tensors",
+        match="Hostile, which xdevice does not know; it contains tensors",
     ):
         xdevice.to_device([x], there)
 

@@ -108,14 +108,14 @@ def test_a_tokenizer_is_searched_to_its_end(backend, there):
     assert_refused(
         batch,
         there,
-        r"\['tokenizer'\] is .*type Holder.* holds tensors",
+        r"\['tokenizer'\] is .*type Holder.* contains tensors",
     )
     ranks["a", "b"] = [[ones(backend)]]
     del tokenizer.late
     assert_refused(
         batch,
         there,
-        r"\['tokenizer'\] is .*type Holder.* holds tensors",
+        r"\['tokenizer'\] is .*type Holder.* contains tensors",
     )
 
 
@@ -214,9 +214,9 @@ class Latest(Pairs):
 
 
 SEVERAL = {
-    Multi: "returns items that differ from the ones that it stores",
-    FrozenMulti: "returns items that differ from the ones that it stores",
-    OrderedMulti: "returns items that differ from the ones that it stores",
+    Multi: "returns items that differ from its stored items",
+    FrozenMulti: "returns items that differ from its stored items",
+    OrderedMulti: "returns items that differ from its stored items",
     Pairs: "has several values for one key",
     MutablePairs: "has several values for one key",
 }
@@ -263,9 +263,7 @@ def test_a_mapping_that_gives_what_it_does_not_hold_is_named(backend, there):
         def items(self):
             return [(key, ones(backend)) for key in self]
 
-    assert_refused(
-        [Lazy(a=1)], there, "Lazy returns items that differ from the ones that it stores"
-    )
+    assert_refused([Lazy(a=1)], there, "Lazy returns items that differ from its stored items")
 
 
 def test_a_mutable_mapping_without_a_copy_of_its_own_is_not_written_into(backend, there):
@@ -358,7 +356,7 @@ def test_an_object_that_holds_a_model_is_named_unless_that_moves_too(backend, th
     assert_seen(batch, backend, there)
     # only a move takes the model along if it is in the container too
     for verb, advice in (
-        (xdevice.to_device, r"put its \.model \(.*\) into the container"),
+        (xdevice.to_device, r"put the object's \.model \(.*\) into the container"),
         (xdevice.copy_to, r"call xdevice.register_container\(Holder\)"),
     ):
         with pytest.raises(
@@ -366,7 +364,7 @@ def test_an_object_that_holds_a_model_is_named_unless_that_moves_too(backend, th
             match=rf"\['trainer'\] is an object of type Holder.*{advice}",
         ):
             verb(batch, there)
-    with pytest.raises(xdevice.errors.NotATensorError, match=r"its \.model \("):
+    with pytest.raises(xdevice.errors.NotATensorError, match=r"object's \.model \("):
         xdevice.to_device(inside, there)
     for x in (inside, [inside, ones(backend)]):
         with pytest.raises(
@@ -596,7 +594,7 @@ def test_a_scheduler_goes_with_its_optimizer(torch, elsewhere):
     for batch in ([scheduler, far], [net, scheduler]):
         with pytest.raises(
             xdevice.errors.ContainerError,
-            match=r"StepLR.*put its \.optimizer \(SGD\) into the container",
+            match=r"StepLR.*put the object's \.optimizer \(SGD\) into the container",
         ):
             xdevice.to_device(batch, elsewhere)
         assert xdevice.device_of([net, optimizer]) is xdevice.cpu()
@@ -640,7 +638,7 @@ def test_the_advice_on_a_seed_generator_of_keras():
         generator = keras.random.SeedGenerator(3)
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match=r"SeedGenerator.*put its \.state \(\w*Variable\) into the container",
+        match=r"SeedGenerator.*put the object's \.state \(\w*Variable\) into the container",
     ):
         xdevice.to_device([generator, ones(backend)], there)
     moved = xdevice.to_device([generator, generator.state, ones(backend)], there)
@@ -753,7 +751,7 @@ def test_a_proxy_of_a_model(there_of_torch):
     assert_seen([proxy], xdevice.backend("torch"), there_of_torch)
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match=r"ObjectProxy.*its \.__wrapped__ \(Linear\) into the container",
+        match=r"ObjectProxy.*the object's \.__wrapped__ \(Linear\) into the container",
     ):
         xdevice.to_device([proxy], there_of_torch)
     assert xdevice.device_of(xdevice.to_device([proxy, net], there_of_torch)) is there_of_torch

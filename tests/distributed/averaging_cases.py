@@ -197,7 +197,7 @@ def a_gradient_that_cannot_be_written() -> None:
         model = nn.Linear(2, 2)
         model.weight.grad, model.bias.grad = torch.ones(2, 1).expand(2, 2), torch.ones(2)
         with pytest.raises(
-            xdevice.errors.ArgumentError, match="the gradient of weight cannot be written"
+            xdevice.errors.ArgumentError, match="the gradient of weight cannot be overwritten"
         ):
             world.average_gradients(model)
         world.barrier()

@@ -240,7 +240,7 @@ def test_odd_attributes_do_not_matter(backend, there):
     assert xdevice.device_of(xdevice.to_device(net, there)) is there
     chain.append(ones(backend))
     with pytest.raises(
-        xdevice.errors.ContainerError, match=r"chain holds tensors but cannot be searched"
+        xdevice.errors.ContainerError, match=r"chain contains tensors but cannot be searched"
     ):
         xdevice.to_device(net, "cpu")
     del chain[-1]
@@ -255,7 +255,7 @@ def test_a_file_does_not_leave_out_layers_without_a_word(backend, form, tmp_path
     for x in (net, {"net": net}):
         with pytest.raises(
             xdevice.errors.UnsupportedError,
-            match=r"saving rest.*, an object of type \w+ that this Net holds.* put it in ",
+            match=r"saving rest.*, an object of type \w+ in a plain attribute, list or dict of this Net: .* put it in ",
         ):
             xdevice.save(tmp_path / "net.safetensors", x)
     if backend.name != "mxnet":
@@ -267,7 +267,7 @@ def test_a_file_does_not_leave_out_layers_without_a_word(backend, form, tmp_path
     xdevice.save(tmp_path / "net.safetensors", model(backend, rest=[ones(backend)]))
     refused = pytest.raises(
         xdevice.errors.UnsupportedError,
-        match=r"loading into rest.*, an object of type \w+ that this Net holds",
+        match=r"loading into rest.*, an object of type \w+ in a plain attribute, list or dict of this Net",
     )
     for into in (net, {"net": net}):
         with refused:

@@ -359,7 +359,7 @@ def test_what_is_of_a_type_that_cannot_be_hashed_is_named():
         xdevice.to_numpy(batch)
     for use in (lambda x: xdevice.to_device(x, "cpu"), lambda x: xdevice.copy_to(x, "cpu")):
         with pytest.raises(
-            xdevice.errors.NotATensorError, match=r"of type .*Batch: .* it holds tensors"
+            xdevice.errors.NotATensorError, match=r"of type .*Batch: .* it contains tensors"
         ):
             use(batch)
     # these search objects of unknown types too

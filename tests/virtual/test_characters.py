@@ -107,7 +107,7 @@ if NAME == "jax":
             print("not refused", jax.jit(wider)(x))
             raise SystemExit
         except lack as error:
-            assert "the virtual gpu:1 does not have complex128" in str(error), error
+            assert "the virtual gpu:1 does not support complex128" in str(error), error
     own = [lambda: jnp.ones(2, jnp.float64, device=n), lambda: jax.device_put(np.ones(2), n),
            lambda: x.astype(jnp.float64), lambda: jax.jit(lambda x: x.astype(jnp.float64).sum().astype(jnp.float32))(x)]
 if NAME == "torch":
@@ -143,7 +143,7 @@ for number, make in enumerate(own):
         print("not refused", number, make())
         raise SystemExit
     except lack as error:
-        assert "the virtual gpu:1 does not have float64" in str(error), error
+        assert "the virtual gpu:1 does not support float64" in str(error), error
 for make in (lambda: xdevice.ones(2, dtype="float64", device=gpu), lambda: xdevice.to_device(
         xdevice.ones(2, dtype="float64"), gpu), lambda: xdevice.tensor(np.ones(2), device=gpu, dtype="float64")):
     try:

@@ -70,7 +70,7 @@ def loaded(monkeypatch):
 def test_a_number_that_is_none_is_refused(n, loaded):
     with pytest.raises(
         xdevice.errors.ArgumentError,
-        match=r"virtual_gpus\(\) expects an int of 1 or more.*, got",
+        match=r"virtual_gpus\(\) expects a positive int, or .*, got",
     ):
         xdevice.virtual_gpus(n)
     assert environment.virtual_gpus_wanted() == 0
@@ -139,7 +139,8 @@ def test_more_than_one_backend_takes_are_refused_before_another_gets_them(loaded
     willing, small = Listed(), Listed(most=15)
     loaded.update(willing=willing, small=small)
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match="16 are too many; request at most 15"
+        xdevice.errors.UnsupportedError,
+        match="16 virtual GPUs are too many; request at most 15",
     ):
         xdevice.virtual_gpus(16)
     assert (willing.virtual, willing.made, environment.virtual_gpus_wanted()) == (0, [], 0)

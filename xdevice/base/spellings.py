@@ -55,4 +55,6 @@ def refuse(function: str, misspelled: Iterable[str], takes: str) -> NoReturn:
     have. `function` is the name of this function, and `takes` describes, in words, the arguments that it has."""
     name = next(iter(misspelled))
     advice = _ADVICE.get(name, "").format(function=function)
-    raise ArgumentError(f"{function} has no argument {name!r}: {advice or f'it takes {takes}'}")
+    raise ArgumentError(
+        f"{function} has no argument {name!r}: {advice or f'it accepts {takes}'}"
+    )

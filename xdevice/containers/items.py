@@ -122,7 +122,7 @@ def _read_keyed(x: Any) -> tuple[Names, Children]:
             or any(items.get(key, looks) is not stored[key] for key in stored)
         ) and (_tensor_ids(x) or _tensor_ids([*items.values()])):
             raise ContainerError(
-                _not_rebuildable(x, "returns items that differ from the ones that it stores")
+                _not_rebuildable(x, "returns items that differ from its stored items")
             )
     return add_attributes(x, *with_key_leaf(items, items.values()))
 

@@ -117,8 +117,8 @@ class Stranger:
             (f"tensors on {place}" for place in places if place is not target), somewhere
         )
         return ContainerError(
-            f"{path} is an object of type {type(self.x).__qualname__}, which xdevice does not know; it holds {where}, "
-            f"which would stay behind; {self.remedy('or pass move=... to say how it moves', not is_copy)}"
+            f"{path} is an object of type {type(self.x).__qualname__}, which xdevice does not know; it contains "
+            f"{where}, which would stay behind; {self.remedy('or pass move=... to say how it moves', not is_copy)}"
         )
 
     def remedy(self, other: str, is_move: bool) -> str:
@@ -132,8 +132,8 @@ class Stranger:
         if is_move and self.parts and all(part.kind == "model" for part in self.parts):
             path, model, _, _ = self.parts[0]
             return (
-                f"models are moved in place: put its {path} ({type(model).__qualname__}) into the container, or move "
-                "that model first"
+                f"models are moved in place: put the object's {path} ({type(model).__qualname__}) into the container, "
+                "or move that model first"
             )
         inside = "put its contents in a list or dict, and pass this list or dict instead"
         # the object is a gradient scaler of PyTorch, for example

@@ -513,7 +513,7 @@ def _write(node: _Node, new: list[Any]) -> Any:
         name = type(container).__qualname__
         raise ContainerError(
             f"cannot rebuild an object of type {name} with other tensors ({error}); pass a dict, list, tuple or "
-            f"dataclass, or register functions that do this: xdevice.register_container({name}, flatten=..., "
+            f"dataclass, or register functions to rebuild it: xdevice.register_container({name}, flatten=..., "
             f"rebuild=...)"
         ) from error
 

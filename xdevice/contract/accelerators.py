@@ -54,6 +54,6 @@ def choose(
     if default in names:
         return default
     raise UnsupportedError(
-        f"{framework} has several accelerators here, {present}, but does not report on which of these it computes; "
-        f"name one before the program starts, for instance with {VARIABLE}={names[0]}"
+        f"{framework} has several accelerators here, {present}, but does not report which of these it uses; "
+        f"choose one before the program starts, for instance with {VARIABLE}={names[0]}"
     )

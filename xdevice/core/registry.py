@@ -158,9 +158,9 @@ def namesake() -> str | None:
     except PackageNotFoundError:
         return None
     return (
-        f"another package, xdevice {other}, is also installed; it and xdevice-dl, the package in use, overwrite each "
-        "other's files. To keep xdevice-dl, run pip uninstall xdevice, and then reinstall xdevice-dl (pip install "
-        "--force-reinstall --no-deps)"
+        f"another package, xdevice {other}, is also installed; it and xdevice-dl (the package in use) overwrite each "
+        "other's files. To keep xdevice-dl, run `pip uninstall xdevice`, and then `pip install "
+        "--force-reinstall --no-deps xdevice-dl`"
     )
 
 

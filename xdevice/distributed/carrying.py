@@ -68,11 +68,11 @@ def check_op(operand: Operand, op: str) -> None:
     if op in ("max", "min"):
         if dtype.startswith("complex"):
             raise DTypeError(
-                f"{operand.name} is {dtype}, for which there is no {op}: complex numbers have no order"
+                f"{operand.name} has dtype {dtype}, which {op} does not support: complex numbers have no order"
             )
         if dtype in SHORT_FLOATS:
             raise DTypeError(
-                f"{operand.name} is {dtype}, for which there is no {op}; cast it to float16 first"
+                f"{operand.name} has dtype {dtype}, which {op} does not support; cast the tensor to float16 first"
             )
         return
     check_sum(operand, op)
@@ -86,7 +86,7 @@ def require_dtype(operand: Operand, op: str | None) -> None:
         check_op(operand, op)
     elif (dtype := dtype_of(operand)) in SHORT_FLOATS:
         raise DTypeError(
-            f"{operand.name} is {dtype}, which no engine supports; cast it to float16, or send its bytes as uint8"
+            f"{operand.name} has dtype {dtype}, which no engine supports; cast to float16, or send the bytes as uint8"
         )
 
 
@@ -236,8 +236,8 @@ class Carrier:
         )
         if reason is not None:
             raise DTypeError(
-                f"{operand.name} is {dtype}, which the engine {self.engine.name} does not support: {reason}; choose "
-                "another engine with xdevice.distributed.processes(engine=...), or another dtype"
+                f"{operand.name} has dtype {dtype}, which the engine {self.engine.name} does not support: {reason}; "
+                "choose another engine with xdevice.distributed.processes(engine=...), or another dtype"
             )
         # a reduction casts 16-bit floats first; other methods send the bits as they are
         sent_as = _WIDE.get(dtype, dtype) if op else dtype

@@ -211,7 +211,7 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
         # each rank gets an equal part, because engines do not support parts of different lengths
         if length % session.size:
             raise ShapeError(
-                f"{operand.name} has the length {length} along its first axis, which cannot be divided "
+                f"{operand.name} has a first axis of length {length}, which cannot be divided "
                 f"evenly among {session.size} ranks"
             )
     session.require_ready("reduce_scatter", operands, op)
@@ -249,7 +249,9 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
     Returns None for "send", and the tensors with the received values for "recv"."""
     session.require_rank(other, name)
     if other == session.rank:
-        raise ArgumentError(f"{name} is {other}, which is this rank; {verb} needs another rank")
+        raise ArgumentError(
+            f"{name}={other} is the calling rank itself; {verb} requires a different rank"
+        )
     x = registry.as_array(x)
     operands = _sort(tensors_in(x, "x", verb))
     session.require_ready(verb, operands)

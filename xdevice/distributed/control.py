@@ -679,7 +679,7 @@ def addresses(host: str, port: int, passive: bool = False) -> list[Any]:
         )
     except OSError as error:
         raise LaunchError(
-            f"the host {shown(host)} of rank 0 cannot be found from here: {error}"
+            f"the host of rank 0, {shown(host)}, cannot be resolved on this machine: {error}"
         ) from None
 
 

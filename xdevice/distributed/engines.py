@@ -66,8 +66,8 @@ def _automatic(own: Backend, device: Device) -> list[str]:
     names = _fitting(names, own, device)
     if not names:
         raise LaunchError(
-            f"no engine here moves tensors of {own.name} between processes; install PyTorch, "
-            "whose gloo does so for every framework: pip install 'xdevice-dl[torch]'"
+            f"no engine here can move tensors of {own.name} between processes; install PyTorch, "
+            "whose engine gloo supports every framework: pip install 'xdevice-dl[torch]'"
         )
     return names
 
@@ -93,7 +93,7 @@ def agree(lists: list[str]) -> str:
             return name
     texts = "; ".join(f"rank {rank}: {', '.join(row)}" for rank, row in enumerate(rows))
     raise LaunchError(
-        f"no engine exists on all ranks ({texts}); install the same engine everywhere, or choose another one with "
+        f"no engine is available on all ranks ({texts}); install the same engine on every rank, or choose one with "
         "engine=..."
     )
 
@@ -157,5 +157,5 @@ def require_seconds(value: object, name: str) -> float:
     not a number of seconds above 0."""
     # the limit of 116 days also excludes infinity, which the system's functions for waiting do not accept
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e7:
-        raise ArgumentError(f"{name} must be a number of seconds above 0, not {shown(value)}")
+        raise ArgumentError(f"{name} must be a positive number of seconds, not {shown(value)}")
     return float(value)

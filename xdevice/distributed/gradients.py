@@ -257,7 +257,9 @@ def _require_written(gradients: list[Operand], means: dict[int, Any], instead: s
     message that tells the user what to do instead."""
     for operand in gradients:
         if means[id(operand.value)] is not operand.value:
-            raise ArgumentError(f"the gradient of {operand.name} cannot be written; {instead}")
+            raise ArgumentError(
+                f"the gradient of {operand.name} cannot be overwritten; {instead}"
+            )
 
 
 # during the backward pass
@@ -272,12 +274,12 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
     backend = backend_of_model(model)
     if backend is None:
         raise NotATensorError(
-            f"averaging needs a model, not {shown(model)}; for gradients, call average_gradients"
+            f"averaging() expects a model, not {shown(model)}; to average gradients, call average_gradients()"
         )
     parameters = [_as_operand(name, variable) for name, variable, _ in backend.gradients(model)]
     if not parameters:
         raise NotATensorError(
-            f"{shown(model)} has no trainable parameters, so there are no gradients to average; remove the block"
+            f"{shown(model)} has no trainable parameters, and so no gradients to average; remove the averaging() block"
         )
     session.require_ready("averaging")
     plan = _plan(session, "averaging", backend, model, parameters)
@@ -295,7 +297,7 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
         # the ranks' first weights are equal, so later votes need no checksum
         session.plans[model][_COMPARED] = True
         sending = _Sending(session, plan, parameters, weight_and_total)
-        with session.inside("averaging(), whose gradients are being sent"):
+        with session.inside("averaging() while its gradients were being sent"):
             end = backend.watch_gradients(
                 [parameter.value for parameter in parameters], sending.ready
             )
@@ -436,8 +438,8 @@ class _Sending:
             id(parameter.value) for parameter in parameters
         ]:
             raise ArgumentError(
-                "the trainable parameters of the model changed in the block of averaging(); change them outside the "
-                "block"
+                "the model has different trainable parameters than at the start of the block of averaging(); add, "
+                "remove or freeze parameters outside the block"
             )
         for i, (_, _, gradient) in enumerate(rows):
             if gradient is not None and i not in self._gradients:
@@ -514,7 +516,7 @@ class _Sending:
         )
         raise ArgumentError(
             f"the gradient of {name} is {own} on {backend.device_of(gradient)}, but the parameter is {expected} on "
-            f"{backend.device_of(parameter)}; use average_gradients"
+            f"{backend.device_of(parameter)}; call average_gradients() instead"
         )
 
     def _start_buckets(self, only_full: bool) -> None:

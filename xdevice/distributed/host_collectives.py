@@ -120,7 +120,7 @@ def all_gather_object(session: Session, value: Any) -> list[Any]:
     # every rank receives the values of all ranks
     if len(text) * session.size > _MAX_BYTES:
         raise ArgumentError(
-            f"value has {len(text)} bytes as JSON, but the values of all {session.size} ranks together may have at "
+            f"value needs {len(text)} bytes as JSON, but the values of all {session.size} ranks together may need at "
             f"most {_MAX_BYTES} bytes; put numbers in a tensor and call all_gather"
         )
     session.require_ready("all_gather_object")

@@ -85,8 +85,8 @@ def join(launch: Launch, timeout: float, join_timeout: float) -> Line:
     token = (os.environ.get(TOKEN) or "").strip()
     if not token and not is_loopback(launch.host):
         raise LaunchError(
-            f"rank 0 is on {launch.host}, not on loopback: set {TOKEN} to the same secret in all processes, for "
-            "example to the output of python -c 'import secrets; print(secrets.token_hex())'"
+            f"rank 0 listens on {launch.host}, not on loopback: set {TOKEN} to the same secret in all processes, for "
+            "example to the output of `python -c 'import secrets; print(secrets.token_hex())'`"
         )
     _worlds += 1
     terms = Terms(token, launch.run, _worlds, launch.size)
@@ -128,7 +128,7 @@ def _allow_files(count: int) -> None:
         return
     if hard not in (-1, resource.RLIM_INFINITY) and hard < count:
         raise LaunchError(
-            f"rank 0 may open only {hard} files here, but needs {count} to connect to all ranks: run ulimit -Hn {count}"
+            f"rank 0 may open only {hard} files, but needs {count} to connect to all ranks; run `ulimit -Hn {count}`"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 

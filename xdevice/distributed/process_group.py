@@ -72,7 +72,7 @@ def processes(
     )
     if not isinstance(options.engine, str) or type(options.check) is not bool:
         raise ArgumentError(
-            f"engine must be a string, and check must be True or False; got {shown(engine)} and {shown(check)}"
+            f"engine must be a string, and check must be a bool; got engine={shown(engine)} and check={shown(check)}"
         )
     if _current is None:
         return World(options)
@@ -83,7 +83,7 @@ def processes(
         value is not None and value != own for value, own in zip(arguments, outer, strict=True)
     ):
         raise ArgumentError(
-            f"this call is inside a block of processes with other arguments ({outer}); leave that block first"
+            f"processes() was called inside a block of processes() with other arguments ({outer}); end that block first"
         )
     return _current
 

@@ -328,5 +328,5 @@ def _check_count(name: str, count: object, least: int) -> None:
     # True and False are ints in Python
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
         raise ArgumentError(
-            f"measure(): {name} must be an int of {least} or more, not {shown(count)}"
+            f"measure(): {name} must be an int that is at least {least}, not {shown(count)}"
         )

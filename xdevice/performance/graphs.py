@@ -135,8 +135,8 @@ def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
     # a read by the host would not be repeated by a replay, which runs no Python
     except TransferError as error:
         raise CaptureError(
-            f"the task cannot be captured, because a replay would not repeat this: {error.record}; keep it out of "
-            f"the task"
+            f"the task cannot be captured, because a replay would not repeat this transfer: {error.record}; move the "
+            f"transfer out of the task"
         ) from error
     finally:
         # this also happens after an error, because the task may have written into tensors of

@@ -307,7 +307,7 @@ class _Producer(workers.Worker):
         if not self._stopping:
             return None
         return UnsupportedError(
-            "prefetch makes no more batches, because it was closed or the program is ending"
+            "prefetch yields no more batches, because it was closed or the program is ending"
         )
 
     def _produce(self) -> None:

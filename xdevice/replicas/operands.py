@@ -73,7 +73,7 @@ def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
         if operand.kind == "model":
             raise NotATensorError(
                 f"{operand.name} is a model of type {type(operand.value).__qualname__}; expected a tensor; "
-                "xdevice.parallel.replicate(model, devices) copies a model to several devices"
+                "to copy a model to several devices, call xdevice.parallel.replicate(model, devices)"
             )
         # symbols of MXNet have no shape, and cannot be split
         if not hasattr(operand.value, "shape"):
@@ -90,14 +90,14 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
     for path, value in dense_leaves(x, name, "all_reduce"):
         if value is None:
             raise NotATensorError(
-                f"{name}{path} is None: {who} has no gradient there; run its backward pass first, and leave out "
-                "parameters on which the loss does not depend"
+                f"{name}{path} is None: {who} has no gradient there; run the backward pass first, and leave out "
+                "parameters that do not affect the loss"
             )
         owner = registry.kind_of(type(value))
         if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
             raise NotATensorError(
                 f"{name}{path} is {shown(value)} of type {type(value).__qualname__}; expected a tensor or a variable; "
-                "of a model, pass the gradients or the parameters as a list"
+                "for a model, pass its gradients or its parameters as a list"
             )
         operand = Operand(name + path, value, *owner)
         if operand.kind != "model":
@@ -133,7 +133,7 @@ def refuse_sparse(operand: Operand, verb: str) -> None:
         raise operand.backend.unsupported(
             f"{verb} of {operand.name}, an object of type {type(operand.value).__qualname__} that is not dense",
             "make it dense first with x.to_dense(), x.todense(), x.filled() or tf.convert_to_tensor(x), or pass the "
-            "dense tensors of which it consists",
+            "dense tensors that it contains",
         )
 
 
@@ -173,8 +173,8 @@ def length_of(operands: list[Operand]) -> int:
         shape = tuple(operand.value.shape)
         if not shape:
             raise ShapeError(
-                f"{operand.name} is a single number, which has no first axis to split; pass a Python number to have "
-                "it in every part"
+                f"{operand.name} is a scalar tensor, which has no first axis to split; to copy a number to every part, "
+                "pass a Python number"
             )
         # the length of a TensorFlow symbol may be unknown
         if shape[0] is None:
@@ -184,7 +184,7 @@ def length_of(operands: list[Operand]) -> int:
             )
         if shape[0] != first.value.shape[0]:
             raise ShapeError(
-                f"{operand.name} has the length {shape[0]} along its first axis, expected "
+                f"{operand.name} has a first axis of length {shape[0]}; expected "
                 f"{first.value.shape[0]}, as in {first.name}"
             )
     return int(first.value.shape[0])
@@ -198,8 +198,8 @@ def sizes_of(length: int, count: int, even: bool, what: str = "devices") -> list
     sizes = [size + (i < remainder) for i in range(count)]
     if even and remainder:
         raise ShapeError(
-            f"a first axis of length {length} cannot be split evenly over {count} {what}; even=False gives parts of "
-            f"lengths {', '.join(map(str, sizes))}"
+            f"a first axis of length {length} cannot be split evenly over {count} {what}; pass even=False for parts "
+            f"of lengths {', '.join(map(str, sizes))}"
         )
     return sizes
 
@@ -230,16 +230,16 @@ def check_sum(operand: Operand, op: str) -> None:
     dtype = dtype_of(operand)
     if dtype == "bool":
         raise DTypeError(
-            f"{operand.name} is bool, for which there is no {op}; cast it to int32 first"
+            f"{operand.name} has dtype bool, which {op} does not support; cast the tensor to int32 first"
         )
     if dtype in SHORT_FLOATS:
         raise DTypeError(
-            f"{operand.name} is {dtype}, for which there is no {op}; cast it to float16 first"
+            f"{operand.name} has dtype {dtype}, which {op} does not support; cast the tensor to float16 first"
         )
     # the keys of `PARTS` are the complex dtypes
     if op == "mean" and dtype not in (*FLOATS, *PARTS):
         raise DTypeError(
-            f"{operand.name} is {dtype}, which cannot hold a mean; cast it to float32 first, or compute the sum"
+            f"{operand.name} has dtype {dtype}, which cannot hold a mean; cast to float32 first, or compute the sum"
         )
 
 

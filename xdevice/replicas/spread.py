@@ -330,7 +330,9 @@ def _as_list(things: Iterable[Any], name: str) -> list[Any]:
         )
     listed = [registry.as_array(thing) for thing in things]
     if not listed:
-        raise ArgumentError(f"the list of {name} is empty; expected one for each device")
+        raise ArgumentError(
+            f"the list of {name} is empty; expected one element for each device"
+        )
     return listed
 
 
@@ -381,7 +383,7 @@ def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -
             continue
         missing = [path for path in paths[0] if path not in own_paths]
         extra = [path for path in own_paths if path not in paths[0]]
-        difference = "has its tensors in another order"
+        difference = "contains its tensors in a different order"
         if missing:
             difference = f"has no tensor at {missing[0]!r}"
         elif extra:
@@ -434,13 +436,13 @@ def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
             )
         if operand.value.dtype != dtype:
             raise DTypeError(
-                f"{operand.name} is {dtype_of(operand)}, expected {dtype_of(first)}, the dtype of {first.name}; "
-                "cast it first"
+                f"{operand.name} has dtype {dtype_of(operand)}; expected {dtype_of(first)}, the dtype of {first.name}; "
+                "cast the tensor first"
             )
         other_shape = shape_of(operand)
         if len(other_shape) != len(shape) or other_shape[start:] != shape[start:]:
             raise ShapeError(
-                f"{operand.name} has the shape {other_shape}, which does not fit the shape {shape} of {first.name}"
+                f"{operand.name} has the shape {other_shape}, which does not match the shape {shape} of {first.name}"
             )
 
 
@@ -457,8 +459,8 @@ def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
                     candidate for candidate in other if candidate.value is operand.value
                 )
                 raise ContainerError(
-                    f"{twin.name} and {operand.name} are the same tensor here, but two tensors in other replicas; "
-                    "tie the weights in all replicas or in none"
+                    f"{twin.name} and {operand.name} are the same tensor here, but two different tensors in "
+                    "another replica; tie the weights in all replicas or in none"
                 )
 
 

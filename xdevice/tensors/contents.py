@@ -298,7 +298,7 @@ class _Sorted:
         hint = "to make a tensor from numbers, call xdevice.tensor(data)"
         # there is at most one, because there is only one leaf
         if self.strangers:
-            hint = "it holds tensors: " + self.strangers[0][1].remedy(
+            hint = "it contains tensors: " + self.strangers[0][1].remedy(
                 "or pass move=... to say how it moves", verb == "move"
             )
         raise NotATensorError(
@@ -389,7 +389,7 @@ class _Sorted:
                     )
                     raise UnsupportedError(
                         f"{first} and {second} share an object of type {type(part).__qualname__}, which their copies "
-                        "would not share; put them in one model"
+                        "would not share; put both in the same model"
                     )
             owners.update((id(part), i) for part in (model, *parts))
 

@@ -267,7 +267,7 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
         target.require(device)
     except DeviceNotFoundError as error:
         raise DeviceNotFoundError(
-            f"{error}; without device=, convert keeps the device: pass a device of the target, or move the tensor first"
+            f"{error}; without device=, convert keeps the device: pass device=, or move the tensor first"
         ) from None
     require_dtype(target, dtype, "the tensor", "cast it first", place=device)
 

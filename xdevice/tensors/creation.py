@@ -344,7 +344,7 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
         nbytes *= size or 1
     if nbytes > _MOST_BYTES:
         raise ShapeError(
-            f"a tensor of dtype {dtype} and shape {shown(lengths)} would need 2**63 bytes or more; make it smaller"
+            f"a tensor of dtype {dtype} and shape {shown(lengths)} would need 2**63 bytes or more; use a smaller shape"
         )
     return lengths
 

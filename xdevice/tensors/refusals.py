@@ -50,7 +50,7 @@ def operators_compute_elsewhere(backend: Backend) -> str:
         return ""
     return (
         f". Note that {backend.name} computes +, *, -x and x[i] on its default device, wherever the operands are: if "
-        f"one of these made the tensor, put the computation in a `with device:` block, or use functions such as xp.add"
+        f"one of these operations created it, compute in a `with device:` block, or use functions such as xp.add"
     )
 
 

@@ -342,7 +342,9 @@ def refuse(
     `only_trained`, layers without trainable variables are ignored."""
     whole = WholeModel(backend, model)
     # a state dict helps to save the model, not to train it
-    instead = "" if only_trained else "; or use the model's own state dict, which leaves it out"
+    instead = (
+        "" if only_trained else "; or use the model's own state dict, which omits that object"
+    )
     layers = [
         (name, layer)
         for name, owner, layer in whole.models[1:]
@@ -352,8 +354,8 @@ def refuse(
     # the error is about the first one, if there is any
     for name, x in (*layers, *parameters):
         raise backend.unsupported(
-            f"{verb} {name}, an object of type {type(x).__qualname__} that this {type(model).__qualname__} holds in "
-            "a plain attribute, list or dict, where the framework does not find it, and so neither saves nor trains it",
+            f"{verb} {name}, an object of type {type(x).__qualname__} in a plain attribute, list or dict of this "
+            f"{type(model).__qualname__}: the framework cannot find the object there, so neither saves nor trains it",
             f"put it in {backend.lists_layers}{instead}",
         )
 
@@ -409,7 +411,7 @@ def _holds(attribute: _Attribute) -> bool:
         if not looks.search(value):
             return False
         raise ContainerError(
-            f"{attribute.name} holds tensors but cannot be searched for them: {error}"
+            f"{attribute.name} contains tensors but cannot be searched: {error}"
         ) from error
     return any(
         registry.kind_of(type(leaf)) is not None or trees.mover(leaf) is not None

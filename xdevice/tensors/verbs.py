@@ -181,7 +181,7 @@ def _index(i: object) -> int:
     index = int(i.__index__())  # type: ignore[attr-defined]
     if index < 0:
         raise DeviceError(
-            f"a device index must be a non-negative int, not {index}; the first GPU has the index 0"
+            f"a device index must be a non-negative int, not {index}; the first GPU has index 0"
         )
     return index
 

@@ -54,14 +54,14 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
         ...     xdevice.virtual_gpus(0)
         ... except xdevice.errors.ArgumentError as error:
         ...     print(error)
-        virtual_gpus() expects an int of 1 or more, or a string such as '2:mps', got 0
+        virtual_gpus() expects a positive int, or a string such as '2:mps', got 0
     """
     # in Python, True is an int
     is_number = isinstance(n, int) and not isinstance(n, bool) and n > 0
     # a string must describe characters after a colon, because a number alone is passed as an int
     if not (is_number or (isinstance(n, str) and ":" in n)):
         raise ArgumentError(
-            f"virtual_gpus() expects an int of 1 or more, or a string such as '2:mps', got {shown(n)}"
+            f"virtual_gpus() expects a positive int, or a string such as '2:mps', got {shown(n)}"
         )
     _give_all(str(n), force)
     # the cached facts about types depend on the devices of the frameworks, which have changed
@@ -94,8 +94,8 @@ def _give_all(text: str, force: bool) -> None:
         if before not in ((), wanted):
             requester, earlier = environment.request()
             raise ArgumentError(
-                f"{requester} has requested {earlier} virtual GPUs, which cannot change within a process, but "
-                f"virtual_gpus() now requests {text}; request {earlier} again, or start a new process"
+                f"{requester} has requested {earlier} virtual GPUs, and the number cannot change within a process, "
+                f"but virtual_gpus() now requests {text}; request {earlier} again, or start a new process"
             )
         unchanged = [
             backend
@@ -126,7 +126,7 @@ def _refuse_backend(backend: Backend, n: int, force: bool) -> None:
         )
     reason, most = backend.why_no_virtual_gpus(), backend.most_virtual_gpus
     if reason is None and most is not None and n > most:
-        reason = f"{n} are too many; request at most {most}"
+        reason = f"{n} virtual GPUs are too many; request at most {most}"
     if reason is not None:
         raise UnsupportedError(f"{backend.name} cannot have virtual GPUs here: {reason}")
 

@@ -62,8 +62,8 @@ class LimitedGpus(Primitives):
         for dtype in dtypes:
             if dtype in self.characters[index].lacks:
                 raise self.lack_error(
-                    f"the virtual gpu:{index} does not have {dtype}, because XDEVICE_VIRTUAL_GPUS excludes it; use "
-                    f"{NARROWER.get(dtype, 'float32')}, or keep the tensor on the CPU"
+                    f"the virtual gpu:{index} does not support {dtype}, because XDEVICE_VIRTUAL_GPUS excludes this "
+                    f"dtype; use {NARROWER.get(dtype, 'float32')}, or keep the tensor on the CPU"
                 )
 
     # hooks of the device layer
