@@ -141,7 +141,7 @@ def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
     # a free port cannot be chosen here, because the other machines would not know it
     if nnodes > 1 and port is None:
         raise click.UsageError(
-            "--nnodes needs --port, with the same value on all machines; the port after it is used, too"
+            "--nnodes needs --port, with the same value on all machines; the next port must also be free"
         )
     # a secret cannot be created here, because the other machines would not know it
     if nnodes > 1 and not os.environ.get("XDEVICE_TOKEN"):

@@ -287,12 +287,13 @@ def parity(
         )
     if plan.is_traced and plan.keeps_operations:
         raise click.UsageError(
-            "--trace compares layers, while --operations and --backward compare operations; choose one"
+            "--trace compares layers, but --operations and --backward compare operations; use only one of these"
         )
     # with --save, one backend is enough, because `compare-runs` can compare its recordings later
     if len(names) == 1 and save is None:
         raise click.UsageError(
-            f"{names[0]} has nothing to be compared with; name another backend, or keep its recordings with --save"
+            f"{names[0]} has nothing to be compared with; name another in --backends, or "
+            "keep the recordings with --save"
         )
     _refuse_missing(plan)
     if overwrite and save is None:
@@ -353,11 +354,11 @@ def _refuse_two_tolerances(float64: bool, calibrate: bool, strictness: Strictnes
     tolerances or makes them unnecessary."""
     if calibrate and float64:
         raise click.UsageError(
-            "--calibrate measures the rounding of float32, which --float64 avoids; choose one"
+            "--calibrate measures the rounding of float32, which --float64 avoids; use only one of these options"
         )
     if calibrate and (strictness.rtol is not None or strictness.atol is not None):
         raise click.UsageError(
-            "--calibrate measures the tolerances, while --rtol and --atol set them; choose one"
+            "--calibrate measures the tolerances; use either --calibrate, or --rtol and --atol"
         )
 
 
@@ -368,7 +369,7 @@ def _refuse_missing(plan: RunPlan) -> None:
         if python == sys.executable and not registry.is_installed(name):
             raise click.UsageError(
                 f"{name} is not installed here; {registry.install_hint(name)}, or use --python {name}=PATH to name an "
-                f"interpreter in which it is installed"
+                f"interpreter in which {name} is installed"
             )
 
 

@@ -169,7 +169,8 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
     layers, x = _layers_and_tensor(x, "gelu")
     if not (approximate or layers.has_erf):
         raise layers.backend.unsupported(
-            "the error function", "use gelu(x, approximate=True), which does not need it"
+            "the error function",
+            "use gelu(x, approximate=True), which does not need the error function",
         )
     return layers.run("gelu", x, approximate=bool(approximate))
 
@@ -348,7 +349,7 @@ def batch_norm(
     tensors = {"x": x, "mean": mean, "variance": variance, "weight": weight, "bias": bias}
     if mean is None or variance is None:
         raise ArgumentError(
-            "batch_norm needs a mean and a variance; in training, use those of nn.moments(x)"
+            "batch_norm requires a mean and a variance; in training, compute both with nn.moments(x)"
         )
     return _normalized(layers, "batch_norm", shape[1:2], tensors, eps)
 
@@ -426,7 +427,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
         scores_shape = (*q_shape[:-1], k_shape[-2])
         if not _broadcasts_to(shape_of(mask), scores_shape):
             raise ShapeError(
-                f"attention expects a mask that can be broadcast to {scores_shape}, not one of shape {shape_of(mask)}"
+                f"attention requires a mask that can be broadcast to {scores_shape}; got the shape {shape_of(mask)}"
             )
     return layers.kernels.attention(q, k, v, mask, bool(causal))
 
@@ -669,8 +670,8 @@ def conv2d(
     )
     if not _may_be_equal(images[1:2], filters[1:2]):
         raise ShapeError(
-            f"conv2d: x has {images[1]} channels in its shape {images}, but the kernel {filters} expects {filters[1]}; "
-            "channels are the second axis: (N, C, H, W)"
+            f"conv2d: x has {images[1]} channels in its shape {images}, but the kernel of shape {filters} expects "
+            f"{filters[1]}; channels are the second axis: (N, C, H, W)"
         )
     tensors = {"x": x, "kernel": kernel}
     if bias is not None:
@@ -888,7 +889,7 @@ class _Layers(Functions):
             and len(names := {*map(dtype_name, dtypes)}) > 1
         ):
             raise DTypeError(
-                f"{' and '.join(tensors)} have the dtypes {' and '.join(sorted(names))}; cast them to one dtype"
+                f"{' and '.join(tensors)} have the dtypes {' and '.join(sorted(names))}; cast them to the same dtype"
             )
         self.require_one_device(**tensors)
 
@@ -1021,7 +1022,9 @@ def _normalized(
             shape = shape_of(argument)
             # equal shapes, the usual case, save the call of `_may_be_equal`
             if shape != vector and not _may_be_equal(shape, vector):
-                raise ShapeError(f"{function}: {name} has the shape {shape}, expected {vector}")
+                raise ShapeError(
+                    f"{function}: {name} must have the shape {vector}, not {shape}"
+                )
         tensors[name] = argument
     layers.require_together(**tensors)
     # the contract promises that this kernel is never called with empty tensors

@@ -433,7 +433,7 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
     """
     if isinstance(max_norm, bool) or not isinstance(max_norm, int | float) or not max_norm > 0:
         raise ArgumentError(
-            f"clip_by_global_norm: max_norm must be a number above 0, not {shown(max_norm)}"
+            f"clip_by_global_norm: max_norm must be a positive number, not {shown(max_norm)}"
         )
     walk = flatten(grads)
     with ScopesRemoved(backend_of(walk)):

@@ -636,7 +636,7 @@ def _backend_device_dtype(
     name = default if dtype is None else dtype_name(dtype)
     if kinds is not None and name not in kinds:
         raise DTypeError(
-            f"random.{what} cannot draw {name}; expected one of {', '.join(kinds)}"
+            f"random.{what} cannot draw numbers of dtype {name}; expected one of {', '.join(kinds)}"
         )
     # `may_narrow`: JAX without 64-bit may replace int64 by int32, because the drawing functions
     # check that their bounds fit (`_require_bounds_fit`). A float64 that became a float32 would
@@ -761,7 +761,7 @@ def _require_bounds_fit(backend: Backend, dtype: str, least: int, most: int) -> 
     limits = numpy.iinfo(stand_in)
     if least < limits.min or most > limits.max:
         why = f", which replaces {dtype} here; {refusal}" if refusal else "; use a wider dtype"
-        raise DTypeError(f"integers between {least} and {most} do not fit in {stand_in}{why}")
+        raise DTypeError(f"integers from {least} to {most} do not fit in {stand_in}{why}")
 
 
 def _drawn_dtype(dtype: str) -> str:

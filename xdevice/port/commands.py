@@ -312,7 +312,7 @@ def lint(
 
     if sum(option is not None for option in (revision, baseline, baseline_to)) > 1:
         raise click.UsageError(
-            "--diff, --baseline and --write-baseline cannot be combined; choose one"
+            "--diff, --baseline and --write-baseline cannot be combined; use only one of them"
         )
     # the baseline would contain findings that --fix is about to remove
     if fix and baseline_to is not None:

@@ -379,7 +379,7 @@ def _early_copy(view: _View, call: ast.Call) -> Found:
     if getattr(keywords.get("non_blocking"), "value", True) and "non_blocking" in keywords:
         yield (
             "XD204",
-            "the host may read this before the copy is done; call xdevice.sync(x), or copy without non_blocking",
+            "the host may read this tensor before the copy is done; call xdevice.sync(x), or copy without non_blocking",
         )
 
 
@@ -455,7 +455,7 @@ def _thrown_away(view: _View, statement: ast.Expr) -> Found:
             if inferred(receiver) == TENSOR:
                 yield (
                     "XD212",
-                    f"`.{method}()` returns a new tensor, and does not move this one; use the result",
+                    f"`.{method}()` returns a new tensor, and does not move the original tensor; use the result",
                 )
 
 
@@ -591,7 +591,7 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
             for name in sorted(names & _FRAMEWORKS)[:1]:
                 yield (
                     "XD214",
-                    f"{name} was imported earlier, and may already have read the variable; set it before the import",
+                    f"{name} was imported earlier, and may have read the variable; set the variable before the import",
                 )
 
 

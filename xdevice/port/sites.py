@@ -93,7 +93,7 @@ def splice(text: bytes, edits: Iterable[Edit]) -> bytes:
         # edits may touch: several insertions at the same place are made in the order of their
         # ranks
         if edit.start < at:
-            raise ValueError(f"{edit} overlaps the edit before it, which ends at {at}")
+            raise ValueError(f"{edit} overlaps the previous edit, which ends at {at}")
         parts += [text[at : edit.start], edit.text.encode()]
         at = edit.end
     return b"".join([*parts, text[at:]])

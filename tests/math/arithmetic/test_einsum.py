@@ -94,19 +94,19 @@ def test_gradients_are_those_of_a_product(name):
             "ij->ik",
             [(2, 3)],
             xdevice.errors.ArgumentError,
-            "names an axis twice, or an axis that no tensor has",
+            "contains a letter twice, or a letter that no term on the left contains",
         ),
         (
             "ij->ijj",
             [(2, 3)],
             xdevice.errors.ArgumentError,
-            "names an axis twice, or an axis that no tensor has",
+            "contains a letter twice, or a letter that no term on the left contains",
         ),
         (
             "...i->i",
             [(2, 3)],
             xdevice.errors.ArgumentError,
-            "must contain '...', because the term of a tensor contains it",
+            "must contain '...', because a term on the left contains '...'",
         ),
         (
             "ij",
@@ -147,7 +147,7 @@ def test_what_is_wrong_is_named(xd, text, shapes, error, said):
 
 
 def test_only_floats_of_one_backend_are_taken(xd):
-    with pytest.raises(xdevice.errors.DTypeError, match="einsum takes real floats, not int"):
+    with pytest.raises(xdevice.errors.DTypeError, match="einsum accepts real floats, not int"):
         xdevice.math.einsum("i,i", xdevice.tensor([1, 2]), xdevice.tensor([1, 2]))
     with pytest.raises(xdevice.errors.NotATensorError):
         xdevice.math.einsum("i")

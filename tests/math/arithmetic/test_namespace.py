@@ -644,7 +644,7 @@ def test_an_int_beyond_64_bits_beside_floats(xp):
 def test_sums_have_the_dtype_that_is_asked_for(xp):
     for function in (xp.sum, xp.prod, xp.cumulative_sum):
         assert xp.isdtype(function(xp.asarray([1.5, 2.5]), dtype=xp.int32).dtype, xp.int32)
-        with pytest.raises(xdevice.errors.DTypeError, match="takes numbers, not bool"):
+        with pytest.raises(xdevice.errors.DTypeError, match="accepts numbers, not bool"):
             function(xp.asarray([1.5, 2.5]), dtype=xp.bool)
 
 
@@ -659,7 +659,7 @@ def test_integers_are_not_filled_with_fractions(xp, value):
 @pytest.mark.parametrize("function", ["take", "take_along_axis", "repeat"])
 @pytest.mark.parametrize("value", [1.0, True])
 def test_indices_and_repeats_that_are_no_integers_are_refused_by_name(xp, function, value):
-    said = f"{function} takes integers, not (float32|bool); cast the tensor with xp.astype.x, xp.int64."
+    said = f"{function} accepts integers, not (float32|bool); cast the tensor with xp.astype.x, xp.int64."
     with pytest.raises(xdevice.errors.DTypeError, match=said):
         getattr(xp, function)(xp.asarray([1.0]), xp.asarray([value]))
 

@@ -165,7 +165,7 @@ def test_elements_are_moved_in_each_dtype(xp, name, dtype):
 def test_complex_numbers(xp, name):
     if "complex64" in LACKING.get(name, ()):
         with pytest.raises(
-            xdevice.errors.DTypeError, match="imag takes complex numbers, not float32"
+            xdevice.errors.DTypeError, match="imag accepts complex numbers, not float32"
         ):
             xp.imag(xp.ones(1))
         close(xp.real(xp.asarray([1.0])), np.ones(1, "float32"))
@@ -330,12 +330,12 @@ def test_linear_algebra_refuses_by_name(xp):
         (
             xdevice.errors.ShapeError,
             lambda: at.inv(xp.ones((2, 3))),
-            "linalg.inv takes square matrices",
+            "linalg.inv accepts square matrices",
         ),
         (
             xdevice.errors.DTypeError,
             lambda: at.det(xp.ones((2, 2), dtype=xp.int64)),
-            "linalg.det takes floats, not int64",
+            "linalg.det accepts floats, not int64",
         ),
         (
             xdevice.errors.ShapeError,
@@ -350,7 +350,7 @@ def test_linear_algebra_refuses_by_name(xp):
         (
             xdevice.errors.ShapeError,
             lambda: at.solve(xp.ones((2, 2)), xp.ones(3)),
-            "x2 with as many rows as x1",
+            "x2 with as many rows as x1, but x2 has shape",
         ),
         (
             xdevice.errors.DTypeError,
@@ -398,7 +398,8 @@ def test_fourier(xp, name):
     close(xp.fft.fftfreq(5, d=0.5), np.fft.fftfreq(5, 0.5).astype("float32"))
     close(xp.fft.rfftfreq(5, dtype=xp.float64), np.fft.rfftfreq(5))
     with pytest.raises(
-        xdevice.errors.ShapeError, match=r"needs at least 1 element along each axis, not \(0,\)"
+        xdevice.errors.ShapeError,
+        match=r"requires at least 1 element along each axis, but the lengths are \(0,\)",
     ):
         xp.fft.fft(xp.asarray(z), n=0)
     with pytest.raises(

@@ -490,7 +490,9 @@ def test_wrong_arguments_are_refused_on_every_backend(backend):
 
 def test_tensors_that_are_not_dense_are_refused():
     tf = pytest.importorskip("tensorflow")
-    with pytest.raises(xdevice.errors.UnsupportedError, match="convert them to dense tensors"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="convert these arguments to dense tensors"
+    ):
         xdevice.compile(lambda x: x)(tf.sparse.eye(2))
 
 
@@ -513,7 +515,12 @@ def test_arguments_are_looked_at_as_closely_after_many_calls(compiling):
     again()
     xdevice.assert_parity(compiled(by=two, params={"x": squares(), "y": 0}), [squares() * 2, 0])
     for error, said, params, more in (
-        (xdevice.errors.ArgumentError, "of one framework", {"x": np.ones(3), "y": 1.5}, {}),
+        (
+            xdevice.errors.ArgumentError,
+            "of the same framework",
+            {"x": np.ones(3), "y": 1.5},
+            {},
+        ),
         (KeyError, "x", {"z": squares(), "y": 1.5}, {}),
         (TypeError, "unexpected keyword", {"x": squares(), "y": 1.5}, {"more": two}),
     ):
@@ -605,7 +612,7 @@ def test_processes_train_by_compiled_functions_with_the_exchange_between_them(na
     for rank in (0, 1):
         assert f"[{rank}] equal True" in said
         assert f"[{rank}] world is <world: rank {rank} of 2" in said
-    assert said.count("a compiled function would not notice if it changed") == 2
+    assert said.count("a compiled function would not notice if this value changed") == 2
 
 
 def test_a_variable_is_an_argument_of_which_the_value_counts():

@@ -91,7 +91,7 @@ def test_what_shapes_and_dtypes_tell_is_refused_while_tracing(name):
             Exception, match=r"x must have the shape \(batch, channels, height, width\)"
         ):
             compiled(name, pooled)(x)
-        with pytest.raises(Exception, match="relu takes real floats, not int"):
+        with pytest.raises(Exception, match="relu accepts real floats, not int"):
             compiled(name, nn.relu)(xdevice.tensor([1]))
 
 

@@ -213,7 +213,9 @@ def test_what_is_refused_by_name(xd):
         optim.adam(params, params, state)
     with pytest.raises(xdevice.errors.ContainerError, match="differ in structure"):
         optim.sgd(params, params, state | {"momentum": [*params, *params]}, lr=0.1)
-    with pytest.raises(xdevice.errors.ArgumentError, match="max_norm must be a number above 0"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError, match="max_norm must be a positive number"
+    ):
         optim.clip_by_global_norm(params, 0)
 
 

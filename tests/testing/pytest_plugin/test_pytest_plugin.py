@@ -222,7 +222,10 @@ class TestCase(unittest.TestCase):
     result = project.run_here(TWO)
     result.assert_outcomes(failed=1, errors=1)
     result.stdout.fnmatch_lines(
-        ["*xd is a parameter, so it must be an argument of the test or of its fixtures*"] * 2
+        [
+            "*xd is a parametrized fixture, so it must be an argument of the test or of one of its fixtures*"
+        ]
+        * 2
     )
 
 

@@ -493,7 +493,10 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch)
             ["--backends", "torch,jax", "--reference", "mxnet"],
             "mxnet is not among the backends",
         ),
-        (["--backends", "torch"], "torch has nothing to be compared with"),
+        (
+            ["--backends", "torch"],
+            "torch has nothing to be compared with; name another in --backends",
+        ),
         (["--backends", "torch,jax", "--python", "jax"], "expected NAME=PATH"),
         (["--backends", "torch,jax", "--python", "jax=/no/such"], "there is no file /no/such"),
         (
@@ -509,8 +512,14 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch)
             ["--backends", "torch,jax", "--overwrite"],
             "--overwrite has an effect only together with --save",
         ),
-        (["--backends", "torch,jax", "--float64", "--calibrate"], "choose one"),
-        (["--backends", "torch,jax", "--rtol", "0", "--calibrate"], "choose one"),
+        (
+            ["--backends", "torch,jax", "--float64", "--calibrate"],
+            "use only one of these options",
+        ),
+        (
+            ["--backends", "torch,jax", "--rtol", "0", "--calibrate"],
+            "use either --calibrate, or --rtol and --atol",
+        ),
         (
             ["--backends", "torch,jax", "--save", "s.py/run"],
             "cannot create the folder s.py/run: Not a directory",

@@ -73,7 +73,9 @@ def result_type(checks: Checks, *arrays_and_dtypes: Any) -> Any:
         _name(checks, x, "result_type") for x in arrays_and_dtypes if type(x) not in NUMBERS
     ]
     if not names:
-        raise DTypeError("result_type needs at least one tensor or dtype among its arguments")
+        raise DTypeError(
+            "result_type requires at least one tensor or dtype among its arguments"
+        )
     return checks.kernels.dtype(checks.common_dtype(names, numbers))
 
 

@@ -155,21 +155,21 @@ class Checks:
         # treated as arrays
         if isinstance(x, NUMBERS) and not hasattr(x, "dtype"):
             raise NotATensorError(
-                f"{function} takes {self.backend.name} tensors, not the number {shown(x)}; convert it with xp.asarray"
+                f"{function} accepts {self.backend.name} tensors, not the number {shown(x)}; call xp.asarray first"
             )
         x = registry.as_array(x)
         owned = registry.kind_of(type(x))
         if owned is None:
             raise NotATensorError(
-                f"{function} takes {self.backend.name} tensors, not {shown(x)} of type {type(x).__qualname__}; "
+                f"{function} accepts {self.backend.name} tensors, not {shown(x)} of type {type(x).__qualname__}; "
                 "to create a tensor from numbers or lists, call xp.asarray"
             )
         # a tensor of another framework is not converted automatically, so that the programmer
         # notices the mistake
         if owned.backend is not self.backend:
             raise ArgumentError(
-                f"{function} of the {self.backend.name} namespace takes only its own tensors, not "
-                f"{owned.backend.name} tensors; convert them with xdevice.convert(x, {self.backend.name!r}), or if "
+                f"{function} of the {self.backend.name} namespace accepts only {self.backend.name} tensors, not "
+                f"{owned.backend.name} tensors; convert them with xdevice.convert(x, {self.backend.name!r}), or, if "
                 "you have called set_backend, call array_namespace again"
             )
         if owned.kind == "model":
@@ -186,7 +186,7 @@ class Checks:
         tensor = self.backend.tensor_of(x)
         if tensor is None:
             raise NotATensorError(
-                f"{function} takes tensors, not models such as this object of type {type(x).__qualname__}"
+                f"{function} accepts tensors, not models such as this object of type {type(x).__qualname__}"
             )
         return tensor
 
@@ -261,7 +261,7 @@ class Checks:
             to = "xp.int64"
         refused = " and ".join(dict.fromkeys(names))
         return DTypeError(
-            f"{function} takes {dtypes.WORDS[kinds]}, not {refused}; cast the tensor with xp.astype(x, {to})"
+            f"{function} accepts {dtypes.WORDS[kinds]}, not {refused}; cast the tensor with xp.astype(x, {to})"
         )
 
     def cast(self, x: Any, name: str) -> Any:

@@ -101,7 +101,8 @@ def require_fits(value: complex, name: str) -> None:
         return
     if not isinstance(value, int):
         raise DTypeError(
-            f"{value} is not an integer, but the dtype of the tensor is {name}; round it, or use a floating-point dtype"
+            f"{value} is not an integer, but the dtype of the tensor is {name}; "
+            "round the number, or use a floating-point dtype"
         )
     limits = integer_limits(name)
     if not limits.min <= value <= limits.max:
@@ -117,7 +118,7 @@ def _require_float(value: complex, name: str) -> None:
         complex(value)
     except OverflowError:
         raise DTypeError(
-            f"an int of {int(value.real).bit_length()} bits does not fit in {name}; pass a float"
+            f"an int of {int(value.real).bit_length()} bits does not fit in {name}; pass a smaller number"
         ) from None
 
 

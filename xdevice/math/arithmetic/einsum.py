@@ -140,12 +140,12 @@ def _explicit_subscripts(
         )
     elif most_ellipsis_axes and "..." not in result:
         raise ArgumentError(
-            f"einsum: the result in {text!r} must contain '...', because the term of a tensor contains it"
+            f"einsum: the result in {text!r} must contain '...', because a term on the left contains '...'"
         )
     result = result.replace("...", ellipsis_letters)
     if len(set(result)) != len(result) or not set(result) <= set(all_letters):
         raise ArgumentError(
-            f"einsum: the result in {text!r} names an axis twice, or an axis that no tensor has"
+            f"einsum: the result in {text!r} contains a letter twice, or a letter that no term on the left contains"
         )
     _require_lengths(text, terms, shapes)
     return terms, result
@@ -165,8 +165,8 @@ def _require_lengths(
                 # subscripts
                 name = repr(letter) if letter in text else "..."
                 raise ShapeError(
-                    f"einsum: {name} in {text!r} has the lengths {lengths[letter]} and {length} in {list(shapes)}; "
-                    "axes with the same letter must be equally long"
+                    f"einsum: {name} in {text!r} has the lengths {lengths[letter]} and {length} in the shapes "
+                    f"{list(shapes)}; axes with the same letter must be equally long"
                 )
 
 

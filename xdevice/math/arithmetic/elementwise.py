@@ -252,7 +252,7 @@ def _bound(checks: Checks, value: Any, name: str) -> Any:
         # complex number is never a bound
         if type(value) is not int and (kind != "f" or type(value) is complex):
             raise DTypeError(
-                f"clip: the tensor is {name}, so a bound must be "
+                f"clip: the tensor has dtype {name}, so a bound must be "
                 f"{'an int or a float' if kind == 'f' else 'an int'}, not the {type(value).__name__} {shown(value)}"
                 f"{'' if kind == 'f' else '; for other bounds, cast the tensor with xp.astype(x, xp.float32)'}"
             )
@@ -268,7 +268,7 @@ def _bound(checks: Checks, value: Any, name: str) -> Any:
     value = checks.tensor(value, "clip")
     if dtypes.kind_of(checks.dtype_of(value)) != kind:
         raise DTypeError(
-            f"clip: the tensor is {name}, but a bound is {checks.dtype_of(value)}; cast the bound with "
+            f"clip: the tensor has dtype {name}, but a bound has dtype {checks.dtype_of(value)}; cast the bound with "
             f"xp.astype(bound, xp.{name})"
         )
     return checks.cast(value, name)

@@ -80,7 +80,7 @@ def _transform_along_axes(function: str) -> Callable[..., Any]:
             or len({*axis_indices}) != len(axis_indices)
         ):
             raise ShapeError(
-                f"fft.{function} expects one or more axes, all different, and one length for each axis, not "
+                f"fft.{function} requires at least one axis, no repeated axis, and one length in s for each axis; got "
                 f"axes={shown(axes)} and s={shown(s)}"
             )
         return _checked_transform(checks, function, x, lengths, axis_indices, norm)
@@ -153,7 +153,7 @@ def _full_lengths(
     )
     if min(full_lengths) < 1:
         raise ShapeError(
-            f"fft.{function} needs at least 1 element along each axis, not {shown(full_lengths)}"
+            f"fft.{function} requires at least 1 element along each axis, but the lengths are {shown(full_lengths)}"
         )
     return full_lengths
 

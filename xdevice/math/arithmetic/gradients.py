@@ -154,8 +154,8 @@ def _stopped(leaves: list[Any]) -> list[Any]:
             tensor = owned.backend.tensor_of(x)
             if tensor is None:
                 raise NotATensorError(
-                    f"stop_gradient takes tensors, not models such as this object of type {type(x).__qualname__}; pass "
-                    "the model's parameters in a list or dict"
+                    f"stop_gradient accepts tensors, not models such as this object of type {type(x).__qualname__}; "
+                    "pass the model's parameters in a list or dict"
                 )
             x = tensor
         # a container without any tensor is probably a mistake
@@ -293,8 +293,9 @@ def _parameters_one_by_one(
             )
         if needs_floats and dtype_name(x.dtype) not in FLOATS:
             raise DTypeError(
-                f"{name}{tree.path(i)} is {dtype_name(x.dtype)}, but only {', '.join(FLOATS)} have gradients; remove "
-                f"it from {name} and pass it in another argument: value_and_grad(f)({name}, x) calls f({name}, x)"
+                f"{name}{tree.path(i)} has dtype {dtype_name(x.dtype)}, but only {', '.join(FLOATS)} support "
+                f"gradients; pass this tensor in another argument, not in {name}: "
+                f"value_and_grad(f)({name}, x) calls f({name}, x)"
             )
         if owned.kind == "tensor":
             if needs_floats and not backend.is_dense(x):
@@ -317,14 +318,14 @@ def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
     and says what to do with the leaf."""
     x = tree.leaves[i]
     owned = registry.kind_of(type(x))
-    remedy = f"remove it from {name}; pass it in another argument instead, as in value_and_grad(f)(params, x)"
+    remedy = f"remove the object from {name}, and pass it in another argument, as in value_and_grad(f)(params, x)"
     if owned is not None:
         remedy = "pass a dict of its parameters instead"
     elif isinstance(x, int | float):
-        remedy += ", or convert it with xdevice.tensor"
+        remedy += ", or convert the number with xdevice.tensor"
     return NotATensorError(
         f"{name}{tree.path(i)} is {shown(x)} of type {type(x).__qualname__}; expected a tensor or a container that "
-        f"holds only tensors; {remedy}"
+        f"contains only tensors; {remedy}"
     )
 
 

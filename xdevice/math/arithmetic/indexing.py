@@ -193,8 +193,8 @@ def _readable(part: Any) -> Any:
         return part
     if owned.kind == "symbol":
         raise UnsupportedError(
-            f"at: the index has no values while {owned.backend.name} traces the function; compute the index outside "
-            "the function, or use xp.where"
+            f"at: the values of the index are unknown while {owned.backend.name} traces the function; compute the "
+            "index outside the function, or use xp.where"
         )
     return to_numpy(part)
 

@@ -128,7 +128,7 @@ def solve(checks: Checks, x1: Any, x2: Any, /) -> Any:
     is_vector = len(shapes[1]) == 1
     if not shapes[1] or shapes[1][-1 if is_vector else -2] != shapes[0][-1]:
         raise ShapeError(
-            f"linalg.solve expects x2 with as many rows as x1, but their shapes are {shapes[1]} and {shapes[0]}"
+            f"linalg.solve expects x2 with as many rows as x1, but x2 has shape {shapes[1]} and x1 {shapes[0]}"
         )
     x2 = checks.xp.expand_dims(x2, axis=1) if is_vector else x2
     # both are broadcast to stacks of the same shape, because not all kernels do this themselves
@@ -185,12 +185,12 @@ def _as_matrices(checks: Checks, x: Any, function: str, is_square: bool = False)
     name, shape = checks.dtype_of(x), shape_of(x)
     if name not in _COMPLEX:
         raise DTypeError(
-            f"linalg.{function} takes {', '.join(_COMPLEX)}, not {name}; cast the tensor with "
+            f"linalg.{function} accepts {', '.join(_COMPLEX)}, not {name}; cast the tensor with "
             "xp.astype(x, xp.float32)"
         )
     if len(shape) < 2 or (is_square and shape[-1] != shape[-2]):
         raise ShapeError(
-            f"linalg.{function} takes {'square ' * is_square}matrices, not tensors of shape {shape}"
+            f"linalg.{function} accepts {'square ' * is_square}matrices, not tensors of shape {shape}"
         )
     return x
 

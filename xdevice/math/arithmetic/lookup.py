@@ -68,8 +68,8 @@ class Lookup(Generic[F]):
         owned = registry.kind_of(type(registry.as_array(x)))
         if owned is None or (owned.kind == "model" and owned.backend.tensor_of(x) is None):
             raise NotATensorError(
-                f"{function} expects tensors, not {shown(x)} of type {type(x).__qualname__}; numbers and lists "
-                "become tensors with xdevice.tensor"
+                f"{function} expects tensors, not {shown(x)} of type {type(x).__qualname__}; for numbers and "
+                "lists, call xdevice.tensor first"
             )
         functions = self.of(owned.backend)
         # a type of kind "model" is not stored, because only some of its objects are variables,

@@ -114,8 +114,8 @@ def moveaxis(
     # no axis may be moved to two positions, and no two axes may be moved to the same position
     if not len(sources) == len({*sources}) == len(targets) == len({*targets}):
         raise ShapeError(
-            f"moveaxis: source and destination must be equally long and must not repeat an axis, not {source} and "
-            f"{destination}"
+            f"moveaxis: source and destination must be equally long and must not repeat an axis; got source={source} "
+            f"and destination={destination}"
         )
     # the other axes keep their order; the moved axes are inserted, beginning with the lowest
     # position
@@ -437,7 +437,7 @@ def _summed_axes(
     if [shapes[0][a] for a in first] != [shapes[1][a] for a in second]:
         raise ShapeError(
             f"tensordot: the axes {first} of the shape {shapes[0]} do not match the axes {second} of {shapes[1]}; "
-            "they must be equally long"
+            "matching axes must be equally long"
         )
     return first, second
 

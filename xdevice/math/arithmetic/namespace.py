@@ -112,7 +112,7 @@ class Namespace:
                 f"{HOST!r})"
             )
         raise AttributeError(
-            f"{self.__name__} has no attribute {name!r}: version {VERSION} of the standard does not define it"
+            f"{self.__name__} has no attribute {name!r}: version {VERSION} of the array API standard does not define it"
         )
 
     def __dir__(self) -> list[str]:

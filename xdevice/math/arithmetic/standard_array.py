@@ -196,7 +196,7 @@ class Array:
         # rules
         if api_version not in (None, *VERSIONS):
             raise ArgumentError(
-                f"version {shown(api_version)} of the standard is not supported; expected one of {', '.join(VERSIONS)}"
+                f"version {shown(api_version)} of the array API is not supported; expected one of {', '.join(VERSIONS)}"
             )
         inner = array_namespace(self.tensor)
         wrapped = _namespaces.get(inner)
@@ -250,7 +250,7 @@ class Array:
         backend = self._checks.backend
         if not backend.shares(self.device):
             raise SharingError(
-                f"other frameworks cannot use {backend.name} memory on {self.device}"
+                f"other frameworks cannot use {backend.name} memory on {self.device}; first call to_device('cpu')"
             )
         x = backend.detached(self.tensor)
         x = backend.copy(x, self.device) if copy else x

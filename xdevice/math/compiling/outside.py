@@ -189,8 +189,8 @@ class OutsideVariables:
         # of them is refused
         for attribute in _PATHS_TO_OTHER_CODE.intersection(names):
             raise UnsupportedError(
-                f"{name} reads {attribute}, which leads to variables that a compiled function cannot watch; pass the "
-                "tensors and numbers that the function needs from them as arguments"
+                f"{name} reads {attribute}, through which it can reach variables that a compiled function cannot "
+                "watch; pass the tensors and numbers in these variables as arguments"
             )
         # an import inside the function reads a module, which must be a library
         for imported in _imports(function.__code__, names):
@@ -294,8 +294,8 @@ def _is_installed(file: str) -> bool:
 def _unnoticed(name: str, value: Any) -> UnsupportedError:
     """Returns the error for the variable `name`, whose changes cannot be noticed."""
     return UnsupportedError(
-        f"{name} is {shown(value)} of type {type(value).__qualname__}, but a compiled function would not notice if it "
-        "changed; pass the tensors and numbers that the function needs from it as arguments"
+        f"{name} is {shown(value)} of type {type(value).__qualname__}, but a compiled function would not notice if "
+        "this value changed; pass the tensors and numbers that the function needs from this value as arguments"
     )
 
 

@@ -132,9 +132,9 @@ class _Arguments:
             # a program belongs to the compiler of a single framework
             if self.backend is not None and owner is not self.backend:
                 raise ArgumentError(
-                    f"a compiled function accepts only tensors of one framework, but {self._name(i)} belongs to "
-                    f"{owner.name}, and an earlier tensor to {self.backend.name}; convert one of the two: "
-                    f"xdevice.convert(x, {self.backend.name!r})"
+                    f"a compiled function accepts only tensors of the same framework, but {self._name(i)} belongs to "
+                    f"{owner.name}, and an earlier tensor belongs to {self.backend.name}; convert one of these "
+                    f"tensors: xdevice.convert(x, {self.backend.name!r})"
                 )
             self.backend = owner
             self.tensors.append(value)
@@ -199,7 +199,7 @@ class _Arguments:
         if not all(map(self.backend.is_dense, self.tensors)):
             raise self.backend.unsupported(
                 "compiled functions with arguments that are not dense",
-                "convert them to dense tensors first",
+                "convert these arguments to dense tensors first",
             )
 
     def with_tensors(self, tensors: list[Any]) -> Call:
@@ -467,8 +467,8 @@ class _Program:
         # happens
         if random_states() != random:
             raise self._backend.unsupported(
-                "compiling a function that draws random numbers: they would be the same in every call",
-                "draw the numbers outside and pass them in",
+                "compiling a function that draws random numbers: the numbers would be the same in every call",
+                "draw the numbers outside the function, and pass them as arguments",
             )
         shapes = tuple([(tuple(x.shape), x.dtype) for x in tensors])
         if shapes not in self._shapes:
@@ -494,7 +494,7 @@ class _Program:
             elif not _is_static(x):
                 raise self._backend.unsupported(
                     f"compiling a function that returns {shown(x)} of type {type(x).__qualname__}",
-                    f"return tensors of {self._backend.name}, numbers, strings, and containers of these",
+                    f"return {self._backend.name} tensors, numbers, strings, or containers of these",
                 )
         return _builder(trees.flatten(trees.rebuild(walk, leaves)), tensor_indices), tensors
 

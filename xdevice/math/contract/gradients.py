@@ -38,7 +38,7 @@ class Gradients(Primitives):
         """
         raise self.unsupported(
             f"gradients, but the parameters are {self.name} tensors",
-            "use a backend that does: torch, tensorflow, paddle, mxnet or jax",
+            "use a backend that supports gradients: torch, tensorflow, paddle, mxnet or jax",
         )
 
     def stop_gradient(self, x: Any) -> Any:
@@ -50,7 +50,7 @@ class Gradients(Primitives):
             return x
         raise self.unsupported(
             "stop_gradient",
-            "compute the parts without a gradient outside the function, and pass them in",
+            "compute the parts without a gradient outside the function, and pass the results as arguments",
         )
 
     def update(

@@ -19,7 +19,7 @@ class Reproducibility(Primitives):
         """Seeds all default random generators of the framework, on every device, with the int
         `n` (0 to 2**32 - 1)."""
         raise self.unsupported(
-            "seeding its generators", "seed them with the framework's own function"
+            "seeding its generators", "seed the generators with the framework's own function"
         )
 
     def deterministic(self) -> AbstractContextManager[list[str]]:
@@ -28,5 +28,6 @@ class Reproducibility(Primitives):
         string describes something that stays nondeterministic, and says how to make it deterministic. If the list is
         empty, everything is deterministic."""
         raise self.unsupported(
-            "deterministic kernels", "enable them with the framework's own settings"
+            "deterministic kernels",
+            "enable deterministic kernels with the framework's own settings",
         )

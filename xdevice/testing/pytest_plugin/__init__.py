@@ -385,8 +385,8 @@ def xd(request: pytest.FixtureRequest) -> Backend:
     """
     if not hasattr(request, "param"):
         pytest.fail(
-            "xd is a parameter, so it must be an argument of the test or of its fixtures; getfixturevalue() and "
-            "unittest.TestCase cannot provide it",
+            "xd is a parametrized fixture, so it must be an argument of the test or of one of its fixtures; "
+            "getfixturevalue() and unittest.TestCase cannot provide it",
             pytrace=False,
         )
     return _load(request.param)

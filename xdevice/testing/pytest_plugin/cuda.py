@@ -42,13 +42,13 @@ class Cuda:
             raise pytest.UsageError(f"--xd-cuda={name}: {error}") from None
         if count and self._device.kind != "gpu":
             raise pytest.UsageError(
-                f"--xd-cuda={name}: expected a virtual GPU, gpu:0 to gpu:{count - 1}"
+                f"--xd-cuda={name}: expected a virtual GPU, from gpu:0 to gpu:{count - 1}"
             )
         if self._device.kind != "gpu" or self._device.index >= count:
             # at least two, because tests for CUDA also need a device other than gpu:0
             wanted = max(2, self._device.index + 1)
             raise pytest.UsageError(
-                f"--xd-cuda={name} needs a virtual GPU, but there are {count}; set "
+                f"--xd-cuda={name} needs a virtual GPU of this name, but the number of virtual GPUs is {count}; set "
                 f"{environment.VIRTUAL_GPUS}={wanted}, and name a virtual GPU such as gpu:1 (a real GPU is already "
                 f"called cuda)"
             )

@@ -288,7 +288,7 @@ class CreationChecks(Suite):
                 x = self.adapter.from_numpy(array, self.home_device)
             except Exception as error:
                 raise AssertionError(
-                    f"{len(shape)} axes of up to {max(shape)} do not fit: {error}"
+                    f"could not create a tensor with {len(shape)} axes of up to {max(shape)} elements: {error}"
                 ) from error
             self.assert_holds(x, array)
         # `wait` is called, because an asynchronous framework may raise its error only then

@@ -40,8 +40,8 @@ class ProcessChecks(Suite):
             side_by_side(work, list(range(8)))
         except Exception as error:
             raise AssertionError(
-                f"eight threads created, copied, moved and read their own tensors: {error!r}. Any thread may call the "
-                f"adapter's methods, whatever `threads` says; hold a lock if the framework allows one thread at a time"
+                f"eight threads that used their own tensors failed: {error!r}. Any thread may call the adapter's "
+                f"methods, whatever `threads` says; hold a lock if the framework allows only one thread at a time"
             ) from error
 
     @once
@@ -117,7 +117,7 @@ def in_child(question: str, backend: str, setup: str = "", *arguments: str) -> d
     )
     if done.returncode != 0:
         raise AssertionError(
-            f"the child process ended with {done.returncode}:\n{done.stderr[-3000:]}"
+            f"the child process ended with exit status {done.returncode}:\n{done.stderr[-3000:]}"
         )
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
