@@ -398,7 +398,7 @@ def look_up(x):
 REFUSED = {
     read: "while", decide: "", draw: "draw the numbers outside", draw_by_numpy: "draws random numbers",
     draw_by_python: "draws random numbers", ask: "while", note: "changes seen", write: "changes a container",
-    use_array: "table is .* of type ndarray", give_array: "return tensors", wait_for: "of type lock",
+    use_array: "table is .* of type ndarray", give_array: "return [a-z]+ tensors, numbers", wait_for: "of type lock",
     use_object: "schedule is .* of type Schedule", use_method: "of type Schedule",
     use_cache: "of type .*_lru_cache_wrapper",
     use_number_with_attributes: "of type Scale", use_list_with_attributes: "of type Factors",
