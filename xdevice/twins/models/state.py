@@ -499,8 +499,8 @@ class Writer:
         # a NaN is unequal to itself, and a tied weight that has one is still tied
         if is_known and not np.array_equal(self._target.peek(value), array, equal_nan=True):
             raise StateError(
-                f"{first_name} and {name} are one variable of {self._target.name}, but {self._source.name} has two "
-                f"different values for it; untie them in like="
+                f"{first_name} and {name} are the same variable in {self._target.name}, but {self._source.name} has "
+                f"two different values; untie the two names in like="
             )
 
     def _list_split_variable(
@@ -642,7 +642,7 @@ def _misfits(
         first = first_names.setdefault(id(variable), name)
         # checkpoints contain a tied weight under each of its names, with equal values
         if first != name and expected == actual and not _equal(backend, value, state[first]):
-            yield f"{name} and {first} are one variable in the model, but the state has two different values for it"
+            yield f"{name} and {first} are the same variable in the model, but have different values in the state"
     for (came, wanted), names in casts.items():
         yield f"{_tensors_are(names)} {came}, expected {wanted}; pass dtype='like' to convert_state to cast"
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from xdevice.twins.tracing.operations import Judge, Parting
     from xdevice.twins.tracing.traces import LayerCall
 
-_ADVICE = "record values with xdevice.parity.log(name, value) in both to find the first one that differs"
+_ADVICE = "record values with xdevice.parity.log(name, value) in both programs to find the first value that differs"
 
 
 class _Named(NamedTuple):

@@ -181,7 +181,7 @@ def _variables(x: Any, verb: str) -> _Variables:
             if name.encode(errors="ignore").decode() != name:
                 raise ContainerError(
                     f"{variable.origin} would be stored under the name {shown(name)}, which cannot be encoded as "
-                    f"UTF-8; rename one of its keys"
+                    f"UTF-8; rename one of the keys"
                 )
             # the format reserves this name for its metadata
             if name == RESERVED or name in variables:
@@ -317,7 +317,7 @@ def _require_dense(name: str, backend: Backend, value: Any) -> None:
     if not backend.is_dense(value):
         raise UnsupportedError(
             f"{name} is sparse, ragged, masked, or made up of other tensors, which the format does not support; "
-            f"save its parts separately, or make it dense"
+            f"save its parts separately, or make the tensor dense"
         )
 
 
