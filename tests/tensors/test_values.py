@@ -354,7 +354,8 @@ def test_what_is_of_a_type_that_cannot_be_hashed_is_named():
 
     batch = Batch(x=framework("torch").ones(2))
     with pytest.raises(
-        xdevice.errors.ContainerError, match=r"the object is of type .*Batch and holds tensors"
+        xdevice.errors.ContainerError,
+        match=r"the object is of type .*Batch and contains tensors",
     ):
         xdevice.to_numpy(batch)
     for use in (lambda x: xdevice.to_device(x, "cpu"), lambda x: xdevice.copy_to(x, "cpu")):

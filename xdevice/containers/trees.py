@@ -340,7 +340,7 @@ def refuse_stranger(
     `with_models` is True, also raises the error if `holder` holds only models. Does nothing if `holder` is None."""
     if holder is not None and (with_models or holder.has_tensors()):
         raise ContainerError(
-            f"{path or 'the object'} is of type {type(holder.x).__qualname__} and holds tensors, but xdevice does "
+            f"{path or 'the object'} is of type {type(holder.x).__qualname__} and contains tensors, but xdevice does "
             f"not know that type as a container; {holder.remedy('or pass flatten=... and rebuild=... too', False)}"
         )
 
