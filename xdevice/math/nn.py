@@ -476,7 +476,7 @@ def cross_entropy(
         or not (labels_shape == shape[:1] or _may_be_equal(shape[:1], labels_shape))
     ):
         raise ShapeError(
-            f"cross_entropy expects logits of shape (n, classes) and labels of shape (n,), but their shapes are "
+            f"cross_entropy expects logits of shape (n, classes) and labels of shape (n,); got the shapes "
             f"{shape} and {labels_shape}"
         )
     if 0 in shape:

@@ -140,7 +140,7 @@ _MOVES: Final = {"to", "cpu", "cuda", "as_in_ctx", "as_in_context"}
 _DEVICE_TYPE: Final = ROWS['device.type == "cuda"']
 _LOOPS: Final = (ast.For, ast.While, ast.AsyncFor)
 _BY_PART_OF_NAME: Final = (
-    'this recognizes a device by part of its name; use xdevice.device(...).kind == "gpu"'
+    'this test recognizes a device by part of its name; use xdevice.device(...).kind == "gpu"'
 )
 _FRAMEWORKS: Final = {"torch", "tensorflow", "mxnet", "paddle", "jax"}
 # TensorRT runs only on NVIDIA's GPUs
@@ -565,7 +565,7 @@ def _copies_nothing(view: _View, node: ast.With) -> Found:
             if re.search("device|gpu|cpu", name):
                 yield (
                     "XD209",
-                    "this only binds a second name to the tensor, and copies nothing; use xdevice.to_device(x, device)",
+                    "this only gives the tensor a second name, and copies nothing; use xdevice.to_device(x, device)",
                 )
 
 

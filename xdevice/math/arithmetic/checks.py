@@ -213,7 +213,7 @@ class Checks:
         """Returns the error for `x`, a tensor that is not dense."""
         return self.backend.unsupported(
             f"arithmetic on an object of type {type(x).__name__} that is not dense",
-            "convert it to a dense tensor first",
+            "convert this object to a dense tensor first",
         )
 
     def dtype_of(self, x: Any) -> str:

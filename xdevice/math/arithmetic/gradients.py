@@ -301,7 +301,7 @@ def _parameters_one_by_one(
             if needs_floats and not backend.is_dense(x):
                 raise backend.unsupported(
                     f"gradients with respect to {name}{tree.path(i)}, which is not dense",
-                    "convert it to a dense tensor first",
+                    "convert this tensor to a dense tensor first",
                 )
             # only the types of tensors are stored, because a symbol belongs to a single trace
             backend_by_type[type(x)] = backend

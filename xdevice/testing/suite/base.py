@@ -422,7 +422,7 @@ def assert_same(actual: Any, expected: Any, name: str = "") -> None:
     )
     # raised directly, because for an `assert` pytest would print all bytes
     if actual.tobytes() != expected.tobytes():
-        raise AssertionError(f"{name}: {actual} is not {expected}")
+        raise AssertionError(f"{name}: got {actual}, expected {expected}")
 
 
 def skip_if_none(value: Any, what: str) -> Any:
