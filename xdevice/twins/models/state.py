@@ -106,7 +106,7 @@ class State(dict[str, Any]):
             >>> state = xdevice.models.convert_state({}, "numpy", kinds={})
             >>> state.settle("fc.weight")
             Traceback (most recent call last):
-            xdevice.errors.StateError: 'fc.weight' is not in unmapped, which has none
+            xdevice.errors.StateError: 'fc.weight' is not in unmapped, which contains none
         """
         for name in names:
             if name not in self.unmapped:
