@@ -161,7 +161,7 @@ def test_a_default_device_can_be_kept_from_the_library_that_is_tested(suite, mon
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ("gpu:2", "there are 2; set *=3"),
+        ("gpu:2", "the number of virtual GPUs is 2; set *=3"),
         ("cpu", "gpu:0 to gpu:1"),
         ("meta", "gpu:0 to gpu:1"),
         ("gqu", "'gpu'?"),
@@ -180,7 +180,7 @@ def test_virtual_gpus_must_be_asked_for(suite, monkeypatch):
     result = suite.run_here("--xd-cuda=gpu:1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        ["ERROR: --xd-cuda=gpu:1*there are 0; set XDEVICE_VIRTUAL_GPUS=2*"]
+        ["ERROR: --xd-cuda=gpu:1*the number of virtual GPUs is 0; set XDEVICE_VIRTUAL_GPUS=2*"]
     )
     result = suite.run_here("--xd-default-of-tests")
     result.stderr.fnmatch_lines(
