@@ -369,9 +369,9 @@ def test_parameters_that_are_not_floats_are_refused(xp):
         (
             {"w": x, "i": xdevice.tensor([1])},
             xdevice.errors.DTypeError,
-            r"params\['i'\] is int",
+            r"params\['i'\] has dtype int",
         ),
-        (xdevice.tensor([True]), xdevice.errors.DTypeError, "params is bool"),
+        (xdevice.tensor([True]), xdevice.errors.DTypeError, "params has dtype bool"),
         (
             {"w": x, "rate": 0.1},
             xdevice.errors.NotATensorError,
