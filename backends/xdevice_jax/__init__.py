@@ -105,7 +105,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         if cls.__name__ in ("Ref", "ArrayRef"):
             raise self.unsupported(
                 "moving a mutable Ref",
-                "move its value, ref[...], and create a new Ref from the result",
+                "move the array ref[...] instead, and create a new Ref from the result",
             )
         return None
 
@@ -166,7 +166,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
                 return devices.of(kind, natives.index(native))
         # the device belongs to another process, or to a platform that is not `gpu:i`
         raise self.unsupported(
-            f"using {native}, which belongs to another process or to a platform that is not gpu:i here",
+            f"using {native}, a device of another process or of a platform to which gpu:i does not refer here",
             "use one of xdevice.devices()",
         )
 
@@ -267,7 +267,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
             if not jnp.issubdtype(x.dtype, jax.dtypes.extended):
                 raise
             raise self.unsupported(
-                f"reading a {x.dtype} array with NumPy", "read jax.random.key_data(x)"
+                f"reading an array of dtype {x.dtype} with NumPy",
+                "read jax.random.key_data(x) instead",
             ) from error
 
     def full(

@@ -56,7 +56,9 @@ def stored_dtype(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.d
     if jax.config.jax_enable_x64:
         return host_dtype(dtype)
     if dtype in ("float64", "complex128"):
-        raise DTypeError(f"jax has no {dtype} here. {_64_BIT}")
+        raise DTypeError(
+            f"jax does not support {dtype} while its 64-bit mode is off. {_64_BIT}"
+        )
     narrow = host_dtype(_NARROWED.get(dtype, dtype))
     # JAX would drop the upper bits without a warning
     if dtype in _NARROWED and values is not None and values.size:
@@ -65,7 +67,7 @@ def stored_dtype(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.d
         if least < limits.min or most > limits.max:
             value = f"{least}" if values.size == 1 else f"a value between {least} and {most}"
             raise DTypeError(
-                f"{value} does not fit into {narrow}, which JAX uses for {dtype} here. {_64_BIT}"
+                f"{value} does not fit into {narrow}, which JAX uses for {dtype} in 32-bit mode. {_64_BIT}"
             )
     return narrow
 

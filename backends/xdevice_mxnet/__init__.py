@@ -205,7 +205,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         # `index`
         if _get_context(x.handle, kind, index):
             raise mx.MXNetError(
-                f"MXNet does not report where an array of type {type(x).__qualname__} is"
+                f"MXNet does not report the device of an array of type {type(x).__qualname__}"
             )
         try:
             return self._places[number.value]
@@ -334,7 +334,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         if isinstance(x, mx.sym.Symbol):
             raise self.unsupported(
                 "moving tensors inside a hybridized block, whose graph runs on one device",
-                "move the block's inputs before calling it",
+                "move the inputs before calling the block",
             )
         native = self.to_native(device)
         with mx.util.np_shape(True):

@@ -107,8 +107,8 @@ def _value(name: str, parameter: Any) -> Any:
     contexts = _contexts(name, parameter)
     if len(contexts) > 1:
         raise UnsupportedError(
-            f"{name} is on {', '.join(map(str, contexts))}, so it has several values; move the model to one device "
-            "with xdevice.to_device first"
+            f"{name} has a separate value on each of {', '.join(map(str, contexts))}; first move the model to one "
+            f"device with xdevice.to_device"
         )
     try:
         return parameter.data()
@@ -264,8 +264,8 @@ def _refuse_fixed_store(trainer: Any) -> None:
         store is _kvstore_params(trainer)["kvstore"] or "dist" in store.type
     ):
         raise UnsupportedError(
-            f"mxnet cannot move a Trainer that already uses its {store.type!r} key-value store; "
-            "create the Trainer after the move, or with kvstore=None"
+            f"mxnet cannot move a Trainer that already uses a key-value store of type {store.type!r}; create the "
+            f"Trainer after moving the model, or with kvstore=None"
         )
     for state in trainers.updater(trainer).states.values():
         tuple(trainers.arrays(state))  # raises for state that cannot be moved
@@ -280,8 +280,8 @@ def _require_parameters(trainer: Any, native: Any) -> None:
         if places != [native]:
             raise UnsupportedError(
                 f"mxnet cannot move a Trainer to {native} while its parameter {parameter.name} is on "
-                f"{', '.join(map(str, places))}; move the model instead, xdevice.to_device(net, ...), and its "
-                f"Trainer moves with it"
+                f"{', '.join(map(str, places))}; move the model instead, which also moves its Trainer: "
+                f"xdevice.to_device(net, ...)"
             )
 
 
@@ -385,7 +385,7 @@ class MxnetModels(Models):
         """Returns a copy of a model on a device. Raises `UnsupportedError` for a Trainer."""
         if isinstance(model, mx.gluon.Trainer):
             raise self.no_copy_of_optimizer(
-                "copy the model, create a Trainer for the copy, and load the file from save_states() with load_states()"
+                "copy the model, create a Trainer for the copy, and use save_states() and load_states()"
             )
         private.require("models")
         return copied(model, self.to_native(device))

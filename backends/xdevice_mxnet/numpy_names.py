@@ -39,7 +39,7 @@ def restored(package: str) -> Iterator[None]:
     # NumPy 2 has removed this name
     if not hasattr(numpy, "PZERO"):
         raise ImportError(
-            f"{package} 1.9 needs numpy below 2, not {numpy.__version__}; run pip install 'numpy<2'"
+            f"{package} 1.9 requires numpy below 2, not {numpy.__version__}; run pip install 'numpy<2'"
         )
     # MXNet imports distutils, which is missing in Python 3.12; setuptools provides it
     if importlib.util.find_spec("distutils") is None:

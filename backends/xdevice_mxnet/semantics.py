@@ -162,7 +162,7 @@ def require() -> None:
     why_not = _switch()
     if why_not is not None:
         raise UnsupportedError(
-            f"arithmetic with xdevice on mxnet needs NumPy semantics, which are disabled in this thread, because "
+            f"arithmetic with xdevice on mxnet requires NumPy semantics, which are disabled in this thread, because "
             f"{why_not}; if the program works with NumPy semantics, call mxnet.npx.set_np() first"
         )
 
@@ -198,8 +198,8 @@ def creating() -> None:
         _log_once(
             logging.WARNING,
             f"xdevice creates mxnet.np arrays, but does not call mxnet.npx.set_np(), because {why_not}. Gluon "
-            f"therefore refuses these arrays, and operations on 0-d arrays fail; if the program works with set_np(), "
-            f"call it first",
+            f"therefore refuses these arrays, and operations on 0-d arrays fail; if the program works with NumPy "
+            f"semantics, call set_np() first",
         )
 
 
@@ -224,8 +224,8 @@ def _switch() -> str | None:
     _here.thread.is_ours = True
     _log_once(
         logging.INFO,
-        f"xdevice calls mxnet.npx.set_np() in threads that use it to create tensors or to compute; {VARIABLE}=0 "
-        f"prevents this",
+        f"xdevice calls mxnet.npx.set_np() in each thread that uses xdevice to create tensors or to compute; "
+        f"{VARIABLE}=0 prevents this",
     )
     return None
 

@@ -37,8 +37,8 @@ def variables(trainer: Any) -> Iterator[tuple[str, Any]]:
     an optimizer whose state contains more than arrays and counts of steps."""
     if isinstance(trainer.optimizer, _WITH_MORE):
         raise UnsupportedError(
-            f"mxnet's {type(trainer.optimizer).__name__} keeps some of its state outside its arrays; use "
-            f"trainer.save_states(path) and trainer.load_states(path)"
+            f"mxnet's {type(trainer.optimizer).__name__} keeps some of its state outside arrays, where xdevice cannot "
+            f"read it; use trainer.save_states(path) and trainer.load_states(path)"
         )
     updates = steps(trainer.optimizer)
     for index, state in updater(trainer).states.items():
@@ -90,6 +90,6 @@ def arrays(state: Any) -> Iterator[Any]:
             yield from arrays(part)
     elif state is not None and not isinstance(state, Number | str):
         raise UnsupportedError(
-            f"mxnet does not support a Trainer whose optimizer keeps state of type {type(state).__qualname__}, "
-            f"which may hold arrays; keep arrays in lists or tuples, as MXNet's own optimizers do"
+            f"mxnet does not support a Trainer whose optimizer keeps state of type {type(state).__qualname__}, which "
+            f"may contain arrays; store arrays in lists or tuples, as MXNet's own optimizers do"
         )

@@ -37,7 +37,7 @@ def detached(x: Array) -> Array:
     mask is stored elsewhere."""
     if isinstance(x, np.ma.MaskedArray):
         raise UnsupportedError(
-            "the mask of a masked array would be lost; convert x.filled(), or x.data and x.mask"
+            "the mask of a masked array would be lost; convert x.filled() instead, or x.data and x.mask"
         )
     # other subclasses may add a unit or a name, but their memory contains their values
     return x

@@ -221,7 +221,8 @@ class PaddleBackend(
             return tracing.copied(x, device, self)
         if not x.is_dense():
             raise self.unsupported(
-                f"copying {conversion.described(x)}", "copy x.to_dense() or the parts of x"
+                f"copying {conversion.described(x)}",
+                "copy x.to_dense(), or paddle.distributed.unshard_dtensor(x)",
             )
         return copying.copied(x, self.to_native(device))
 
@@ -335,7 +336,7 @@ class PaddleBackend(
         if place.is_xpu_place() and self._gpu == "xpu":
             return devices.of("gpu", place.xpu_device_id())
         raise self.unsupported(
-            f"{place}, because gpu:0 means the device that Paddle calls {self._gpu}:0",
+            f"tensors on {place} here, because gpu:0 means the device that Paddle calls {self._gpu}:0",
             "copy the tensor to the host: x.cpu()",
         )
 
@@ -387,5 +388,5 @@ class PaddleBackend(
 def _no_memory() -> NotBuiltError:
     """Returns the error for a parameter without memory."""
     return NotBuiltError(
-        "a Paddle parameter has no memory yet; call its initialize(), or build it without LazyGuard"
+        "a Paddle parameter has no memory yet; call the parameter's initialize(), or build the model without LazyGuard"
     )

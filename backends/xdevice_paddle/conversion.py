@@ -78,7 +78,8 @@ class PaddleConversion(Conversion):
         computation. Raises `UnsupportedError` if `x` is not dense."""
         if not x.is_dense():
             raise UnsupportedError(
-                f"{described(x)} is not in a single block of memory; convert x.to_dense(), or the parts of the tensor"
+                f"{described(x)} is not in one block of memory; convert x.to_dense() or "
+                f"paddle.distributed.unshard_dtensor(x)"
             )
         return x if x.stop_gradient else x.detach()
 

@@ -163,7 +163,7 @@ class PaddleModels(Models):
         for name, value in model.state_dict().items():
             if not isinstance(value, paddle.Tensor):
                 raise self.unsupported(
-                    f"listing {name} of this model, which is of type {type(value).__qualname__} and not a tensor",
+                    f"listing {name} of this model, because it is of type {type(value).__qualname__} and not a tensor",
                     "save this value yourself",
                 )
             self.device_of(value)  # raises NotBuiltError for a parameter without memory
@@ -229,7 +229,7 @@ class PaddleModels(Models):
         optimizer."""
         if not isinstance(model, paddle.nn.Layer):
             raise self.unsupported(
-                f"gradients of {type(model).__qualname__} objects", "pass the model"
+                f"reading gradients of {type(model).__qualname__} objects", "pass the model"
             )
         return [
             (name, p, p.grad) for name, p in model.named_parameters() if not p.stop_gradient
@@ -252,7 +252,7 @@ class PaddleModels(Models):
             """Raises `UnsupportedError`, because a `paddle.Model` cannot be copied."""
             raise self.unsupported(
                 "copying a paddle.Model, whose optimizer belongs to its network",
-                "create paddle.Model(xdevice.copy_to(model.network, device)), and prepare() the new model",
+                "create paddle.Model(xdevice.copy_to(model.network, device)), and call prepare() of the new model",
             )
 
         def tensors(x: Any) -> Iterator[tuple[str, Any]]:

@@ -39,7 +39,7 @@ class PaddleReplicas(Replicas):
         name = dtype_name(x.dtype)
         if name.startswith("float8"):
             raise DTypeError(
-                f"paddle has no kernel that slices a tensor of the dtype {name}; split x.astype('float16') instead"
+                f"paddle has no kernel that slices a tensor of dtype {name}; split x.astype('float16') instead"
             )
         place = self.device_of(x)
         return [self._moved_if_elsewhere(part, place) for part in super().split(x, sizes)]

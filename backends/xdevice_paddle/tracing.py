@@ -65,6 +65,6 @@ def copied(x: Any, device: Device, backend: Backend) -> Any:
     if current is not device:
         raise backend.unsupported(
             f"moving tensors to {device} inside to_static, whose program runs on {current}",
-            "move the function's inputs before calling it",
+            "move the inputs before calling the function",
         )
     return paddle.assign(x)

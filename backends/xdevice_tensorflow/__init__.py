@@ -223,7 +223,8 @@ class TensorflowBackend(
         if hasattr(x, "backing_device") and tf.executing_eagerly():
             if device.kind == "gpu" and x.dtype == tf.string:
                 raise self.unsupported(
-                    "strings on a GPU", "leave them on cpu:0, and move numbers made from them"
+                    "string tensors on a GPU",
+                    "leave strings on cpu:0, and move numbers made from the strings",
                 )
             # None if the tensor is not copied through page-locked memory
             staged = staging.moved(x, device, self)
@@ -301,8 +302,8 @@ class TensorflowBackend(
             )
         if x.dtype in (tf.variant, tf.resource):
             raise self.unsupported(
-                f"reading {x.dtype.name} tensors with NumPy",
-                "read the object that they refer to",
+                f"reading tensors of dtype {x.dtype.name} with NumPy",
+                "read the object to which the tensor refers",
             )
         if x.shape.rank == 0:
             # x.numpy() returns a scalar, and NumPy cannot read x itself if its dtype is
@@ -402,7 +403,9 @@ class TensorflowBackend(
                     and f":{accelerators.kind()}:" not in local_name
                 )
                 if is_other or device.kind not in self.kinds:
-                    raise DeviceError(f"gpu:i is {accelerators.kind()} here")
+                    raise DeviceError(
+                        f"gpu:i refers to a device of type {accelerators.kind()} here"
+                    )
             except DeviceError as error:
                 raise self.unsupported(
                     f"tensors on {name!r}, which is not in xdevice.devices()",
@@ -424,8 +427,8 @@ class TensorflowBackend(
         places = {self.device_of(part) for part in parts}
         if len(places) > 1:
             raise self.unsupported(
-                f"reporting one device for a tensor ({type(x).__name__}) on {', '.join(map(str, places))}",
-                "bring its components together with xdevice.copy_to(x, device)",
+                f"reporting one device for a {type(x).__name__} with components on {' and '.join(map(str, places))}",
+                "copy all components to one device: xdevice.copy_to(x, device)",
             )
         return places.pop()
 
@@ -446,8 +449,8 @@ class TensorflowBackend(
                     copied = tf.raw_ops.Snapshot(input=x)
             except tf.errors.InvalidArgumentError as error:
                 raise self.unsupported(
-                    f"copying {x.dtype.name} tensors",
-                    "first cast them to another dtype (tf.cast, tf.bitcast), or copy the object to which they refer",
+                    f"copying tensors of dtype {x.dtype.name}",
+                    "first cast x to another dtype (tf.cast, tf.bitcast), or copy the object to which x refers",
                 ) from error
         # if the GPU has no kernel for the dtype, TensorFlow has created the copy on the CPU
         return self._moved_if_elsewhere(copied, device)
@@ -469,7 +472,8 @@ class TensorflowBackend(
             )
         if tf.distribute.has_strategy():
             raise self.unsupported(
-                "moving models inside a tf.distribute strategy", "let the strategy place them"
+                "moving models inside the scope of a tf.distribute strategy",
+                "let the strategy place the models",
             )
 
 

@@ -81,7 +81,7 @@ class TensorflowBlocking(Blocking):
         waits = self.count("gpu") > self.virtual
         if waits and not accelerators.IS_NVIDIA_OR_AMD:
             raise self.unsupported(
-                f"blocking mode on {accelerators.kind()}, for whose work TensorFlow cannot wait",
+                f"blocking mode on {accelerators.kind()}, because TensorFlow cannot wait for the work of this device",
                 "call xdevice.sync() after the line in question",
             )
         return blocking(waits)

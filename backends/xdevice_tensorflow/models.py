@@ -156,7 +156,7 @@ def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
     if are_piped:
         raise backend.unsupported(
             "moving a variable that a tf.data pipeline reads",
-            "move it before making the pipeline, or first delete the pipeline and its iterators",
+            "move the variable before creating the pipeline, or first delete the pipeline and its iterators",
         )
     return traces
 
@@ -201,7 +201,7 @@ def _require_plain(variable: tf.Variable, backend: Models) -> None:
     if not hasattr(vars(variable).get("_handle"), "backing_device"):
         raise backend.unsupported(
             f"moving a variable of type {type(variable).__name__}",
-            "leave it on the device that its tf.distribute strategy or its graph has chosen",
+            "leave the variable on the device that the tf.distribute strategy or the graph has chosen",
         )
 
 
@@ -249,7 +249,7 @@ def duplicate(model: Any, device: Device, backend: Models) -> Any:
     # compares the numbers of variables, to check that nothing is lost: a class may store variables in
     # a way that this module does not support
     if len(parts.variables(copied)) != len(before):
-        raise _refusal(model, "the copy has different variables", backend)
+        raise _refusal(model, "the copy has a different number of variables", backend)
     return copied
 
 
@@ -359,7 +359,7 @@ def _rebound_inner(function: Any, memo: _Memo) -> Any:
     # the first result is the list of wrappers around the function
     if tf.__internal__.decorator.unwrap(function)[0]:
         raise TypeError(
-            "one of its attributes is a method that is a tf.function, which has only a weak reference to the old model"
+            "one of its attributes is a method wrapped in tf.function, which still refers to the old model"
         )
     return (
         _rebound(function, memo) if type(function) is FunctionType else _copied(function, memo)
@@ -502,13 +502,13 @@ class TensorflowModels(Models):
         self._refuse_models_here()
         if isinstance(model, keras.optimizers.Optimizer):
             raise self.no_copy_of_optimizer(
-                "copy the compiled model that owns it, or make an optimizer for the copied model, call "
+                "copy the compiled model that owns the optimizer, or make a new optimizer for the copied model, call "
                 "new.build(copied.trainable_variables), and assign each value of old.variables to new.variables"
             )
         if any(_is_loaded(type(part)) for part in parts.owned(model)):
             raise self.unsupported(
                 "copying the result of tf.saved_model.load, whose functions belong to its variables",
-                "load it again inside `with device:`",
+                "load the model again inside `with device:`",
             )
         return duplicate(model, device, self)
 

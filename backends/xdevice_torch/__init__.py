@@ -215,7 +215,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         # the real GPU would be mistaken for the virtual GPU with the same index
         if self.virtual:
             raise self.unsupported(
-                f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native"
+                f"the real device {native} while its GPUs are virtual",
+                "use xdevice.gpu(i).native",
             )
         # a GPU of a vendor whose hardware this machine lacks: its name is valid, but using the
         # GPU raises an error
@@ -555,7 +556,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         `x` has no values, raises the error of `_require_values` instead."""
         self._require_values(x)
         return self.unsupported(
-            f"copying this {_described(x)} to the device", "move its parts, or make it dense"
+            f"copying this {_described(x)} to the device",
+            "move the parts of the tensor, or make the tensor dense",
         )
 
     def _require_values(self, x: torch.Tensor) -> None:
@@ -584,7 +586,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         lazy_type = accelerators.lazy()
         if lazy_type is not None:
             raise self.unsupported(
-                f"waiting for all work while the lazy device {lazy_type!r} is in use, which computes only when read",
+                f"waiting for all work while the lazy device {lazy_type!r} is in use, because it computes only when "
+                f"read",
                 "read its results with x.cpu(), and wait for each other tensor or device with xdevice.sync(x)",
             )
 

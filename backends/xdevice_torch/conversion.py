@@ -110,7 +110,7 @@ def why_not_numpy(x: torch.Tensor) -> str | None:
     """Returns None if NumPy can represent the tensor. Otherwise returns the last part of an error message, which
     suggests what to read instead."""
     if x.is_nested:
-        return "read its parts, x.unbind(), or pad them: torch.nested.to_padded_tensor(x, 0.0)"
+        return "read the parts x.unbind(), or the padded tensor torch.nested.to_padded_tensor(x, 0.0)"
     if x.is_quantized:
         return "read x.dequantize(), or x.int_repr() with its scale and zero point"
     if isinstance(x, MaskedTensor):
@@ -119,7 +119,7 @@ def why_not_numpy(x: torch.Tensor) -> str | None:
         return "read x.to(torch.complex64)"
     # for example, PyTorch's integers of 1 to 7 bits
     if str(x.dtype).rpartition(".")[2] not in (*DTYPES, *SHORT_FLOATS):
-        return "read its bytes, x.view(torch.uint8), if PyTorch allows that"
+        return "read the bytes, x.view(torch.uint8), if PyTorch supports this view"
     return None if is_plain(type(x)) else "read its parts"
 
 
@@ -180,7 +180,7 @@ class TorchConversion(Conversion):
         x = staging.arrive(x)
         if x.is_conj() or x.is_neg():
             raise BufferError(
-                "its conjugate or negative is not in its memory: PyTorch computes it at each use"
+                "a lazy conjugate or negative is not in memory, because PyTorch computes its values at each use"
             )
         return dlpack.to_dlpack(x)  # type: ignore[attr-defined]  # public, and documented
 

@@ -198,8 +198,8 @@ def copied(model: Module, native: torch.device) -> Any:
         # a submodule's `__deepcopy__` may return the submodule itself
         if new is old:
             raise UnsupportedError(
-                f"torch cannot copy this {type(model).__name__}: the __deepcopy__ of a module in it returns that module"
-                f"; build a second model, and load the values into it: other.load_state_dict(model.state_dict())"
+                f"torch cannot copy this {type(model).__name__}: the __deepcopy__ of a module in it returns that "
+                f"module; build a second model, and load the values into it: other.load_state_dict(model.state_dict())"
             )
         # under `no_grad`, the copies of TorchScript's tensors have lost this flag
         if new.requires_grad is not old.requires_grad:
@@ -241,8 +241,8 @@ def _refuse_script(model: Module, native: torch.device) -> None:
         name = f"the ScriptModule {path or type(model).__name__}"
         if any(x.device != native for x in _constants(module)):
             raise UnsupportedError(
-                f"torch cannot move {name}, whose tensors torch.jit.freeze has put into its code; "
-                "move the module before it is frozen"
+                f"torch cannot move {name}, because torch.jit.freeze has put its tensors into its code; move the "
+                f"module before freezing it"
             )
         # tries this with an empty tensor first, because PyTorch would fail halfway through the move
         target = torch.empty(0, device=native)
@@ -264,8 +264,8 @@ def _refuse_meta(model: Module, native: torch.device) -> None:
     for name, x in (*model.named_parameters(), *model.named_buffers()):
         if x.is_meta:
             raise UnsupportedError(
-                f"torch cannot move {name} of this {type(model).__name__}, which is on the meta device and has no "
-                f"values; first give the model memory with model.to_empty(device=...), and then load its values"
+                f"torch cannot move {name} of this {type(model).__name__}, because this tensor is on the meta device "
+                f"and has no values; first allocate memory with model.to_empty(device=...), and then load the values"
             )
 
 
@@ -357,7 +357,7 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
     for x in leaves(own):
         if isinstance(x, torch.Tensor | torch.optim.Optimizer) and id(x) not in parameters:
             raise UnsupportedError(
-                f"torch cannot move this {type(optimizer).__name__}, which has an object of type "
+                f"torch cannot move this {type(optimizer).__name__}, because it stores an object of type "
                 f"{type(x).__name__} outside its state; create the optimizer after moving the model, and load the "
                 f"state with load_state_dict()"
             )
@@ -374,8 +374,8 @@ def _refuse_unknown(key: str, value: Any) -> None:
             and not callable(leaf)
         ):
             raise UnsupportedError(
-                f"torch cannot move this optimizer: its state {key!r} is of type {type(leaf).__qualname__}, which "
-                f"may contain tensors; store tensors in the state itself, or in lists, tuples or dicts in the state"
+                f"torch cannot move this optimizer: its state {key!r} contains a {type(leaf).__qualname__}, which may "
+                f"contain tensors; store tensors directly in the state, or in lists, tuples or dicts in the state"
             )
 
 
@@ -469,7 +469,7 @@ class TorchModels(Models):
             # only the extra state of a module may be anything other than a tensor
             if not isinstance(value, torch.Tensor):
                 raise self.unsupported(
-                    f"listing {name} of this model, which is not a tensor",
+                    f"listing {name} of this model, because its value is not a tensor",
                     "save the result of get_extra_state() yourself",
                 )
             if torch.nn.parameter.is_lazy(value):
@@ -484,7 +484,7 @@ class TorchModels(Models):
         if lost is not None:
             raise self.unsupported(
                 f"listing {lost} of this model, because its module has no set_extra_state() to load it",
-                "define this method",
+                "define this method in the module",
             )
         return state.items()
 
@@ -569,7 +569,7 @@ class TorchModels(Models):
         if it has not been computed. Raises `UnsupportedError` for an optimizer."""
         if not isinstance(model, torch.nn.Module):
             raise self.unsupported(
-                f"gradients of {type(model).__qualname__} objects", "pass the model"
+                f"reading gradients of {type(model).__qualname__} objects", "pass the model"
             )
         return [(name, p, p.grad) for name, p in model.named_parameters() if p.requires_grad]
 

@@ -113,8 +113,8 @@ def _refuse_left_behind(library: ModuleType, x: Any, native: torch.device) -> No
     left = next((path for path, leaf in _hidden(library, x) if leaf.device != native), None)
     if left is not None:
         raise ContainerError(
-            f"{left} of this {type(x).__qualname__} is in an entry that is not a tensor, so it would stay "
-            f"behind; make that entry a TensorDict, or move it separately"
+            f"{left} of this {type(x).__qualname__} is in an entry that is not a tensor, so the tensor would not be "
+            f"moved; make that entry a TensorDict, or move the tensor separately"
         )
 
 

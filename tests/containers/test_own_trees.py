@@ -325,5 +325,5 @@ def test_what_tensorflow_has_loaded_is_a_model(tmp_path):
     assert xdevice.to_numpy(result).tolist() == [8.0, 9.0]
     xdevice.save(tmp_path / "model.safetensors", loaded)
     assert sorted(xdevice.load(tmp_path / "model.safetensors")) == ["rest/0", "weight"]
-    with pytest.raises(xdevice.errors.UnsupportedError, match="load it again"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="load the model again"):
         xdevice.copy_to(loaded, there)

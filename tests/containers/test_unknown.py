@@ -562,7 +562,7 @@ def test_a_tensor_of_texts_stays_on_the_host_in_a_batch():
     assert xdevice.device_of(parts) is there
     assert xdevice.device_of([batch["text"]]) is xdevice.cpu()
     for alone in (batch["text"], [batch["text"]]):
-        with pytest.raises(xdevice.errors.UnsupportedError, match="strings on a GPU"):
+        with pytest.raises(xdevice.errors.UnsupportedError, match="string tensors on a GPU"):
             xdevice.to_device(alone, there)
 
 

@@ -134,7 +134,7 @@ def test_strings_of_tensorflow_stay_on_the_host():
         for move in moves:
             with pytest.raises(
                 xdevice.errors.UnsupportedError,
-                match="does not support strings on a GPU; leave them on cpu:0",
+                match="does not support string tensors on a GPU; leave strings on cpu:0",
             ):
                 move(words, gpus[1])
         assert xdevice.device_of(xdevice.to_device(words, "cpu")) is xdevice.cpu()

@@ -285,7 +285,7 @@ def test_what_torchscript_would_leave_behind_is_named():
                 verb(scripted, there)
             with pytest.raises(
                 xdevice.errors.UnsupportedError,
-                match=r"torch\.jit\.freeze has put into its code",
+                match=r"torch\.jit\.freeze has put its tensors into its code",
             ):
                 verb([frozen, x], there)
     copied = xdevice.copy_to(scripted, "cpu")

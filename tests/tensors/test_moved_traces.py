@@ -141,7 +141,8 @@ def test_a_variable_that_a_pipeline_reads_is_not_moved(tf, place):
     pipeline = iter(tf.data.Dataset.range(3).map(lambda i: v * tf.cast(i, "float32")).batch(2))
     assert numbers(next(pipeline)) == [0.0, 2.0]
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match=r"a tf\.data pipeline reads; move it before"
+        xdevice.errors.UnsupportedError,
+        match=r"a tf\.data pipeline reads; move the variable before",
     ):
         xdevice.to_device(v, place)
     assert numbers(next(pipeline)) == [4.0]

@@ -277,7 +277,7 @@ def test_state_of_an_unknown_type_moves_nothing(torch):
     p = torch.nn.Parameter(torch.ones(2, device="meta"))
     optimizer = torch.optim.SGD([p])
     optimizer.state[p] = {"m": torch.ones(1), "factors": SimpleNamespace(left=torch.ones(1))}
-    with pytest.raises(UnsupportedError, match="'factors' is of type SimpleNamespace"):
+    with pytest.raises(UnsupportedError, match="'factors' contains a SimpleNamespace"):
         xdevice.to_device(optimizer, "meta")
     assert not optimizer.state[p]["m"].is_meta
 
@@ -287,7 +287,9 @@ def test_an_optimizer_around_another_one_is_refused(torch):
     inner, outer = torch.optim.Adam([p]), torch.optim.SGD([p])
     outer.base_optimizer = inner
     outer.state[p] = {"m": torch.ones(1)}
-    with pytest.raises(UnsupportedError, match="has an object of type Adam outside its state"):
+    with pytest.raises(
+        UnsupportedError, match="stores an object of type Adam outside its state"
+    ):
         xdevice.to_device(outer, "meta")
 
 
@@ -324,7 +326,9 @@ def test_what_a_layer_of_paddle_has_in_its_state_beside_tensors_is_named(tmp_pat
         def state_dict(self, *args, **kwargs):
             return {**super().state_dict(*args, **kwargs), "epoch": 3}
 
-    with pytest.raises(UnsupportedError, match="epoch of this model, which is of type int"):
+    with pytest.raises(
+        UnsupportedError, match="epoch of this model, because it is of type int"
+    ):
         xdevice.save(tmp_path / "net", Counting(1, 1))
 
 

@@ -271,7 +271,7 @@ def torch_oddities():
         "x.dequantize()",
     )
     yield torch.ones(2, dtype=torch.complex32), "x.to(torch.complex64)"
-    yield torch.empty(2, dtype=torch.uint4), "its bytes"
+    yield torch.empty(2, dtype=torch.uint4), "the bytes, x.view(torch.uint8)"
     yield torch.masked.masked_tensor(torch.ones(2), torch.tensor([True, False])), "x.get_mask()"
 
 
@@ -283,7 +283,7 @@ def tensorflow_oddities():
         tf.IndexedSlices(tf.ones((1, 2)), tf.constant([0]), tf.constant([3, 2])),
         "tf.convert_to_tensor(x)",
     )
-    yield tf.data.Dataset.range(2)._variant_tensor, "the object that they refer to"
+    yield tf.data.Dataset.range(2)._variant_tensor, "the object to which the tensor refers"
 
 
 def jax_oddities():

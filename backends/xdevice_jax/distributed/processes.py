@@ -104,7 +104,7 @@ class JaxEngine(Engine):
         of this class."""
         # a pair of ranks requires a separate connection, which JAX can no longer establish in a later world
         if verb in ("send", "recv") and not self._is_first:
-            return "it connects two processes only in the first world of a process"
+            return "JAX can connect two processes only in the first world of a process"
         return None
 
     def all_reduce(self, x: jax.Array, op: str) -> jax.Array:

@@ -290,7 +290,8 @@ class JaxLayers(Layers):
         Raises `UnsupportedError` for a linen module with frozen variables."""
         if linen.is_linen(model) and linen.is_frozen(model):
             raise self.unsupported(
-                "writing into a FrozenDict", "bind the module to flax.core.unfreeze(variables)"
+                "writing into the frozen variables of a linen module",
+                "bind the module to flax.core.unfreeze(variables)",
             )
         # a list, because writing replaces values over which the loop would iterate
         for variable in list(variables(model)):

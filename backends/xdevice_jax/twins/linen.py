@@ -212,7 +212,7 @@ def _groups(module: Any) -> dict[str, dict[str, Any]]:
     is not bound."""
     if module.scope is None:
         raise NotBuiltError(
-            f"the linen module {type(module).__qualname__} holds no parameters; pass module.bind(variables) instead"
+            f"the linen module {type(module).__qualname__} contains no parameters; pass module.bind(variables) instead"
         )
     groups: dict[str, dict[str, Any]] = {}
     for collection, values in module.variables.items():

@@ -244,7 +244,8 @@ class JaxModels(Models):
             return importlib.import_module(module)
         except ImportError:
             raise self.unsupported(
-                f"reading this file without {package}", f"install it with pip install {package}"
+                f"reading this file without {package}",
+                f"install the package: pip install {package}",
             ) from None
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ARGUMENTS: Final = {
     "lr": "learning_rate", "beta1": "b1", "beta2": "b2", "alpha": "decay", "eps": "eps", "momentum": "momentum",
     "nesterov": "nesterov", "centered": "centered", "initial_accumulator_value": "initial_accumulator_value",
-    "weight_decay": "weight_decay", "clip": "optax.clip_by_global_norm, clip_by_block_rms or clip sets it",
+    "weight_decay": "weight_decay", "clip": "optax.clip_by_global_norm, clip_by_block_rms or clip sets the clipping",
 }  # fmt: skip
 _ROOT: Final = {"eps_enters": "eps_in_sqrt=False adds eps to the root"}
 
@@ -189,7 +189,8 @@ class JaxOptimizers(Optimizers):
             kind, settings = _settings(optimizer)
         except (_UnknownError, LookupError, AttributeError, TypeError) as error:
             raise self.unsupported(
-                f"reading an optax chain that has {error}", f"use only {', '.join(_STEPS)}"
+                f"reading an optax chain with {error}",
+                f"use only the steps {', '.join(_STEPS)}",
             ) from error
         arguments = _ARGUMENTS | (_ROOT if kind == "rmsprop" else {})
         return Optimizer(kind, "GradientTransformation", settings, (), arguments)

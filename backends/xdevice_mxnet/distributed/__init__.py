@@ -17,8 +17,8 @@ class MxnetProcesses(Processes):
     def why_no_engine(self) -> str:
         """Returns the reason why xdevice does not use MXNet's own key-value store as an engine."""
         return (
-            "its key-value store sends float64 as float32 and overwrites its input, and its server aborts on "
-            "integers while the workers wait forever"
+            "MXNet's key-value store sends float64 as float32 and overwrites the input, and the store's server aborts "
+            "on integers while the workers wait forever"
         )
 
 

@@ -100,8 +100,8 @@ def _refusing_gradients(name: str, function: Callable[..., Any]) -> Callable[...
     def kernel(x: Any, *rest: Any) -> Any:
         if mx.autograd.is_recording() and builtins.any(map(_is_recorded, (x, *rest))):
             raise UnsupportedError(
-                f"mxnet has no gradient of {name}, and would use zeros instead; compute it with another backend, or "
-                "pass constants: xdevice.math.stop_gradient(x)"
+                f"mxnet cannot compute the gradient of {name}, and would use zeros instead; use another backend, or "
+                f"pass constants: xdevice.math.stop_gradient(x)"
             )
         return function(x, *rest)
 
@@ -129,7 +129,9 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
     def kernel(x: Any, *rest: Any) -> Any:
         # a list is used instead of `any`, because `any` is a kernel in this module
         if [part for part in rest if isinstance(part, mx.nd.NDArray) and part.ctx != x.ctx]:
-            raise ValueError("the tensors are on different devices")
+            raise ValueError(
+                "the tensors are on different devices; move them to one device with xdevice.to_device"
+            )
         values = (
             part.asnumpy() if isinstance(part, mx.nd.NDArray) else part for part in (x, *rest)
         )

@@ -98,8 +98,8 @@ class MxnetGradients(Gradients):
         is recording."""
         if nested or mx.autograd.is_recording():
             raise self.unsupported(
-                "computing gradients while it records, because most of its operations have no second gradient",
-                "compute them outside value_and_grad and autograd.record(), or inside autograd.pause()",
+                "computing gradients while MXNet records operations, because most of them have no second gradient",
+                "compute the gradients outside value_and_grad and autograd.record(), or inside autograd.pause()",
             )
         arithmetic.enter()
         # the program may have disabled NumPy's shapes in this thread

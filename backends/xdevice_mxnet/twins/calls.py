@@ -66,7 +66,7 @@ class MxnetCalls(Calls):
         for path, block in blocks(model):
             if isinstance(block, HybridBlock) and _is_active(block):
                 raise self.unsupported(
-                    f"tracing the layers of {path or 'the model'} (hybridized {type(block).__name__})",
+                    f"tracing the layers of {path or 'the model'}, a hybridized {type(block).__name__}",
                     "call model.hybridize(False) first",
                 )
             # a block that contains others is recorded only if `layers` lists it as one layer

@@ -247,7 +247,7 @@ class MxnetLayers(Operations):
             # the axes of the weight follow the layout of the images, so for other layouts, the
             # values are refused
             if not layout.startswith("NC"):
-                why = f"the weight of a Gluon convolution in {layout} has a different layout; build the layer in NCHW"
+                why = f"a Gluon convolution in {layout} orders its weight differently; use a layout such as NCHW"
                 parts = dialects.refused(parts, why)
             yield layer._replace(parts=tuple(parts))
 

@@ -62,7 +62,7 @@ def _require_plain(trainer: Any, backend: Optimizers) -> None:
     if _compression(trainer):
         raise backend.unsupported(
             "reading a Trainer that compresses gradients",
-            "create it without compression_params",
+            "create the Trainer without compression_params",
         )
 
 

@@ -239,7 +239,8 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
 
         if native.device_type == "gpu":
             raise self.unsupported(
-                f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native"
+                f"the real device {native} while its GPUs are virtual",
+                "use xdevice.gpu(i).native",
             )
         is_gpu = native.device_type == "cpu" and native.device_id > 0
         if is_gpu and native.device_id > self.virtual:

@@ -284,7 +284,7 @@ def view(x: Array, shape: tuple[int, ...]) -> Array:
     # has no memory to share
     if x.size and not np.shares_memory(result, x):
         raise ValueError(
-            f"an array with strides {x.strides} cannot be viewed with shape {shape}; omit copy=False"
+            f"an array with strides {x.strides} cannot be reshaped to {shape} without a copy; omit copy=False"
         )
     return result
 

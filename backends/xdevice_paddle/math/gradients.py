@@ -104,7 +104,7 @@ class PaddleGradients(Gradients):
         if not paddle.in_dynamic_mode():
             raise self.unsupported(
                 "computing gradients inside a function that paddle.jit.to_static traces",
-                "trace the function whose gradients you compute",
+                "compute the gradients outside that function, or trace only the function whose gradients you compute",
             )
         was_on = paddle.is_grad_enabled()
         # whether gradients flow on from the results to the caller's tensors: a leaf of `leaves` is a

@@ -82,8 +82,8 @@ def _setting(layer: Any, name: str) -> Any:
     stated = re.search(rf"(?:^|, ){name}=(\[.*?\]|\(.*?\)|[^,]*)", cls.extra_repr(layer))
     if stated is None:
         raise UnsupportedError(
-            f"reading the {name} of paddle.nn.{cls.__name__} is not supported: the extra_repr() of the layer does "
-            f"not state it in paddle {paddle.__version__}; install paddle {private.tested}, or a newer xdevice"
+            f"reading the {name} of paddle.nn.{cls.__name__} is not supported: in paddle {paddle.__version__}, the "
+            f"layer's extra_repr() does not contain it; install paddle {private.tested}, or a newer xdevice"
         )
     try:
         # a string is stated without quotes, so it is not a literal

@@ -55,10 +55,10 @@ _NAMES: Final = {
 _COMMON_NAMES: Final = {"lr": "learning_rate", "weight_decay": "weight_decay"}
 # the values are sentences, because these settings do not depend on a single argument
 _CLIP: Final = {
-    "clip": "grad_clip takes a paddle.nn.ClipGradByGlobalNorm, ClipGradByNorm or ClipGradByValue"
+    "clip": "grad_clip accepts a paddle.nn.ClipGradByGlobalNorm, ClipGradByNorm or ClipGradByValue"
 }
 _DECAY: Final = {
-    "decay": "paddle.optimizer.Adam couples it, and paddle.optimizer.AdamW does not"
+    "decay": "paddle.optimizer.Adam couples the decay, and paddle.optimizer.AdamW does not"
 }
 # for each kind, Paddle's names of the state by PyTorch's names
 _SLOTS: Final = {
@@ -81,7 +81,8 @@ def _settings(
     stated = _default_settings(optimizer) | group
     if stated.get("rescale_grad", 1.0) != 1:
         raise backend.unsupported(
-            "rescale_grad, which has no effect on the CPU", "multiply the loss by it instead"
+            "rescale_grad, which has no effect on the CPU",
+            "multiply the loss by this factor instead",
         )
     names = terms.default_settings(kind)
     # only settings that optimizers of this kind have in this version of Paddle

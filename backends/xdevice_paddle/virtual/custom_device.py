@@ -59,7 +59,7 @@ def register(n: int, kind: str) -> str | None:
     # raised for a version of Paddle that lacks the header, a member of the struct, or the function
     # in its library
     except (OSError, LookupError, AttributeError) as error:
-        return f"this version of Paddle does not support them ({type(error).__name__}: {error}), but 2.6.2 and 3.3.1 do"
+        return f"Paddle 2.6.2 and 3.3.1 support virtual GPUs, but not this version ({type(error).__name__}: {error})"
     return None
 
 
@@ -105,7 +105,9 @@ def _register(n: int, kind: str) -> None:
     header = (root / _HEADER).read_text(encoding="utf-8")
     version = _version(header)
     if version != _VERSION:
-        raise LookupError(f"expected version {_VERSION} of its device interface, got {version}")
+        raise LookupError(
+            f"expected version {_VERSION} of Paddle's device interface, got {version}"
+        )
     # loaded with the flags that `import paddle` will use. If TensorFlow has been imported, these
     # flags make Paddle's own symbols take precedence
     load = getattr(ctypes.CDLL(str(root / _LIBRARY), mode=sys.getdlopenflags()), _LOAD)

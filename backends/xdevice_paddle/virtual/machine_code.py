@@ -44,7 +44,7 @@ def why_not() -> str | None:
     created."""
     if sys.platform == "linux" and platform.machine() == "x86_64":
         return None
-    return f"they exist only on Linux on x86-64, but this is {platform.system()} on {platform.machine()}"
+    return f"they require Linux on x86-64, but this machine runs {platform.system()} on {platform.machine()}"
 
 
 class Page:

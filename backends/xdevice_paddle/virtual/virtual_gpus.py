@@ -32,7 +32,7 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
         listed = paddle.device.get_all_custom_device_type() or ()
         # the plugin was passed to Paddle, but Paddle has not accepted it
         if virtual_devices.registered() and virtual_devices.KIND not in listed:
-            return "Paddle does not list them; set GLOG_v=3 to make Paddle print the reason"
+            return "Paddle does not list the virtual GPUs; set GLOG_v=3 to make Paddle print the reason"
         return virtual_devices.why_not()
 
     def make_virtual_gpus(self, n: int) -> None:

@@ -425,7 +425,8 @@ def _describe_recurrent(layer: Any) -> _Description | None:
         return (
             kind,
             dialects.refused(
-                parts, "with reset_after=False the formula differs from other frameworks"
+                parts,
+                "with reset_after=False, the formula differs from that of other frameworks",
             ),
             settings,
         )

@@ -77,9 +77,9 @@ other frameworks."""
 # argument
 _COMMON_NAMES: Final = {
     "lr": "learning_rate", "weight_decay": "weight_decay", "accumulation": "gradient_accumulation_steps",
-    "moving_average": "use_ema and ema_momentum set it",
+    "moving_average": "use_ema and ema_momentum set the moving average",
     "gradient_scale": "scale the loss with optimizer.scale_loss(loss), which compensates for loss_scale_factor",
-    "clip": "global_clipnorm, clipnorm or clipvalue sets it",
+    "clip": "global_clipnorm, clipnorm or clipvalue sets the clipping",
 }  # fmt: skip
 
 
@@ -175,7 +175,7 @@ class TensorflowOptimizers(Optimizers):
             if not ends:
                 raise self.unsupported(
                     f"reading the variable {variable.name!r} of this optimizer",
-                    "copy its state by hand",
+                    "copy the value of the variable by hand",
                 )
             # use the longest match, because `gradient_accumulator` ends with `accumulator`, Adagrad's state
             slot = slots[max(ends, key=len)]

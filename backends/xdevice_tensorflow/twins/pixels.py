@@ -295,7 +295,7 @@ def _doubt_before(reshape: _Reshape, graph: Graph) -> str:
     while waiting:
         op = waiting.pop()
         if not (_is_one_of(op, (*CONVS, *_OF_IMAGES)) or _is_elementwise_function(op)):
-            return f"{_class_and_name(op)}, which may move axes, comes before it"
+            return f"{_class_and_name(op)}, which may move axes, comes before the reshape"
         # the walk ends at a convolution, because the order of its outputs does not depend on the ops before it
         if isinstance(op, CONVS):
             convs.append(op)
@@ -343,9 +343,7 @@ def _doubt_behind(op: Any, reshape: _Reshape, graph: Graph) -> str:
         if len(before) != 1 or not (
             _is_one_of(op, (kl.Dense, *_STILL)) or _is_elementwise_function(op)
         ):
-            return (
-                f"{_class_and_name(op)}, which may move numbers or have more inputs, follows it"
-            )
+            return f"{_class_and_name(op)}, which may move numbers or have more inputs, follows the reshape"
         op = before[0]
     return ""
 

@@ -53,7 +53,7 @@ def _keep_out_of_strategies(backend: VirtualGpus) -> None:
         full: str = canonicalize(d, default)
         if ":GPU:" in full:
             raise backend.unsupported(
-                f"{getattr(d, 'name', d)} for a tf.distribute strategy, because its GPUs are virtual",
+                f"passing {getattr(d, 'name', d)} to a tf.distribute strategy while the GPUs are virtual",
                 "pass device.native instead: MirroredStrategy([gpu.native for gpu in xdevice.try_all_gpus()])",
             )
         return full

@@ -49,7 +49,7 @@ class TorchProcesses(Processes):
         if not self.engines():
             raise self.unsupported(
                 f"a process group, because {self.why_no_engine()}",
-                "install a build with torch.distributed",
+                "install a build of PyTorch with torch.distributed",
             )
         return native_group.start_native_group(group, self.to_native(group.device))
 

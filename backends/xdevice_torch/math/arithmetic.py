@@ -218,5 +218,5 @@ def view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
         return x.view(shape)
     except RuntimeError as error:
         raise ValueError(
-            f"a tensor with strides {x.stride()} cannot be viewed with shape {shape}; omit copy=False"
+            f"a tensor with strides {x.stride()} cannot be reshaped to {shape} without a copy; omit copy=False"
         ) from error

@@ -115,8 +115,8 @@ class Symbol(torch.Tensor):
         # while the `Recorder` is active, PyTorch calls the `Recorder` instead of this method.
         # So this operation was called in another thread, or after the recording
         raise UnsupportedError(
-            f"torch does not support {func} on a symbolic tensor in another thread {_WHILE_COMPILED}, or "
-            f"after that; return the needed tensor from the function"
+            f"torch does not support {func} on a symbolic tensor in another thread {_WHILE_COMPILED}, or after the "
+            f"compilation; return the needed tensor from the function"
         )
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -312,7 +312,7 @@ class Recorder(Mode):
         would not repeat it."""
         if self._random_now != _random_state(self._inputs[0].device):
             raise self._refuse(
-                f"setting the seed or the state of random numbers {_WHILE_COMPILED}",
+                f"setting the seed or the state of the random generator {_WHILE_COMPILED}",
                 "set it outside the function",
             )
 
@@ -358,7 +358,7 @@ class Recorder(Mode):
         is_own = type(symbol) is Symbol and not any(symbol is x for x in self.arguments)
         if not is_own or _schema(view).returns[0].alias_info is None:
             raise self._refuse(
-                f"changing the shape of a tensor ({func}) {_WHILE_COMPILED}",
+                f"changing the shape of a tensor in place ({func}) {_WHILE_COMPILED}",
                 "create a new tensor",
             )
         # `record` does not use its second argument, the types
@@ -401,7 +401,7 @@ class Recorder(Mode):
         elif isinstance(x, torch.Generator):
             raise self._refuse(
                 f"drawing from a generator {_WHILE_COMPILED}",
-                "draw outside the function, or call torch.manual_seed there",
+                "draw outside the function, or omit the generator and call torch.manual_seed outside the function",
             )
         name = f"c{len(self._constants)}"
         self._constants[name] = x

@@ -59,7 +59,7 @@ class TorchGradients(Gradients):
         if _transformation() is not None:
             raise self.unsupported(
                 "computing gradients with autograd inside a torch.func transformation",
-                "compute all gradients with torch.func, or nest xdevice.math.grad",
+                "compute all gradients with torch.func, or nest calls of xdevice.math.grad instead",
             )
         # the contract requires that operations are recorded inside the function, even if the
         # caller has disabled recording. In that case no gradient flows from the results to the

@@ -31,7 +31,7 @@ class TorchFiles(Files):
                 if "WeightsUnpickler" in line or "GLOBAL" in line
             ]
             # an EOFError has no message
-            why = " ".join(lines).strip() or str(error) or "it ends too early"
+            why = " ".join(lines).strip() or str(error) or "the file ends too early"
             raise FileFormatError(
                 f"PyTorch cannot read {path} without running code from it, or the file is damaged: {why:.300}; if you "
                 f"trust the file, read it with torch.load(path, weights_only=False), and pass the dict to convert_state"

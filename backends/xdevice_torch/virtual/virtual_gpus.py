@@ -81,7 +81,7 @@ def why_not() -> str | None:
     if taken not in (_FREE, NAME):
         return (
             f"{taken} already uses torch's only slot for a foreign device type in this process; do not import the "
-            f"package that registers it"
+            f"package that registers {taken}"
         )
     return None
 

@@ -103,7 +103,9 @@ def test_mxnet_refuses_only_what_would_need_the_gradient_that_it_lacks():
         for call in calls:
             with (
                 record(),
-                pytest.raises(xdevice.errors.UnsupportedError, match="no gradient of"),
+                pytest.raises(
+                    xdevice.errors.UnsupportedError, match="cannot compute the gradient of"
+                ),
             ):
                 call(x * 2)
             with record():

@@ -130,7 +130,7 @@ DIFFERENT = [
      ["eps: 1e-08 in torch's Adam, 1.01e-08 in paddle's Adam; epsilon=1e-08 in paddle's Adam makes them equal"]),
     ("AdamW", {"weight_decay": 0.01}, "paddle", "Adam", {"learning_rate": 1e-3, "weight_decay": 0.01},
      ["decay: subtracted from the weight, as lr * weight_decay * w in torch's AdamW, added to the gradient in "
-      "paddle's Adam; paddle.optimizer.Adam couples it, and paddle.optimizer.AdamW does not"]),
+      "paddle's Adam; paddle.optimizer.Adam couples the decay, and paddle.optimizer.AdamW does not"]),
     ("AdamW", {"betas": (0.9, 0.999)}, "paddle", "AdamW", {"learning_rate": 1e-3, "beta2": 0.9991}, ["beta2: "]),
     # of defaults
     ("Adam", {}, "tensorflow", "Adam", {}, ["eps_enters: 1e-08 added to the root in torch's Adam, 1e-07 added to "]),

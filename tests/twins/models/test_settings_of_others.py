@@ -467,7 +467,7 @@ def test_a_gru_of_another_formula_is_not_mapped_and_no_crash():
 
     state = xdevice.models.convert_state(Model(), "tensorflow", like=like)
     assert {why for name, why in state.unmapped.items() if name.startswith("gru/")} == {
-        "with reset_after=False the formula differs from other frameworks"
+        "with reset_after=False, the formula differs from that of other frameworks"
     }
 
 
