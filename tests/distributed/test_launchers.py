@@ -264,5 +264,7 @@ def test_what_is_no_range_and_no_json_is_refused(call):
 
 
 def test_there_is_no_world_outside_of_a_block():
-    with pytest.raises(xdevice.errors.LaunchError, match="not inside a `with` block of processes"):
+    with pytest.raises(
+        xdevice.errors.LaunchError, match="not inside a `with` block of processes"
+    ):
         xdevice.distributed.world()
