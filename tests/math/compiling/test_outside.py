@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
 from dataclasses import dataclass
@@ -838,9 +839,11 @@ def refused(x):
 """
 
 
-def test_a_global_with_the_name_of_an_attribute_is_not_read(compiling):
-    x, module = xdevice.tensor([1.0, 2.0]), {"__name__": "__main__"}
-    exec(UNRELATED, module)
-    assert values(xdevice.compile(module["step"])(x)) == [2.0, 4.0]
+def test_a_global_with_the_name_of_an_attribute_is_not_read(compiling, tmp_path, monkeypatch):
+    (tmp_path / "unrelated_rows.py").write_text(UNRELATED)
+    monkeypatch.syspath_prepend(tmp_path)
+    x, module = xdevice.tensor([1.0, 2.0]), importlib.import_module("unrelated_rows")
+    monkeypatch.delitem(sys.modules, "unrelated_rows")
+    assert values(xdevice.compile(module.step)(x)) == [2.0, 4.0]
     with pytest.raises(xdevice.errors.UnsupportedError, match="of type Rows"):
-        xdevice.compile(module["refused"])(x)
+        xdevice.compile(module.refused)(x)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import dis
 import inspect
 import random
 import sys
@@ -360,15 +359,16 @@ def _nested_codes(code: CodeType) -> list[CodeType]:
 
 
 def _variables_in(code: CodeType) -> set[str]:
-    """Returns the names in a code object, except names that are used only for attributes."""
-    return {
-        instruction.argval
-        for instruction in dis.get_instructions(code)
-        if instruction.opcode in dis.hasname
-        # LOAD_METHOD: an attribute that is called, before Python 3.12
-        and "ATTR" not in instruction.opname
-        and instruction.opname != "LOAD_METHOD"
-    }
+    """Returns the names in a code object, except names that its source uses only for attributes. If there is no source,
+    as after `exec`, returns all names."""
+    try:
+        tree = ast.parse(dedent(inspect.getsource(code)))
+    except (OSError, SyntaxError):
+        return set(code.co_names)
+    nodes = [*ast.walk(tree)]
+    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    variables = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return set(code.co_names) - (attributes - variables)
 
 
 def _imports(code: CodeType, names: Iterable[str]) -> set[str]:
