@@ -277,7 +277,7 @@ def test_shapes_kinds_and_open_pairs_are_differences():
     found = difference(torch.nn.Linear(3, 4), paddle.nn.Linear(3, 5))
     assert (found.problem, "weight (4, 3) and (5, 3)" in found.text) == ("structure", True)
     assert (
-        "a linear and a embedding"
+        "kinds linear and embedding"
         in difference(torch.nn.Linear(3, 4), paddle.nn.Embedding(3, 4)).text
     )
     two = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
