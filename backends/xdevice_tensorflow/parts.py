@@ -4,6 +4,8 @@ constants."""
 from __future__ import annotations
 
 import functools
+from collections import deque
+from dataclasses import fields, is_dataclass
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -128,12 +130,13 @@ def attributes(model: Any) -> list[tuple[str, Any, frozenset[str]]]:
 
 
 def _is_searched(value: Any) -> bool:
-    """Whether the value of an attribute is a container, a tensor, or a part of a model."""
+    """Whether the value of an attribute is a container, a tensor, or a part of a model. False for a foreign
+    container, which this module searches for parts, but not for tensors."""
     cls: Any = type(value)
     return (
         isinstance(value, dict | list | tuple)
         or hasattr(cls, "backing_device")
-        or _role(cls) is not None
+        or _role(cls) not in (None, "foreign")
     )
 
 
@@ -199,6 +202,8 @@ def owned(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
         children: Iterable[Any] = ()
         if role == "owner":
             children = _children(thing)
+        elif role == "foreign":
+            children = _inside(thing)
         elif role != "leaf":
             children = thing.values() if role == "dict" else thing
         # reversed, so that the first child is taken from the stack first
@@ -209,16 +214,29 @@ def owned(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
 @functools.lru_cache(1024)
 def _role(cls: type) -> str | None:
     """Returns how `owned` treats objects of a type: "leaf" (a part that is not searched),
-    "owner" (a part whose attributes are searched), "dict" or "list" (not a part, but its items
-    are searched), or None (ignored)."""
+    "owner" (a part whose attributes are searched), "dict", "list" or "foreign" (not a part, but
+    its contents are searched; the core searches a foreign container for tensors), or None
+    (ignored)."""
     # the order matters, because the first role that matches is returned
     roles = (
         ("leaf", _LEAVES),
         ("owner", _OWNING),
         ("dict", dict),
         ("list", (list, tuple, set)),
+        ("foreign", (functools.partial, deque)),
     )
-    return next((role for role, types in roles if issubclass(cls, types)), None)
+    role = next((role for role, types in roles if issubclass(cls, types)), None)
+    return "foreign" if role is None and is_dataclass(cls) else role
+
+
+def _inside(container: Any) -> Iterable[Any]:
+    """Returns the contents of a partial, a deque or a dataclass. Layers in these containers are parts, because
+    otherwise Keras would copy the layers by saving them."""
+    if isinstance(container, functools.partial):
+        return container.func, *container.args, *container.keywords.values()
+    if isinstance(container, deque):
+        return container
+    return [getattr(container, field.name, None) for field in fields(container)]
 
 
 def _children(owner: Any) -> list[Any]:

@@ -108,8 +108,6 @@ def as_held(backend, form, make):
     return HOLDERS[form](x)
 
 
-# Keras copies a layer in a partial by saving it, which NumPy 2.5 warns of
-@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
 @pytest.mark.parametrize("form", HOLDERS)
 @pytest.mark.parametrize("make", [ones, layer], ids=["tensor", "layer"])
 def test_what_is_in_an_attribute_goes_with_its_model(backend, there, form, make):
