@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from helpers.environment import BACKENDS, FRAMEWORKS, QUICK, python, sampled
+
+from xdevice.core import frameworks, importing
 
 PADDLE_WAITS = """
 import threading, time
@@ -107,3 +111,17 @@ def test_eight_threads_first_use_all_frameworks(seed):
 @pytest.mark.parametrize("run", sampled(range(20), each_time=(), others="long"))
 def test_paddle_is_imported_while_mxnet_works_in_other_threads(run):
     assert_works(WHILE_MXNET_WORKS)
+
+
+def test_an_import_waits_for_other_threads_and_not_for_its_own(monkeypatch):
+    loader = importing._Loader(None, frameworks.find("tensorflow"))
+    own = (threading.get_ident(), frameworks.find("jax"))
+    monkeypatch.setattr(importing, "_being_handed_over", [own])
+    loader._wait_for_brought_frameworks()  # would not return
+    another = threading.Thread(target=loader._wait_for_brought_frameworks, daemon=True)
+    another.start()
+    another.join(0.1)
+    assert another.is_alive()
+    importing._being_handed_over.clear()
+    another.join(5)
+    assert not another.is_alive()

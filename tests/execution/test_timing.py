@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from helpers.environment import BACKENDS, printed, python, sampled
+from helpers.environment import BACKENDS, framework, printed, python, sampled
 
 import xdevice
 from xdevice.contract import Memory
@@ -300,6 +300,15 @@ def test_measure_refuses_a_function_whose_body_does_not_run(function):
         pytest.raises(ArgumentError, match="does not run when it is called"),
     ):
         xdevice.measure(function)
+
+
+def test_a_count_of_memory_below_zero_is_unknown(monkeypatch):
+    framework("paddle")
+    from xdevice_paddle import memory
+
+    monkeypatch.setattr(memory, "_allocated", lambda *_: -1)
+    with xdevice.use_backend("paddle"):
+        assert xdevice.memory("cpu:0").allocated is None
 
 
 # streams and events where there are none

@@ -22,7 +22,7 @@ def _torch():
     with xdevice.use_backend("torch") as backend:
         if not backend.count("gpu"):
             pytest.skip("needs a GPU")
-        # JAX's work on gpu:1, in another test, changes PyTorch's current GPU
+        # a computation of JAX on gpu:1, in another test, changes PyTorch's current GPU
         with torch.cuda.device(0):
             yield
         xdevice.sync()

@@ -28,7 +28,8 @@ def signbit(x: Any) -> Any:
 
 def copysign(x: Any, y: Any) -> Any:
     """Returns the numbers of `x` with the signs of the numbers of `y`."""
-    return paddle.where(signbit(x) == signbit(y), x, -x)
+    # a product, because Paddle's -x is 0.0 for 0.0
+    return paddle.abs(x) * (1 - 2 * signbit(y).astype(x.dtype))
 
 
 def _by_numpy(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
