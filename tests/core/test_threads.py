@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from helpers.environment import BACKENDS, FRAMEWORKS, QUICK, python, sampled
+from helpers.environment import BACKENDS, FRAMEWORKS, QUICK, printed, python, sampled
 
 from xdevice.core import frameworks, importing
 
@@ -111,6 +111,20 @@ def test_eight_threads_first_use_all_frameworks(seed):
 @pytest.mark.parametrize("run", sampled(range(20), each_time=(), others="long"))
 def test_paddle_is_imported_while_mxnet_works_in_other_threads(run):
     assert_works(WHILE_MXNET_WORKS)
+
+
+def test_the_import_hook_imports_nothing_while_python_asks_it_for_a_module():
+    code = """
+import sys
+import xdevice
+from xdevice.core import importing
+sys.modules.pop("importlib.util", None)
+before = set(sys.modules)
+importing._finder.find_spec("json")
+importing._finder.find_spec("jax")
+print(*sorted(set(sys.modules) - before))
+"""
+    assert printed("-c", code) == ""
 
 
 def test_an_import_waits_for_other_threads_and_not_for_its_own(monkeypatch):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 
+from xdevice.base.requests import FLOATS
 from xdevice.errors import SettingError, shown
 
 TYPE_CHECKING = False  # typing takes longer to import than this module
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-VARIABLE: Final = "XDEVICE_FLOATS"
 FLOAT64: Final = "float64"
 JITTER: Final = "jitter:"
 
@@ -38,14 +38,14 @@ def _check(text: str) -> str:
     is_jitter = number != text and number.isascii() and number.isdigit()
     if text not in ("", FLOAT64) and not is_jitter:
         raise SettingError(
-            f"{VARIABLE} must be {FLOAT64} or {JITTER}1, not {shown(text)}; unset this variable, which only `xdevice "
+            f"{FLOATS} must be {FLOAT64} or {JITTER}1, not {shown(text)}; unset this variable, which only `xdevice "
             f"parity` should set"
         )
     return text
 
 
 # read once, at import, because a change in the middle of a program would mix two dtypes
-_setting = _check(os.environ.get(VARIABLE, "").strip())
+_setting = _check(os.environ.get(FLOATS, "").strip())
 
 
 def setting() -> str:

@@ -13,14 +13,13 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.base import floats
+from xdevice.base import floats, requests
+from xdevice.base.requests import BLOCKING, VIRTUAL_GPUS
 from xdevice.errors import SettingError, shown
 
 if TYPE_CHECKING:
     from . import Backend
 
-VIRTUAL_GPUS: Final = "XDEVICE_VIRTUAL_GPUS"
-BLOCKING: Final = "XDEVICE_BLOCKING"
 _PREFIX: Final = "XDEVICE_"
 VARIABLES: Final = (
     "ACCELERATOR", "ADDRESS", "BACKEND", "BLOCKING", "CHECK", "ENGINE", "FLOATS", "JOIN_TIMEOUT", "LOCAL_RANK",
@@ -29,20 +28,8 @@ VARIABLES: Final = (
 """The words that follow `XDEVICE_` in the variables that xdevice itself reads. An adapter may read further
 variables."""
 
-_requested = ""
-"""The virtual GPUs that the program has requested with `xdevice.virtual_gpus`, in the format of XDEVICE_VIRTUAL_GPUS;
-empty if the program has requested none."""
 _forever = ExitStack()
 """The open `blocking()` blocks that XDEVICE_BLOCKING has entered. They are never exited."""
-
-
-def has_requests() -> bool:
-    """Whether an environment variable or the program requests virtual GPUs, blocking mode or other floats. A variable
-    with an invalid value counts as a request; `check` reports the error later."""
-    variables = (VIRTUAL_GPUS, BLOCKING, floats.VARIABLE)
-    return bool(_requested) or any(
-        os.environ.get(name, "").strip() not in ("", "0") for name in variables
-    )
 
 
 def check() -> None:
@@ -149,14 +136,15 @@ def requested_gpus() -> tuple[Any, ...]:
 def request() -> tuple[str, str]:
     """Returns two strings: the name of the call or variable that requests virtual GPUs, and the description of the
     virtual GPUs, which is "" if there is no request. A call takes precedence over the variable."""
-    return ("virtual_gpus()", _requested) if _requested else (VIRTUAL_GPUS, _variable())
+    if requests.virtual_gpus:
+        return "virtual_gpus()", requests.virtual_gpus
+    return VIRTUAL_GPUS, _variable()
 
 
 def remember(text: str) -> None:
     """Stores the program's request for the virtual GPUs that `text` describes, so that backends that are loaded later
     get these virtual GPUs too."""
-    global _requested
-    _requested = text
+    requests.virtual_gpus = text
 
 
 def _variable() -> str:

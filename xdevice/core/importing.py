@@ -3,6 +3,10 @@ program's own `import mxnet`, for example, loads xdevice's backend for MXNet.
 
 `import xdevice` imports this module, so this module must not import anything that takes time.
 
+While Python asks the finders of `sys.meta_path` for a module, it holds a lock that every import needs for a moment. A
+finder that imports a module waits forever if another thread has begun the import of that module and needs that lock.
+So the code that `_Finder.find_spec` calls must not import anything.
+
 Python holds a lock for each module that is being imported. To avoid deadlocks, all code that loads a backend acquires
 locks in this order: the lock of the framework's module, the lock of the adapter's module, and then
 `loader.import_lock`. `registry.load` therefore begins by importing the framework.
@@ -14,7 +18,7 @@ import _thread
 import sys
 import time
 
-from xdevice.base import forks
+from xdevice.base import forks, requests
 
 from . import frameworks
 
@@ -63,17 +67,26 @@ class _Finder:
         # loader has to do the import
         if here in _being_handed_over or here in _being_looked_up or not _is_needed(framework):
             return None
-        from importlib.util import find_spec
-
         _being_looked_up.append(here)
         try:
-            # asks all finders; this finder returns None, because of the entry in `_being_looked_up`
-            spec = find_spec(name)
+            spec = _find_with_others(name, path, target)
         finally:
             _being_looked_up.remove(here)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, framework)  # type: ignore[assignment]
         return spec
+
+
+def _find_with_others(
+    name: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
+    """Returns the spec that the first of the other finders of `sys.meta_path` finds, or None. Those finders may ask all
+    finders again; this module's finder then returns None, because of the entry in `_being_looked_up`."""
+    for finder in sys.meta_path:
+        spec = finder.find_spec(name, path, target) if finder is not _finder else None
+        if spec is not None:
+            return spec
+    return None
 
 
 class _Loader:
@@ -174,9 +187,7 @@ def _is_needed(framework: Known) -> bool:
         or any(other is not framework for other in frameworks.list_imported())
     ):
         return True
-    from xdevice.contract import environment
-
-    return environment.has_requests()
+    return requests.exist()
 
 
 def install() -> None:

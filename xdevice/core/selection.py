@@ -7,7 +7,7 @@ import os
 import warnings
 from contextvars import ContextVar
 
-from xdevice.base import devices
+from xdevice.base import devices, requests
 from xdevice.errors import BackendNotFoundError, UnsupportedError, shown
 
 from . import blocks, frameworks, registry
@@ -126,8 +126,6 @@ def hand_over(module: str, framework: Known) -> None:
     Raises:
         XDeviceError: as `registry.load` does.
     """
-    from xdevice.contract import environment
-
     backend = (
         registry.host_of(module) if module in registry.GUESTS else registry.make(framework.name)
     )
@@ -136,7 +134,7 @@ def hand_over(module: str, framework: Known) -> None:
         backend.on_choice()
     # a framework must get its virtual GPUs before it is used, and the program may use these frameworks
     # next
-    if environment.has_requests():
+    if requests.exist():
         for name in set(framework.brings) & {
             brought.name for brought in frameworks.list_imported()
         }:

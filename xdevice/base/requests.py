@@ -1,0 +1,31 @@
+"""Whether the program or an environment variable requests settings for every framework that is loaded: virtual GPUs,
+blocking mode or other floats.
+
+`import xdevice` imports this module, because xdevice's import hook must not import it later
+(`xdevice.core.importing`). So this module must not import anything that takes time.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+VIRTUAL_GPUS: Final = "XDEVICE_VIRTUAL_GPUS"
+BLOCKING: Final = "XDEVICE_BLOCKING"
+FLOATS: Final = "XDEVICE_FLOATS"
+
+virtual_gpus = ""
+"""The virtual GPUs that the program has requested with `xdevice.virtual_gpus`, in the format of XDEVICE_VIRTUAL_GPUS;
+empty if the program has requested none."""
+
+
+def exist() -> bool:
+    """Whether there is such a request. A variable with an invalid value counts as a request;
+    `xdevice.contract.environment.check` reports the error later."""
+    return bool(virtual_gpus) or any(
+        os.environ.get(name, "").strip() not in ("", "0")
+        for name in (VIRTUAL_GPUS, BLOCKING, FLOATS)
+    )
