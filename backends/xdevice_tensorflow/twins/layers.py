@@ -58,9 +58,6 @@ _TRANSPOSED: Final = (kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose
 _DEPTHWISE: Final = (kl.DepthwiseConv1D, kl.DepthwiseConv2D)
 
 
-_RMS: Final = getattr(kl, "RMSNormalization", None)
-"""Keras's class of RMS norms; None in the first versions of Keras 3, which do not have this
-class."""
 _RECURRENT: Final = {kl.SimpleRNN: "rnn", kl.LSTM: "lstm", kl.GRU: "gru"}
 
 
@@ -146,7 +143,7 @@ def _describe(layer: Any) -> _Description | None:
         return _with_usual_parts(
             "layer_norm", eps=layer.epsilon, **_axes_of_norm(layer), **scales
         )
-    if _RMS is not None and isinstance(layer, _RMS):
+    if isinstance(layer, pixels.RMS_NORMS):
         return _with_usual_parts("rms_norm", eps=layer.epsilon, **_axes_of_norm(layer))
     if isinstance(layer, kl.GroupNormalization):
         return _describe_group_norm(layer)

@@ -41,6 +41,9 @@ CONVS: Final = (
     kl.Conv1D, kl.Conv2D, kl.Conv3D, kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose,
     kl.DepthwiseConv1D, kl.DepthwiseConv2D, kl.SeparableConv1D, kl.SeparableConv2D,
 )  # fmt: skip
+_CONVS_OF_SEQUENCES: Final = (
+    kl.Conv1D, kl.Conv1DTranspose, kl.DepthwiseConv1D, kl.SeparableConv1D,
+)  # fmt: skip
 MAKERS: Final = (
     *CONVS,
     kl.Dense,
@@ -53,6 +56,11 @@ MAKERS: Final = (
 """Layers that compute new features, whose order does not depend on the order of the inputs."""
 _KEEPERS: Final = (kl.BatchNormalization, kl.LayerNormalization, kl.PReLU)
 """Layers that keep the features of their input, and have a parameter for each feature."""
+RMS_NORMS: Final = tuple(filter(None, [getattr(kl, "RMSNormalization", None)]))
+"""Keras's class of RMS norms. The tuple is empty for the first versions of Keras 3, which do not have this class."""
+_FEATUREWISE: Final = (*_KEEPERS, *RMS_NORMS, kl.GroupNormalization)
+"""Layers with a parameter for each feature of their input. GroupNormalization and RMS norms are no keepers, because the
+order of the pixels is not certain behind them."""
 _STILL: Final = (
     *_KEEPERS, kl.InputLayer, kl.Dropout, kl.Activation, kl.ReLU, kl.LeakyReLU, kl.ELU, kl.Identity,
 )  # fmt: skip
@@ -486,6 +494,12 @@ def _may_be_next(layer: Any, reshape: _Reshape) -> bool:
     many outputs as the reshape has features. A layer after it has at least as many inputs, because other features may
     have been concatenated. Returns False if `_count_features` cannot count the features of the layer. Otherwise,
     returns True if the size of the reshape is not known."""
+    # the result of a Flatten has no axis of steps or pixels, which every convolution needs; after a Reshape into an
+    # image, the axes are in order again
+    if isinstance(layer, CONVS) and (
+        reshape.shape or not isinstance(layer, _CONVS_OF_SEQUENCES)
+    ):
+        return False
     count = _count_features(layer, reshape.makes_image)
     # if the size of the reshape is not known, every layer with features may be next to it
     if count is None or reshape.size is None:
@@ -495,8 +509,8 @@ def _may_be_next(layer: Any, reshape: _Reshape) -> bool:
 
 def _count_features(layer: Any, of_outputs: bool) -> int | None:
     """Returns the number of features in the outputs of a layer if `of_outputs`, else in its inputs. Returns None if the
-    layer has no parameters, or if its kind is not handled here. Also returns None for the inputs of an Embedding, which
-    are indices, and for a norm of images."""
+    layer has no parameters, or if layers of its kind are never converted. Also returns None for the inputs of an
+    Embedding, which are indices, and for a norm of images."""
     if not layer.weights:
         return None
     # the first weight is the kernel, (inputs, outputs)
@@ -507,9 +521,32 @@ def _count_features(layer: Any, of_outputs: bool) -> int | None:
         # the outputs of both directions are concatenated, but both directions have the same
         # inputs
         return 2 * in_one_direction if of_outputs and in_one_direction else in_one_direction
+    if isinstance(layer, CONVS):
+        (channels,) = layer.input_spec.axes.values()
+        return int(layer.filters if of_outputs else channels)
+    if isinstance(layer, kl.EinsumDense):
+        return _count_features_of_einsum(layer, of_outputs)
+    # the queries, keys and values may have different numbers of features
+    if isinstance(layer, kl.MultiHeadAttention):
+        inputs = (layer.query_dense, layer.key_dense, layer.value_dense)
+        return (
+            int(layer.output_dense.kernel.shape[-1])
+            if of_outputs
+            else max(int(dense.kernel.shape[0]) for dense in inputs)
+        )
     if isinstance(layer, kl.Embedding):
         return int(layer.output_dim) if of_outputs else None
     # a norm of images has a parameter for each channel, and not for each feature. An input with at most three axes
     # (batch, steps, features) is not an image; neither is an input whose number of axes the layer does not state
-    is_flat = isinstance(layer, _KEEPERS) and (getattr(layer.input_spec, "ndim", 2) or 2) <= 3
+    is_flat = (
+        isinstance(layer, _FEATUREWISE) and (getattr(layer.input_spec, "ndim", 2) or 2) <= 3
+    )
     return int(layer.weights[0].shape[-1]) if is_flat else None
+
+
+def _count_features_of_einsum(layer: Any, of_outputs: bool) -> int:
+    """Returns the number of features in the outputs of an EinsumDense if `of_outputs`, else in its inputs."""
+    operands, _, result = layer.equation.partition("->")
+    sizes = dict(zip(operands.partition(",")[2], layer.kernel.shape, strict=True))
+    # in "abc,cd->abd", c is summed, and d is an axis of the outputs
+    return math.prod(size for axis, size in sizes.items() if (axis in result) is of_outputs)

@@ -859,6 +859,59 @@ def test_in_a_subclassed_keras_model_what_may_be_behind_a_flatten_is_listed():
     assert set(xdevice.models.convert_state(wrapped, "torch").unmapped) == {"fc/kernel"}
 
 
+@pytest.mark.parametrize(
+    ("make", "rows", "names"),
+    [
+        (lambda kl: kl.EinsumDense("ab,bc->ac", 3, bias_axes="c"), None, {"kernel"}),
+        (lambda kl: kl.EinsumDense("abc,cd->abd", (None, 3)), (5, 20), {"kernel"}),
+        (lambda kl: kl.GroupNormalization(5), None, {"gamma", "beta"}),
+        (lambda kl: kl.RMSNormalization(), None, {"scale"}),
+        (lambda kl: kl.MultiHeadAttention(2, 10), (5, 20), {"kernel"}),
+        (lambda kl: kl.Conv1D(3, 2), (5, 20), {"kernel"}),
+        (lambda kl: kl.Conv1DTranspose(3, 2), (5, 20), {"kernel"}),
+        (lambda kl: kl.DepthwiseConv1D(2), (5, 20), {"kernel"}),
+    ],
+)
+def test_in_a_subclassed_keras_model_any_layer_may_be_behind_a_flatten(make, rows, names):
+    import keras
+    from keras import layers as kl
+
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.head = kl.Conv2D(4, 3), make(kl)
+            self.flat = kl.Reshape(rows) if rows else kl.Flatten()
+
+        def call(self, x):
+            flat = self.flat(self.conv(x))
+            is_attention = isinstance(self.head, kl.MultiHeadAttention)
+            return self.head(flat, flat) if is_attention else self.head(flat)
+
+    model = Model()
+    model(IMAGE.swapaxes(1, 3))
+    listed = xdevice.models.convert_state(model, "torch").unmapped
+    assert {name.rpartition("/")[2] for name in listed} == names
+    assert all("judging by its size" in why for why in listed.values())
+
+
+def test_outputs_of_an_einsum_before_a_reshape_in_a_subclassed_keras_model_are_listed():
+    import keras
+    from keras import layers as kl
+
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.first, self.fc = kl.Dense(5), kl.EinsumDense("ab,bc->ac", 36)
+            self.image, self.conv = kl.Reshape((3, 3, 4)), kl.Conv2DTranspose(2, 3)
+
+        def call(self, x):
+            return self.conv(self.image(self.fc(self.first(x))))
+
+    model = Model()
+    model(VECTORS)
+    assert set(xdevice.models.convert_state(model, "torch").unmapped) == {"einsum_dense/kernel"}
+
+
 def test_a_missing_bias_is_listed_and_an_error_when_loading():
     source, target = linear("torch"), _paddle().Linear(4, 4, bias_attr=False)
     state = xdevice.models.convert_state(source, "paddle", like=target)
