@@ -1,9 +1,9 @@
-"""The adapter for JAX, which implements xdevice's hooks (the methods that its core calls) with JAX's functions.
+"""The adapter for JAX. It implements xdevice's hooks (the methods that xdevice's core calls) with JAX's functions.
 
 Facts about JAX that the code depends on, and the resulting rules (measured on jax 0.7.1 and 0.11.2):
 
-- `jax.devices()` starts every runtime, after which no forked child can use JAX (jax-ml/jax#18852). Therefore
-  unstarted.py counts the devices as long as JAX has not been started.
+- `jax.devices()` starts every runtime. After that, no forked child process can use JAX (jax-ml/jax#18852). Therefore
+  unstarted.py counts the devices until JAX is started.
 - `device_put` of a NumPy array to the CPU aliases the array if the address of its memory is a multiple of 64 bytes,
   even with `may_alias=False` (jax-ml/jax#37830). `device_put` of a replicated array aliases the shard on the target
   device. Therefore xdevice makes a copy first.
@@ -11,14 +11,14 @@ Facts about JAX that the code depends on, and the resulting rules (measured on j
   `may_alias=False` is passed.
 - JAX's own functions create uncommitted arrays, which silently move to the devices of other operands. The arrays that
   xdevice creates are committed to their device.
-- If 64-bit mode is off, JAX narrows float64 with a warning, and int64 by silently dropping bits.
-- `effects_barrier` waits for nothing. `live_arrays` lists only the arrays of one platform, and leaves out results that
-  the program has dropped.
-- If work has failed for lack of memory, reading its result (with `np.asarray`, DLPack, or on 0.7.1 also `repr`) crashes
-  the process on the CPU; on a GPU, `np.asarray` first allocates the same amount of memory on the host. Therefore
-  xdevice waits for each array before it reads the array, and the wait raises an error. After that, no stack frame of
-  xdevice may refer to the array: pytest would print the array and thus read it, and as long as a failed array exists,
-  even in a traceback, every sync() fails.
+- If 64-bit mode is off, JAX narrows float64 with a warning, and silently drops the upper bits of int64.
+- `effects_barrier` waits for side effects, not for arrays. `live_arrays` lists only the arrays of one platform, and
+  omits results to which the program no longer refers.
+- On the CPU, if work has failed for lack of memory, reading its result (with `np.asarray`, DLPack, or on 0.7.1 also
+  `repr`) crashes the process. On a GPU, `np.asarray` first allocates the same amount of memory on the host. Therefore
+  xdevice waits for each array before it reads the array, so that the wait raises the error. After that, no stack frame
+  of xdevice may refer to the array, because pytest would print the array and thus read it. As long as a failed array
+  exists, even in a traceback, every sync() fails.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 
 
 _DEVICE = "_device" if private.has("jax.sharding.SingleDeviceSharding._device") else ""
-"""The name of the private attribute of a sharding that contains the device of an array on one device. If this version
-of JAX lacks that attribute, the name is "", which is not an attribute of any object."""
+"""The name of a sharding's private attribute that contains the device, for an array on one device. If this version of
+JAX lacks that attribute, the name is "", which is not an attribute of any object."""
 
 
 class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
@@ -94,8 +94,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return jax
 
     def classify(self, cls: type) -> Kind | None:
-        """Returns "symbol" for a class of symbols of traced functions, "tensor" for a class of
-        arrays, and None for any other class. Raises `UnsupportedError` for mutable arrays."""
+        """Returns "symbol" for a class of tracers (the stand-ins for arrays in traced functions), "tensor" for a class
+        of arrays, and None for any other class. Raises `UnsupportedError` for mutable arrays."""
         # checked first, because in some versions a Tracer is also an Array
         if issubclass(cls, jax.core.Tracer):
             return "symbol"
@@ -136,8 +136,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return DeviceInfo(native.device_kind, (native.memory_stats() or {}).get("bytes_limit"))
 
     def hardware(self) -> frozenset[str]:
-        """Returns the words for the hardware of `gpu:i`, such as "cuda"; an empty set if there are no GPUs. Starts JAX,
-        because its GPUs are not known before that."""
+        """Returns the names that a user may use for the hardware of `gpu:i`, such as "cuda"; an empty set if there are
+        no GPUs. Starts JAX, because its GPUs are not known before that."""
         return accelerators.words((self._natives or self._start())["gpu"])
 
     def lacks(self, device: Device) -> frozenset[str]:
@@ -195,7 +195,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return jax.device_put(x, native, may_alias=False) if staged is None else staged
 
     def start_move(self, x: jax.Array, device: Device) -> jax.Array:
-        """Returns a copy of `x` on another device. The values may arrive there only after the return."""
+        """Returns a copy of `x` on another device. The values may still be on their way when this method returns."""
         require_values(x)
         # `device_put` does not wait, unlike a copy through page-locked memory
         return jax.device_put(x, self.to_native(device), may_alias=False)
@@ -217,8 +217,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return jax.device_put(x, self.to_native(device), may_alias=False)
 
     def synchronize(self, device: Device | None) -> None:
-        """Waits for all work on a device, or, if `device` is None, on all devices of all
-        platforms. Raises the error of work that has failed."""
+        """Waits for all work on a device, or, if `device` is None, on all devices of all platforms. If work has failed,
+        raises its error."""
         # there is no work before JAX is started
         if not unstarted.is_started():
             return
@@ -231,7 +231,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
             _wait_for_all(jax.live_arrays(platform), natives)
 
     def wait(self, x: jax.Array) -> None:
-        """Waits until `x` is computed. Raises the error of its computation."""
+        """Waits until `x` is computed. If its computation has failed, raises the error."""
         require_values(x)
         try:
             x.block_until_ready()
@@ -355,7 +355,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
 
     def _start(self) -> dict[str, list[Any]]:
         """Starts JAX, and returns its devices of each kind, in the order of their indices. After this call, users may
-        also name a device by the words for the hardware of JAX's GPUs, such as "cuda"."""
+        also refer to JAX's GPUs by the name of their hardware, such as "cuda"."""
         # if JAX cannot start, this raises an error with the cause, which `_local_devices` would hide
         jax.local_devices()
         cpus = _local_devices("cpu")
@@ -409,15 +409,15 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return None if values is None else self.from_buffer(values)
 
     def _made(self, make: Callable[[], jax.Array], device: Device) -> jax.Array:
-        """Calls `make`, which creates and returns an array, in such a way that the array is created on `device`.
-        Returns the array committed to `device`."""
+        """Calls `make`, which creates an array, with `device` as JAX's default device. Returns the array, committed to
+        `device`."""
         native = self.to_native(device)
         with jax.default_device(native):
             return jax.device_put(make(), native)
 
 
 _nothing = jax.jit(lambda: 0)
-"""A compiled function that `tracing` calls. Inside a transformation, its result is a symbol."""
+"""A compiled function that `tracing` calls. Inside a transformation, its result is a tracer."""
 
 
 @lru_cache
@@ -437,8 +437,8 @@ def _local_devices(kind: str) -> list[Any]:
 
 def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
     """Waits for the arrays in `arrays` that are on one of the devices `natives`, and raises the error of the first
-    array whose computation has failed. Empties the list `arrays` so that this function does not refer to a failed
-    array."""
+    array whose computation has failed. Empties the list `arrays`, so that this function's stack frame does not refer to
+    a failed array."""
     while arrays:
         x = arrays.pop()
         if x.sharding.device_set.isdisjoint(natives):
@@ -472,8 +472,8 @@ def _is_sparse(x: Any) -> bool:
 
 
 def _items(x: Any) -> dict[Any, Any]:
-    """Returns the items of a mapping that is registered as a pytree, in JAX's order. Containers among the values are
-    not walked."""
+    """Returns the items of a mapping that is registered as a pytree, in JAX's order. Does not descend into containers
+    among the values."""
     # JAX may order the children differently than the mapping, so the keys are read from JAX's paths. If the type was
     # registered without keys, numbers are used instead
     children = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda inside: inside is not x)[
@@ -485,7 +485,7 @@ def _items(x: Any) -> dict[Any, Any]:
 
 
 def _one_level(x: Any) -> tuple[list[Any], Any]:
-    """Returns the children of an object whose type is registered as a pytree, and the structure of the object.
-    Containers among the children are not walked."""
+    """Returns the children of an object whose type is registered as a pytree, and the structure of the object. Does not
+    descend into containers among the children."""
     children, structure = jax.tree_util.tree_flatten(x, is_leaf=lambda inside: inside is not x)
     return children, structure

@@ -1,7 +1,8 @@
-"""Lists JAX's platforms (its kinds of hardware, such as "cuda"), and determines to which platform `gpu:i` refers.
+"""Lists JAX's platforms (its kinds of hardware, such as "cuda"), and determines which platform `gpu:i` refers to.
 
-The name of a platform is the name under which it was registered. The attribute `platform` of a device may be another
-name: for CUDA's devices it is "gpu". `jax.devices` and `jax.live_arrays` return only the objects of one platform.
+The name of a platform is the name under which it was registered. A device's attribute `platform` may be a different
+name; for example, it is "gpu" for CUDA's devices. `jax.devices` and `jax.live_arrays` return only the objects of one
+platform.
 """
 
 from __future__ import annotations
@@ -23,20 +24,19 @@ _WORDS: Final = {
     "oneapi": ("xpu", "oneapi"),
     "METAL": ("mps", "metal"),
 }
-"""The words with which a user may name the hardware, by the name of the platform."""
+"""For the name of each platform, the names that a user may use for its hardware."""
 _NO_GPU: Final = ("cpu", "tpu", "interpreter")
 """The platforms to which `gpu:i` never refers."""
 _LACKS: Final = {
     "tpu": ("float64", "complex128"),
     "METAL": ("float64", "complex64", "complex128"),
 }
-"""The dtypes that each kind of device lacks. A TPU would store a float64 as two float32, which have fewer digits than a
-float64 and the range of a float32; the other dtypes raise an error."""
+"""The dtypes that each kind of device lacks. A TPU would store a float64 as two float32, with fewer digits and a
+smaller range. The other dtypes raise an error."""
 
 
 def platforms() -> dict[str, Any]:
-    """Returns the client (JAX's runtime object) of each platform that has been started, by the
-    platform's name."""
+    """Returns a dict that maps the name of each started platform to its client (JAX's runtime object)."""
     return dict(_extend.backends())
 
 
@@ -62,9 +62,9 @@ def everywhere() -> list[Any]:
 
 
 def detect() -> list[Any]:
-    """Returns the devices to which `gpu:i` refers: the devices of JAX's default platform or, if the default platform is
-    the CPU or a TPU, JAX's GPUs. XDEVICE_ACCELERATOR can select another platform. Returns an empty list if there are no
-    such devices."""
+    """Returns the devices that `gpu:i` refers to. These are the devices of JAX's default platform, or JAX's GPUs if the
+    default platform is the CPU or a TPU. XDEVICE_ACCELERATOR can select another platform. Returns an empty list if
+    there are no such devices."""
     candidates = {
         name: client
         for name, client in platforms().items()
@@ -85,8 +85,7 @@ def detect() -> list[Any]:
 
 
 def words(natives: Iterable[Any]) -> frozenset[str]:
-    """Returns the words with which a user may name the hardware of JAX's devices, such as
-    "cuda"."""
+    """Returns the names that a user may use for the hardware of these JAX devices, such as "cuda"."""
     # the word for an unlisted plugin is the name of its platform
     names = {name_of(native) for native in natives}
     return frozenset(word for name in names for word in _WORDS.get(name, (name,)))

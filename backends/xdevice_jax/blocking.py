@@ -1,8 +1,8 @@
-"""Implements blocking mode for JAX, which waits after each call of a compiled function.
+"""Implements blocking mode for JAX: after each call of a compiled function, waits for the result.
 
 From its second call on, JAX calls a compiled function in C++, where Python cannot wait for the result. Blocking mode
-switches this fast path off, and empties the caches of the fast path. The functions need not be compiled again after
-that. All of this uses JAX's private API.
+switches this fast path off, and empties the caches of the fast path. This does not require compiling the functions
+again. All of this uses JAX's private API.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CLEAR = (
 
 _waited = Shared(per_thread=False)
 """Counts the open blocks of the process. The first block to open replaces JAX's functions, and the last block to close
-restores these."""
+restores them."""
 
 
 def is_blocking() -> bool:

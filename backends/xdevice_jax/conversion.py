@@ -1,5 +1,4 @@
-"""Lends the memory of JAX's arrays to other frameworks, and creates arrays in memory that other frameworks lend,
-without copying.
+"""Shares memory between JAX and other frameworks without copying, in both directions.
 
 Facts about JAX that the code depends on:
 
@@ -8,7 +7,8 @@ Facts about JAX that the code depends on:
 - `from_dlpack` copies memory whose address is not a multiple of 64 bytes, even with
   `copy=False`.
 - `from_dlpack` calls `__dlpack__(stream=...)`, which PyTorch does not accept if its current device is another GPU, and
-  which TensorFlow never accepts. Therefore JAX receives a capsule that was created after a wait.
+  which TensorFlow never accepts. Therefore xdevice waits for the tensor, creates the DLPack capsule itself, and passes
+  the capsule to JAX.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class JaxReplicas(Replicas):
         return jnp.concatenate(parts) if parts[0].ndim else jnp.stack(parts)
 
     def leaf(self, x: jax.Array, device: Device) -> jax.Array:
-        """Returns a copy of `x` on a device. The copy needs no mark for gradients."""
+        """Returns a copy of `x` on a device. JAX does not require a mark on the copy to compute gradients."""
         # JAX can compute gradients with respect to any array, so arrays are not marked
         copied: jax.Array = self.copy(x, device)
         return copied

@@ -1,5 +1,5 @@
-"""Copies arrays between the host and an NVIDIA GPU through the ring (`xdevice.cuda_driver.ring`, buffers of page-locked
-memory that xdevice allocates for this purpose), and reads small arrays directly through the driver.
+"""Copies arrays between the host and an NVIDIA GPU through the ring, and reads small arrays directly through the
+driver. The ring (`xdevice.cuda_driver.ring`) is a set of page-locked buffers that xdevice allocates for copies.
 
 Facts about JAX that the code depends on:
 
@@ -42,8 +42,8 @@ _ORDINARY: Final = (None, "allow", "log")
 _seen: set[Hashable] = set()
 """The shape, dtype and device of each array for which `_empty_on_gpu` has already returned None once."""
 _ahead = threading.local()
-"""In each thread other than the main thread, `entry` is a pair: the shape, dtype and device of the thread's last array,
-and GPU memory that is allocated in advance for the next array of that kind."""
+"""In each thread except the main thread, `entry` is a pair. Its first item is the shape, dtype and device of the
+thread's last array. Its second item is GPU memory that is allocated in advance for the next such array."""
 
 
 def is_read(x: jax.Array) -> bool:
@@ -57,8 +57,8 @@ def is_read(x: jax.Array) -> bool:
 
 
 def is_moved(x: jax.Array) -> bool:
-    """Whether an array should be moved to JAX's CPU device with `read`, which waits for the array, instead of JAX's own
-    call, which does not wait."""
+    """Whether an array should be moved to JAX's CPU device with `read` instead of JAX's own call. `read` waits for the
+    array; JAX's call does not."""
     return ring.is_usable() and x.nbytes >= TO_HOST and is_read(x)
 
 

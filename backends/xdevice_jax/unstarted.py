@@ -65,8 +65,8 @@ def count(kind: str) -> int | None:
 
 
 def _cpus() -> int:
-    """Returns the number of CPU devices that JAX will create: the number in JAX's setting, or, if that is not set, the
-    number in XLA's flag; otherwise 1."""
+    """Returns the number of CPU devices that JAX will create. This is the number in JAX's setting; if that is not set,
+    the number in XLA's flag; otherwise 1."""
     configured = jax.config.jax_num_cpu_devices
     # -1 means that the setting is not used
     if configured >= 0:

@@ -1,7 +1,7 @@
 """The adapter for Apache MXNet 1.9: xdevice's hooks (the methods that its core calls), written
 with MXNet's functions. MXNet's development has ended; 1.9.1 is the last release.
 
-These are the facts about MXNet on which the code depends, and the rules that follow from them:
+Facts about MXNet that the code depends on, and the resulting rules:
 - All work is asynchronous, even on the CPU. MXNet can wait only for one array, or for all work.
 - Arrays without dimensions (0-d) or without elements exist only with NumPy's shape semantics. This
   is a separate setting of each thread, and it is disabled in threads that only move arrays
@@ -16,9 +16,8 @@ These are the facts about MXNet on which the code depends, and the rules that fo
 - MXNet's operators silently accept arrays of `cpu(0)` and `cpu(1)` together, and compute on the
   device of the first array; they refuse arrays on a CPU and a GPU. Virtual GPUs are `cpu(1)`,
   `cpu(2)` and so on, so virtual_gpus.py makes the operators refuse mixed CPU devices too.
-- MXNet allocates the memory of an array when it computes the array, and without a lock: an address
-  that is read before that may change (apache/mxnet#11927). Each address is therefore read after a
-  wait.
+- MXNet allocates the memory of an array only when it computes the array, and uses no lock. An address that is read
+  before that may change (apache/mxnet#11927). Each address is therefore read after a wait.
 - Only the first wait reports a failed computation. Reading the array afterwards returns garbage.
 """
 
@@ -156,8 +155,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return self._gpus
 
     def describe(self, device: Device) -> DeviceInfo:
-        """Returns a description of a device: its kind instead of a name, because MXNet does not report names, and for
-        a GPU, its memory in bytes."""
+        """Returns the kind of a device in place of its name, which MXNet does not report, and for a GPU its memory in
+        bytes."""
         if device.kind != "gpu":
             return DeviceInfo("cpu", None)
         if self.virtual:
@@ -191,7 +190,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return self._on_host(native)
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
-        """Returns a context manager, in whose block MXNet creates new arrays on the given device."""
+        """Returns a context manager. In its block, MXNet creates new arrays on the given device."""
         return self.to_native(device)
 
     # tensors
@@ -232,13 +231,13 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return self._copied(x, device, staging.moved)
 
     def synchronize(self, device: Device | None) -> None:
-        """Waits for all work on all devices, whatever `device` is, because MXNet cannot wait
-        for one device. Raises the error of failed work."""
+        """Waits for all work on all devices, whatever `device` is, because MXNet cannot wait for one device. If work
+        has failed, raises its error."""
         # MXNet cannot wait for one device
         mx.nd.waitall()
 
     def wait(self, x: Any) -> None:
-        """Waits until `x` is computed. Raises the error of its computation."""
+        """Waits until `x` is computed. If its computation has failed, raises the error."""
         x.wait_to_read()
 
     # values
@@ -284,8 +283,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
             return mx.np.full(shape, value, dtype=dtype, ctx=self.to_native(device))
 
     def tracing(self) -> str | None:
-        """Returns "a hybridized Gluon block" if the program is inside the `hybrid_forward` of a block that MXNet
-        called with symbols to build the block's graph, and otherwise None."""
+        """Returns "a hybridized Gluon block" while MXNet builds the graph of a block by calling its `hybrid_forward`
+        with symbols; otherwise None."""
         frame: FrameType | None = sys._getframe(1)
         # the callers are searched, because nothing else shows that MXNet is tracing
         while frame is not None and not _builds_graph(frame):
@@ -295,7 +294,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     # how a tensor is stored
 
     def is_dense(self, x: Any) -> bool:
-        """Whether `x` is one block of numbers in memory, and not sparse."""
+        """Whether `x` is dense, not sparse: it stores all its elements in one block of memory."""
         # an mx.np array is never sparse, so `stype`, which calls MXNet's library, is not read
         return type(x) is mx.np.ndarray or bool(x.stype == "default")
 
@@ -315,14 +314,14 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     # floats of a parity run
 
     def default_to_float64(self) -> None:
-        """Does nothing, because MXNet 1.9 has no default dtype that could be changed: its functions and layers use
+        """Does nothing, because MXNet 1.9 has no default dtype that could be changed. Its functions and layers use
         float32 until the program calls net.cast("float64")."""
 
     # the process
 
     def on_choice(self) -> None:
-        """Enables NumPy's semantics in this thread, unless the program is a legacy program, which means that it has
-        created `mx.nd` arrays, symbols or Gluon blocks without these semantics."""
+        """Enables NumPy's semantics in this thread, except in a legacy program. A legacy program has created `mx.nd`
+        arrays, symbols or Gluon blocks without these semantics."""
         semantics.chosen()
 
     def _copied(
@@ -348,9 +347,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return new
 
     def _on_host(self, native: Any) -> Device:
-        """Returns cpu:0 for any context of the host. The context's index is ignored, because a context for pinned
-        memory has the index of a GPU, and a context for shared memory has the index of a worker. Raises
-        `UnsupportedError` for any other context."""
+        """Returns cpu:0 for any context of the host. The context's index is ignored: it is the index of a GPU for
+        pinned memory, and the index of a worker for shared memory. Raises `UnsupportedError` for any other context."""
         if native.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
             raise self.unsupported(
                 f"contexts of the type {native.device_type!r}", "use mx.cpu() or mx.gpu(i)"

@@ -7,9 +7,8 @@ The code depends on these facts about Gluon:
 - A Trainer contains contexts (devices) and the optimizer's state, which must be moved too. The
   optimizer counts its steps separately for each device index, so the counts are copied to the new
   index. Otherwise, Adam would restart on the new device.
-- With `static_alloc`, a compiled graph keeps its arrays. If its model is moved to another device
-  and back, the graph would silently train arrays that are no longer the parameters. A move
-  therefore deletes the compiled graphs.
+- With `static_alloc`, a compiled graph keeps its arrays. If its model is moved to another device and back, the graph
+  would silently train arrays that no longer belong to the model. A move therefore deletes the compiled graphs.
 """
 
 from __future__ import annotations
@@ -227,7 +226,8 @@ def _reset(parameter: Any, native: Any) -> None:
 @contextmanager
 def _arrays_like(array: Any) -> Iterator[None]:
     """Opens a block in which Gluon creates arrays of the same kind as `array`: `mx.np` arrays if `array` is an `mx.np`
-    array, and legacy arrays otherwise, also if `array` is None. Nothing is recorded for gradients in the block."""
+    array, and otherwise legacy arrays (including if `array` is None). Nothing is recorded for gradients in the
+    block."""
     with (
         mx.autograd.pause(),
         mx.util.np_shape(True),
@@ -254,8 +254,8 @@ def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
 
 
 def _refuse_fixed_store(trainer: Any) -> None:
-    """Raises `UnsupportedError` if the key-value store of a Trainer was created by the program or is distributed over
-    machines, or if the Trainer has state that cannot be moved."""
+    """Raises `UnsupportedError` if a Trainer has state that cannot be moved. Also raises this error if the program
+    created the Trainer's key-value store, or if the store is distributed over machines."""
     private.require("optimizers")
     store = trainers.store(trainer)
     # after a move, the Trainer creates a new store (`_move_state`). It cannot replace a store
@@ -273,8 +273,8 @@ def _refuse_fixed_store(trainer: Any) -> None:
 
 def _require_parameters(trainer: Any, native: Any) -> None:
     """Raises `UnsupportedError` for a Trainer with parameters that are not on `native`. These parameters cannot be
-    moved with the Trainer, because the move must delete the compiled graphs of their blocks, and the Trainer has no
-    reference to the blocks."""
+    moved with the Trainer. The move would have to delete the compiled graphs of their blocks, to which the Trainer has
+    no reference."""
     for parameter in trainers.parameters(trainer):
         places = _contexts(parameter.name, parameter)
         if places != [native]:
@@ -366,8 +366,8 @@ class MxnetModels(Models):
         return [("" if block is model else block.name, block, _KEPT) for block in blocks]
 
     def move_held(self, x: Any, device: Device) -> Any:
-        """Returns `x` on a device. If `x` is already on that device, this is `x` itself; otherwise it is a copy,
-        which has a gradient of zeros if `x` has a gradient."""
+        """Returns `x` itself if it is already on the device, and otherwise a copy on the device. The copy has a
+        gradient of zeros if `x` has a gradient."""
         if self.device_of(x) is device:
             return x
         with mx.autograd.pause():
@@ -405,8 +405,8 @@ class MxnetModels(Models):
         return [*blocks, *parameters, *arrays]
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns a `Way` without fields if `x` is a batch of one of MXNet's iterators; such a `Way` means that the
-        attributes of the batch are walked. Returns None for any other object."""
+        """Returns a `Way` without fields if `x` is a batch of one of MXNet's iterators. Such a `Way` tells xdevice to
+        walk the attributes of the batch. Returns None for any other object."""
         return Way() if isinstance(x, mx.io.DataBatch) else None
 
     def tensor_of(self, model: Any) -> Any | None:

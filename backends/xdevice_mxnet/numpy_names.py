@@ -1,8 +1,8 @@
 """Lets MXNet 1.9 work with NumPy 1.24 to 1.26, which lack names that MXNet uses, such as `numpy.bool`.
 
-MXNet reads these names when it is imported, and also later (`x[mask] = 0`). During the import, MXNet's modules (and
-only these modules) use an `__import__` that returns a copy of the module `numpy` with these names added. Afterwards,
-MXNet's modules continue to use the copy. The real module, which all other code uses, is never changed.
+MXNet reads these names when it is imported, and also later (`x[mask] = 0`). During the import, MXNet's modules use
+their own `__import__`. It returns a copy of the module `numpy` to which these names are added. Afterwards, MXNet's
+modules continue to use the copy. The real module, which all other code uses, is never changed.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class _Finder(MetaPathFinder):
 
     def end(self) -> None:
         """Restores Python's own `__import__` in the modules. This method is called after the import of the package,
-        when the modules already refer to the copy. MXNet imports modules inside most of its functions, and the
-        replaced `__import__`, which is a Python function, would slow down each call of these functions."""
+        when the modules already refer to the copy. Most of MXNet's functions import modules when they are called. The
+        replaced `__import__` is a Python function, and would slow down each of these calls."""
         self._builtins["__import__"] = builtins.__import__
 
     def find_spec(

@@ -24,15 +24,15 @@ The following calls enable it, once and permanently in the calling thread:
   XDEVICE_MXNET_NP=0 leaves it disabled in any program.
 - If the program itself has called `set_np` or `reset_np`, only arithmetic, which needs the
   setting, calls `set_np` again.
-- The setting is never enabled for only a part of a computation, because of the last row of the
-  first table.
+- The setting is never enabled for only a part of a computation. Otherwise, differentiating a loss could crash the
+  process (see the last row of the first table).
 - In a new thread, the setting is disabled, so this module decides for each thread separately
   (apache/mxnet#14661).
 
-This module changes two things in MXNet. `mxnet.util._set_np_array_logged` becomes an object that
-notices calls of `set_np` (`_SetNp`). In addition, MXNet's message that the setting is enabled is
-suppressed (`_announce_shapes`), because logging the message configures the root logger, after which
-the program's `logging.basicConfig` has no effect (apache/mxnet#16413).
+This module changes two things in MXNet. `mxnet.util._set_np_array_logged` becomes an object that notices calls of
+`set_np` (`_SetNp`). In addition, `_announce_shapes` suppresses MXNet's message that the setting is enabled. Logging the
+message would configure the root logger, and the program's `logging.basicConfig` would then have no effect
+(apache/mxnet#16413).
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class _Thread:
 
     def __init__(self, is_decided: bool = False) -> None:
         self.is_decided = is_decided
-        """Whether `creating` has no work left in this thread, because the program or xdevice has called `set_np`
-        here, or because xdevice must not call it."""
+        """Whether `creating` has nothing left to do in this thread. The reason is that the program or xdevice has
+        called `set_np` here, or that xdevice must not call it."""
         self.is_ours = False
         """Whether xdevice has called `set_np` in this thread."""
         self.has_entered = False
@@ -102,7 +102,8 @@ class _SetNp:
 
 def _announce_shapes() -> None:
     """Makes MXNet log its message that NumPy's shapes are enabled. During this call, a filter rejects every record.
-    MXNet logs this message only once. If it were logged later, it would appear, and would configure the root logger."""
+    MXNet logs this message only once. Without this call, MXNet would log it later, which would show the message and
+    configure the root logger."""
     root, silent = logging.getLogger(), logging.NullHandler()
     # MXNet calls `logging.info`, which configures the root logger if that has no handlers
     root.addHandler(silent)
@@ -122,8 +123,8 @@ def _refuse(record: logging.LogRecord) -> bool:
 
 _here: Final = _Here()
 _set_np: Final = _SetNp(private.get("mxnet.util._set_np_array_logged", False))
-"""Notices whether the program has called `set_np` in this process, even before this module was imported. A program
-that has called it is not a legacy program."""
+"""Detects whether the program has called `set_np` in this process, even if the call was made before this module was
+imported. A program that has called it is not a legacy program."""
 # if MXNet does not have the flag, a call of `set_np` is not noticed
 if private.has("mxnet.util._set_np_array_logged"):
     setattr(*private.place("mxnet.util._set_np_array_logged"), _set_np)
@@ -313,7 +314,7 @@ class Carried:
 
     def rejoin(self) -> None:
         """Called in the thread that created this object, after the task in the other thread has ended. If the task
-        enabled NumPy's semantics, enables them in this thread too, because this thread otherwise could not compute
-        with the task's arrays."""
+        enabled NumPy's semantics, enables them in this thread too. Otherwise, this thread could not compute with the
+        task's arrays."""
         if self._there.is_ours and not _is_on():
             _switch()

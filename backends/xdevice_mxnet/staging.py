@@ -1,12 +1,12 @@
-"""Copies large arrays between the host and an NVIDIA GPU through the ring, which consists of buffers of page-locked
-memory that xdevice reserves for this purpose (`xdevice.cuda_driver.ring`).
+"""Copies large arrays between the host and an NVIDIA GPU through the ring. The ring (`xdevice.cuda_driver.ring`) is a
+set of page-locked buffers that xdevice allocates for copies.
 
 Rules for this module, with their reasons:
 
 - The host waits for an array before the ring reads it, because these copies bypass MXNet's
   scheduler. Reused memory needs no wait, because MXNet waits for the GPU before it allocates
   freed memory again.
-- A copy that is recorded for gradients is made by MXNet, because it must be an MXNet operation.
+- MXNet makes each copy that is recorded for gradients, because such a copy must be an MXNet operation.
 - NumPy's semantics must be enabled; the callers enable them.
 """
 
@@ -30,8 +30,7 @@ copy."""
 
 
 def read(x: Any, backend: Replicas) -> np.ndarray[Any, Any] | None:
-    """Returns the values of an array on a GPU, which are read through the ring. Returns None if MXNet must read the
-    array."""
+    """Reads an array on a GPU through the ring, and returns its values. Returns None if MXNet must read the array."""
     if not _is_staged(x, "gpu", backend):
         return None
     # `staging` is the module `xdevice.contract.staging`, not this module
@@ -39,8 +38,8 @@ def read(x: Any, backend: Replicas) -> np.ndarray[Any, Any] | None:
 
 
 def put(values: np.ndarray[Any, Any], native: Any, backend: Replicas) -> Any | None:
-    """Returns an array on a GPU with the values of a NumPy array, which are copied through the ring. Returns None if
-    MXNet must copy the array."""
+    """Copies a NumPy array to a GPU through the ring, and returns the new array. Returns None if MXNet must copy the
+    array."""
     if native.device_type != "gpu" or values.nbytes < LEAST or not values.flags.c_contiguous:
         return None
     if values.dtype.name not in backend.dtypes or not ring.is_usable():
@@ -77,8 +76,8 @@ def moved(x: Any, native: Any, backend: Replicas) -> Any | None:
 
 
 def _to_gpu(owner: Any, source: int, array: Any, backend: Replicas) -> bool:
-    """Copies data to `array`, which is on a GPU, from the address `source` on the host, which is in the memory of
-    `owner`. Returns whether the ring has made the copy; the result is also False if one of the addresses is 0."""
+    """Copies data from the host to `array`, which is on a GPU. The data begins at the address `source`, in the memory
+    of `owner`. Returns whether the ring has made the copy; the result is also False if one of the addresses is 0."""
     target = _address(array, backend)
     return bool(source and target) and ring.to_gpu(
         owner, source, array, target, _size(array), None

@@ -29,7 +29,7 @@ updaters: Final = private.field("mxnet.gluon.Trainer._updaters")
 counts: Final = private.field("mxnet.optimizer.Optimizer._all_index_update_counts")
 _updater_of_store: Final = private.field("mxnet.kvstore.KVStore._updater")
 _WITH_MORE: Final = (mx.optimizer.Nadam, mx.optimizer.LBSGD)
-"""Optimizers whose state is refused, because they store further numbers outside their arrays."""
+"""Optimizers whose state is refused, because they store other numbers outside their arrays."""
 
 
 def variables(trainer: Any) -> Iterator[tuple[str, Any]]:
@@ -82,7 +82,7 @@ def steps(optimizer: Any) -> dict[Any, int]:
 
 def arrays(state: Any) -> Iterator[Any]:
     """Yields the arrays in the optimizer's state for one parameter, in the order in which the state contains them.
-    Raises `UnsupportedError` if the state contains objects of types that may contain further arrays."""
+    Raises `UnsupportedError` if the state contains objects of a type that may contain other arrays."""
     if isinstance(state, mx.nd.NDArray):
         yield state
     elif isinstance(state, list | tuple):

@@ -1,6 +1,5 @@
-"""The adapter for NumPy, for machines without any other framework: xdevice's hooks (the methods
-that its core calls), written with NumPy's functions. NumPy has one device, computes
-synchronously, and has no models.
+"""The adapter for NumPy, for machines without any other framework. It implements xdevice's hooks (the methods that
+xdevice's core calls) with NumPy's functions. NumPy has one device, computes synchronously, and has no models.
 
 The adapter must follow these rules:
 
@@ -95,8 +94,8 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         raise AssertionError("NumPy has only one device, so no array can be moved")
 
     def copy(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
-        """Returns a copy of `x`, which is an array of the same subclass. Python objects in `x` are deep-copied.
-        `device` is ignored."""
+        """Returns a copy of `x`, as an array of the same subclass. Python objects in `x` are deep-copied. `device` is
+        ignored."""
         # `np.array` would copy only the references in an array of Python objects, and not the
         # objects
         return copy.deepcopy(x) if x.dtype.hasobject else np.array(x, copy=True, subok=True)
@@ -140,7 +139,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     # how a tensor is stored
 
     def is_dense(self, x: np.ndarray[Any, Any]) -> bool:
-        """Whether `x` is one block of numbers. This is the case for every array except a masked array."""
+        """Whether `x` is dense. Every array is dense except a masked array, because its mask is stored elsewhere."""
         return not isinstance(x, np.ma.MaskedArray)
 
     # asynchrony

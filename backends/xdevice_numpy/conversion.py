@@ -1,5 +1,4 @@
-"""Shares the memory of NumPy's arrays with frameworks, and creates arrays that share the memory of frameworks' tensors,
-without a copy.
+"""Shares memory between NumPy and other frameworks without a copy, in both directions.
 
 The code depends on these facts about NumPy:
 
@@ -33,8 +32,8 @@ _TAKES = Takes(labels={"bfloat16": (1, 16)})
 
 
 def detached(x: Array) -> Array:
-    """Returns `x` if its memory alone contains its values. Raises `UnsupportedError` for a masked array, because its
-    mask is stored elsewhere."""
+    """Returns `x`. Raises `UnsupportedError` for a masked array, because the mask is stored outside the array's
+    memory."""
     if isinstance(x, np.ma.MaskedArray):
         raise UnsupportedError(
             "the mask of a masked array would be lost; convert x.filled() instead, or x.data and x.mask"

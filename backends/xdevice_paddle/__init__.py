@@ -4,12 +4,12 @@ Paddle's functions.
 The rules that this adapter must follow, and the facts behind them:
 - If TensorFlow is already imported, Paddle's libraries are loaded so that they find their own
   symbols first. Otherwise Paddle segfaults (see `xdevice.contract.loader`).
-- When the thread that imported Paddle ends, Paddle leaves its dygraph (eager) mode in all
-  threads, unless something still refers to the context manager of that mode (measured on 2.6.2
-  and 3.3.1). So this module keeps a reference to the context manager.
+- Paddle's dygraph (eager) mode has a context manager. If nothing refers to it when the thread that imported Paddle
+  ends, Paddle leaves the mode in all threads (measured on 2.6.2 and 3.3.1). So this module keeps a reference to the
+  context manager.
 - Tensors are copied by the module `copying`, never by `Tensor.to`.
-- For a sparse tensor, `_copy_to` raises an error, and `numpy()` crashes the process with a
-  segmentation fault (3.3.1; PaddlePaddle/Paddle#46642, closed as no bug).
+- For a sparse tensor, `_copy_to` raises an error, and `numpy()` crashes the process with a segmentation fault (3.3.1;
+  PaddlePaddle/Paddle#46642, closed as not a bug).
 - `set_device` affects the whole process (PaddlePaddle/Paddle#77927), so only `scope` calls it,
   in a way that lets the scopes of several threads overlap. In Paddle 2.6, only the functions of
   `_C_ops` have an argument for the place on which a tensor is created.
@@ -144,12 +144,12 @@ class PaddleBackend(
         return DeviceInfo(properties.name, properties.total_memory)
 
     def hardware(self) -> frozenset[str]:
-        """Returns the words that users may write in place of `gpu` here, such as "cuda"."""
+        """Returns the words that users may write in place of `gpu` on this machine, such as "cuda"."""
         return accelerators.words(self._gpu)
 
     def is_started(self, device: Device) -> bool:
-        """Returns whether this process has a context on a CUDA GPU. Returns True for any other
-        device, and if there is no CUDA driver or the driver reports an error."""
+        """Whether this process has a context on a CUDA GPU. Returns True for any other device, and if there is no CUDA
+        driver or the driver reports an error."""
         return device.kind != "gpu" or self._gpu != "gpu" or driver.is_started(device.index)
 
     def to_native(self, device: Device) -> Any:
@@ -301,8 +301,7 @@ class PaddleBackend(
     # the structure of a tensor
 
     def is_dense(self, x: paddle.Tensor) -> bool:
-        """Returns whether `x` is a single block of numbers in memory: neither sparse nor spread
-        over processes. Returns True for a symbol."""
+        """Whether `x` is dense: neither sparse nor spread over processes. Returns True for a symbol."""
         # a symbol, which a function receives while to_static traces it, has no method is_dense
         return not isinstance(x, paddle.Tensor) or bool(x.is_dense())
 

@@ -1,5 +1,5 @@
-"""Finds the devices that `gpu:i` refers to in Paddle. These are the GPUs of CUDA or ROCm. If there are no such GPUs,
-these are the XPUs. If there are no XPUs either, these are the devices of the only plugin that has devices."""
+"""Finds the devices that `gpu:i` refers to in Paddle. They are the GPUs of CUDA or ROCm or, if there are none, the
+XPUs. If there are no XPUs either, they are the devices of the only plugin that has devices."""
 
 from __future__ import annotations
 

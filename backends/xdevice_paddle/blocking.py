@@ -1,5 +1,4 @@
-"""Blocking mode for Paddle: sets Paddle's flag FLAGS_benchmark, with which Paddle waits after
-each operation on a GPU."""
+"""Blocking mode for Paddle: sets the flag FLAGS_benchmark, which makes Paddle wait after each operation on a GPU."""
 
 from __future__ import annotations
 

@@ -3,14 +3,13 @@
 Facts about Paddle on which the code depends:
 
 - If a stride is negative, `from_dlpack` tries to allocate 2**64 bytes.
-- Before Paddle 3, which introduced `__dlpack__`, a DLPack capsule of Paddle claims that the
-  memory is in C order, whatever the strides are, and that a tensor of bools has the dtype uint8.
-  `from_dlpack` makes a copy and ignores the strides.
-- Paddle releases memory while it holds its own lock (3.3.1), which can cause a deadlock in two ways; therefore
-  `releases_under_lock` is set. First, the memory may belong to an array of another framework, such as MXNet, that in
-  turn refers to Paddle's memory: MXNet then releases Paddle's memory, and Paddle waits for its own lock forever.
-  Second, another framework, such as PyTorch, may release Paddle's memory without holding Python's lock; then two
-  threads wait for each other.
+- Paddle 3 introduced `__dlpack__`. Before that version, a DLPack capsule of Paddle always claims that the memory is in
+  C order, and that a tensor of bools has the dtype uint8. `from_dlpack` makes a copy and ignores the strides.
+- Paddle releases memory while it holds its own lock (3.3.1). Therefore `releases_under_lock` is set, because this can
+  cause a deadlock in two ways. First, the memory may belong to an array of another framework, such as MXNet, that in
+  turn refers to Paddle's memory. MXNet then releases Paddle's memory, and Paddle waits for its own lock forever.
+  Second, another framework, such as PyTorch, may release Paddle's memory without holding Python's lock. Two threads
+  then wait for each other.
 - `contiguous()` of a view separates the view from its base (3.3.1), so this module does not call
   it.
 """
@@ -63,8 +62,8 @@ class PaddleConversion(Conversion):
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def shares(self, device: Device) -> bool:
-        """Returns whether other frameworks can use the memory of a device. This is true for the
-        CPU, and for GPUs of CUDA or ROCm."""
+        """Whether other frameworks can use the memory of a device. This is true for the CPU, and for GPUs of CUDA or
+        ROCm."""
         # sharing the memory of other devices has never been tested
         return device is devices.CPU or (device.kind == "gpu" and self._gpu == "gpu")
 
@@ -124,9 +123,8 @@ class PaddleConversion(Conversion):
         return True
 
     def peek(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
-        """Returns the values of `x` as an array that may only be read. The array shares the
-        tensor's memory if this memory is on the host and NumPy can read it; otherwise it is a
-        copy."""
+        """Returns the values of `x` as an array that the caller must not write to. The array shares the tensor's memory
+        if this memory is on the host and NumPy can read it; otherwise it is a copy."""
         # the values are copied in four cases: in Paddle 2.6 (`takes` returns None), which exports
         # bool as uint8, and views with wrong strides; on a GPU; if `x` is not dense; and if `x` has
         # no elements

@@ -50,7 +50,7 @@ def copied(x: paddle.Tensor, place: Any) -> paddle.Tensor:
 
 
 def plain(x: paddle.Tensor, place: Any) -> paddle.Tensor:
-    """Returns a copy of a tensor on a place, through which no gradient flows."""
+    """Returns a copy of a tensor on a place. No gradient flows through the copy."""
     # a copy through page-locked memory, if that is faster; None if Paddle has to make the copy
     staged = staging.moved(x, place)
     if staged is not None:

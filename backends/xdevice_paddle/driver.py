@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def is_started(index: int) -> bool:
-    """Returns whether this process has a context on the GPU `index`. Also returns True if this is
-    unknown: if there is no CUDA driver, as on ROCm, or if the driver reports an error."""
+    """Whether this process has a context on the GPU `index`. Also returns True if there is no CUDA driver, as on ROCm,
+    or if the driver reports an error."""
     driver = _driver()
     if driver is None:
         return True
@@ -44,7 +44,7 @@ class DriverError(RuntimeError):
 
 
 def is_there() -> bool:
-    """Returns whether this machine has a CUDA driver that can be called. Returns False on ROCm."""
+    """Whether this machine has a CUDA driver that can be called. Returns False on ROCm."""
     return _driver() is not None
 
 

@@ -28,15 +28,15 @@ GPUs."""
 
 
 class PaddleMemory(Primitives):
-    """The hooks on memory for Paddle."""
+    """The hooks that report and release memory, for Paddle."""
 
     _gpu: str
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def memory(self, device: Device) -> Memory:
-        """Returns the numbers of bytes that Paddle and the CUDA driver report for a device's memory:
-        all four for GPUs of CUDA; `total`, `allocated` and `peak` for GPUs of ROCm; `allocated` and
-        `peak` for the CPU and for virtual GPUs; nothing for other accelerators."""
+        """Returns the numbers of bytes that Paddle and the CUDA driver report for a device's memory. GPUs of CUDA have
+        all four numbers; GPUs of ROCm have `total`, `allocated` and `peak`; the CPU and virtual GPUs have `allocated`
+        and `peak`. Other accelerators have none."""
         if device.kind != "gpu":
             allocated = _allocated(_KIND, 0)  # 0: the index of the CPU
             # Paddle 2 subtracts memory that it has not counted, such as that taken over from NumPy
@@ -67,15 +67,16 @@ class PaddleMemory(Primitives):
         )
 
     def empty_cache(self, device: Device) -> None:
-        """Releases to the driver the memory on all GPUs that Paddle holds but does not use. Raises
-        `UnsupportedError` for other accelerators and for virtual GPUs."""
+        """Releases the memory on all GPUs that Paddle has reserved but does not use. Raises `UnsupportedError` for
+        other accelerators and for virtual GPUs."""
         if self._gpu != "gpu":
             super().empty_cache(device)  # raises `UnsupportedError`
         paddle.device.cuda.empty_cache()
 
     def reset_peak(self, device: Device) -> None:
-        """Resets the peak of a device's allocated memory. Raises `UnsupportedError` in Paddle 2.6, which has no
-        function for this, and for accelerators other than GPUs, because Paddle does not count their memory."""
+        """Resets the peak of a device's allocated memory. Raises `UnsupportedError` in Paddle 2.6, which cannot reset
+        the peak. Also raises this error for accelerators other than GPUs, because Paddle does not count their
+        memory."""
         if _IS_2 or (device.kind == "gpu" and not self._is_counted()):
             super().reset_peak(device)  # raises `UnsupportedError`
         elif device.kind != "gpu":
@@ -87,6 +88,5 @@ class PaddleMemory(Primitives):
             paddle.device.cuda.reset_max_memory_allocated(device.index)
 
     def _is_counted(self) -> bool:
-        """Returns whether Paddle counts the memory of `gpu:i`, which it does only for real and
-        virtual GPUs."""
+        """Whether Paddle counts the memory of `gpu:i`, which it does only for real and virtual GPUs."""
         return self._gpu in ("gpu", virtual_devices.KIND)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _strategy = private.field("paddle.DataParallel._strategy")
 _optimizer = private.field("paddle.Model._optimizer")
 _KEPT: Final = frozenset((*vars(paddle.nn.Layer()), "_flat_weight"))
-"""The names of the attributes that xdevice need not search for tensors: the attributes that every
-layer has, and `_flat_weight`, the memory that the parameters of a recurrent layer share. After a
-move each parameter has its own memory, and `_flat_weight` is no longer read."""
+"""The names of the attributes that xdevice need not search for tensors. These are the attributes that every layer has,
+and `_flat_weight`, the memory that the parameters of a recurrent layer share. After a move, each parameter has its own
+memory, and nothing reads `_flat_weight` any more."""
 
 
 def named_tensors(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
@@ -44,8 +44,7 @@ def named_tensors(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
 
 
 def has_memory(x: paddle.Tensor) -> bool:
-    """Returns whether a tensor has memory. A parameter created under LazyGuard has no memory before
-    `initialize()`."""
+    """Whether a tensor has memory. A parameter created under LazyGuard has no memory before `initialize()`."""
     try:
         place = x.place
     # Paddle 2 raises this for the copy of a tensor without memory
@@ -198,7 +197,7 @@ class PaddleModels(Models):
         return x
 
     def is_parameter(self, x: paddle.Tensor) -> bool:
-        """Returns whether a tensor is a parameter."""
+        """Whether a tensor is a parameter."""
         # only parameters have this attribute
         return hasattr(x, "optimize_attr")
 

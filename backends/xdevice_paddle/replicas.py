@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 
 _ADDED_AS = {"float16": "float32", "bfloat16": "float32", "uint8": "int32", "int8": "int32"}
-"""Maps each dtype for which Paddle has no kernel for sums on the CPU to the dtype in which such
-tensors are added. Paddle lacks this kernel for 8-bit integers in version 2.6, and for 16-bit
-floats in all versions."""
+"""For each dtype that Paddle cannot sum on the CPU, the dtype in which such tensors are added. Paddle lacks the kernel
+for 8-bit integers in version 2.6, and for 16-bit floats in all versions."""
 
 
 class PaddleReplicas(Replicas):

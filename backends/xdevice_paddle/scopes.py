@@ -1,8 +1,9 @@
 """Scopes that set Paddle's current device. The whole process has one current device, and scopes of several threads may
 overlap and end in any order.
 
-The scope that ends last restores the device that was current before all scopes. If a scope ends while a scope that was
-entered later is still open, the later scope takes over the earlier scope's device, and restores it at its own end.
+The scope that ends last restores the device that was current before all scopes. If a scope ends while a later scope is
+still open, the later scope takes over the device that the earlier scope should restore. The later scope restores that
+device at its own end.
 """
 
 from __future__ import annotations
@@ -49,9 +50,8 @@ def scope(name: str) -> Iterator[None]:
 
 
 def _close(own: _Open) -> None:
-    """Closes the scope `own`. If it was entered last of all open scopes, its device `before`
-    becomes current again. Otherwise the scope that was entered next takes over this device, and
-    restores it later."""
+    """Closes the scope `own`. If it is the most recent open scope, its device `before` becomes current again. Otherwise
+    the scope that was entered next takes over this device, and restores it later."""
     position = _open.index(own)
     del _open[position]
     # true if no scope that was entered later is open

@@ -1,5 +1,5 @@
-"""Copies large tensors between the host and an NVIDIA GPU through the ring (buffers of
-page-locked memory that xdevice keeps for this purpose, `xdevice.cuda_driver.ring`).
+"""Copies large tensors between the host and an NVIDIA GPU through the ring. The ring (`xdevice.cuda_driver.ring`) is a
+set of page-locked buffers that xdevice allocates for copies.
 
 Rules for this module, and the reasons for them:
 
@@ -69,9 +69,9 @@ def put(
 
 
 def to_gpu(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
-    """Returns a copy of a tensor on the host, on the GPU at `place`; no gradient flows through the copy. Returns None
-    if Paddle has to copy the tensor. The tensor has been read when this function returns, but the copy ends later, on
-    the current stream."""
+    """Copies a tensor from the host to the GPU at `place`, and returns the copy. No gradient flows through the copy.
+    Returns None if Paddle has to copy the tensor. The tensor has been read when this function returns, but the copy
+    ends later, on the current stream."""
     if (
         not isinstance(place, paddle.CUDAPlace)
         or not _is_plain(x, TO_GPU)
@@ -104,8 +104,7 @@ def moved(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
 
 
 def is_host(place: Any) -> bool:
-    """Returns whether a place is the CPU. The place may be of either of Paddle's two classes of
-    places."""
+    """Whether a place is the CPU. The place may be of either of Paddle's two classes of places."""
     # programs create a `CPUPlace`, but `Tensor.place` returns an object of another class
     return isinstance(place, paddle.CPUPlace) or (
         hasattr(place, "is_cpu_place") and place.is_cpu_place()
@@ -113,8 +112,8 @@ def is_host(place: Any) -> bool:
 
 
 def _on_host(x: paddle.Tensor) -> paddle.Tensor | None:
-    """Returns a copy on the host of a tensor on a GPU; no gradient flows through the copy. Returns
-    None if Paddle has to copy the tensor."""
+    """Copies a tensor from a GPU to the host, and returns the copy. No gradient flows through the copy. Returns None if
+    Paddle has to copy the tensor."""
     if not _is_read(x):
         return None
     copy = _empty(x.shape, x.dtype, paddle.CPUPlace())
@@ -140,8 +139,8 @@ def _flagged(copy: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
 
 
 def _to_gpu(owner: Any, source: int, target: paddle.Tensor, place: Any) -> bool:
-    """Starts a copy through the ring to the tensor `target` on a GPU, from the address `source` on
-    the host, which is in the memory of `owner`. Returns whether the ring has started the copy."""
+    """Starts a copy through the ring from the host to the tensor `target` on a GPU. The data begins at the address
+    `source`, in the memory of `owner`. Returns whether the ring has started the copy."""
     return ring.to_gpu(owner, source, target, target.data_ptr(), size(target), _stream(place))
 
 
@@ -157,19 +156,18 @@ def _current(place: Any) -> Any:
 
 
 def _is_read(x: paddle.Tensor) -> bool:
-    """Returns whether the host reads a tensor through the ring, as it does for a large tensor on a
-    GPU."""
+    """Whether the host reads a tensor through the ring, as it does for a large tensor on a GPU."""
     return x.place.is_gpu_place() and _is_plain(x, TO_HOST) and _is_possible()
 
 
 def _is_plain(x: paddle.Tensor, least: int) -> bool:
-    """Returns whether a tensor is dense and contiguous, and has at least `least` bytes."""
+    """Whether a tensor is dense and contiguous, and has at least `least` bytes."""
     return x.is_dense() and size(x) >= least and x.is_contiguous()
 
 
 def _is_possible() -> bool:
-    """Returns whether the ring can be used now. It cannot be used while Paddle traces a function, or on a kind of
-    machine on which it was not measured."""
+    """Whether the ring can be used now. It cannot be used while Paddle traces a function, or on a kind of machine for
+    which its speed was not measured."""
     return _empty is not None and paddle.in_dynamic_mode() and ring.is_usable()
 
 

@@ -1,9 +1,8 @@
 """Streams and events on GPUs. Also keeps tensors alive as long as a stream uses them.
 
-The events are created with the CUDA driver, because Paddle creates its own events on the current
-GPU, which can be changed only for all threads (with `set_device`). Tensors must be kept alive,
-because Paddle has no `record_stream`: as soon as a tensor is deleted, the stream on which it was
-created may reuse its memory.
+The events are created with the CUDA driver. Paddle would create them on the current GPU, and `set_device` can change
+the current GPU only for all threads. Tensors must be kept alive, because Paddle has no `record_stream`: as soon as a
+tensor is deleted, the stream on which it was created may reuse its memory.
 """
 
 from __future__ import annotations
@@ -55,8 +54,7 @@ class Event:
             driver.call("cuEventSynchronize", self.handle)
 
     def has_happened(self) -> bool:
-        """Returns whether the work before this event is done. Raises `DriverError` if that work has
-        failed."""
+        """Whether the work before this event is done. Raises `DriverError` if that work has failed."""
         try:
             with driver.on(self.index):
                 driver.call("cuEventQuery", self.handle)

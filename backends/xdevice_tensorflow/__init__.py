@@ -9,9 +9,9 @@ The rules that the adapter must follow, and the facts behind them:
 - Between two CPUs, `_copy` does not copy the memory, but shares it. On a single device, `tf.identity` also shares the
   memory (measured on 2.21). In these cases, copies are made with `DeepCopy`, for which TensorFlow registers no
   gradient.
-- `tf.device(...)` objects are opaque and stateful, so the native devices are strings. Soft
-  placement silently turns /GPU:7 into GPU:0, so nothing may be placed on a device unless the
-  core has checked with `count` that the device exists.
+- `tf.device(...)` objects are opaque and stateful, so the native devices are strings. Soft placement silently turns
+  /GPU:7 into GPU:0. Therefore the core must check with `count` that a device exists before anything is placed on the
+  device.
 - A virtual GPU is a logical CPU: gpu:0 is "/CPU:1". xdevice accepts TensorFlow's names of this
   CPU as spellings of gpu:0.
 - Counting devices must not start TensorFlow's runtime. Before the runtime has started, the devices are counted from the
@@ -114,8 +114,8 @@ class TensorflowBackend(
         return tf
 
     def classify(self, cls: type) -> Kind | None:
-        """Returns "tensor" if the objects of the class are eager or composite tensors (sparse, ragged), "symbol" if
-        they are tensors in a graph, "model" if they own variables, and None otherwise."""
+        """Returns "tensor" for a class of eager or composite tensors (sparse, ragged), "symbol" for a class of tensors
+        in a graph, "model" for a class of objects with variables, and None otherwise."""
         # only eager tensors have a backing device
         if hasattr(cls, "backing_device") or issubclass(cls, COMPOSITES):
             return "tensor"

@@ -1,5 +1,5 @@
-"""Finds the device type that `gpu:i` means in TensorFlow, and waits for devices that TensorFlow's own function does not
-wait for.
+"""Finds the device type that `gpu:i` means in TensorFlow, and waits for devices that TensorFlow's own `sync_devices`
+ignores.
 
 `tf.test.experimental.sync_devices` waits only for CUDA and ROCm GPUs, in a build of TensorFlow for these GPUs. For all
 pluggable devices, including Metal's "GPU" and Intel's "XPU", its kernel is empty. In contrast, reading a value waits
@@ -27,8 +27,7 @@ belong to a plugin."""
 @cache
 def kind() -> str:
     """Returns TensorFlow's name for the device type that `gpu:i` means, or "GPU" if there is no accelerator. If the
-    name is not "GPU", the first call makes its lower-case form, such as "xpu", a word that users may write instead of
-    "gpu"."""
+    name is not "GPU", users may write its lower-case form, such as "xpu", instead of "gpu" after the first call."""
     names = sorted(
         {device.device_type for device in tf.config.list_physical_devices()} - _NO_GPU
     )

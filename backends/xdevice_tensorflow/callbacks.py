@@ -24,10 +24,10 @@ def call_back(callback: Callable[..., None]) -> Callable[[], None]:
     """Registers a callback for the operations of this thread. Returns a function that removes the callback. The
     returned function must be called in the same thread.
 
-    TensorFlow has a list of callbacks for each thread, but only one switch for all threads. If a thread calls
-    `remove_op_callback` and has no callback left, `remove_op_callback` turns the switch off, which also disables the
-    callbacks of all other threads. So `remove_op_callback` is called only for the last callback of the process. All
-    other callbacks are removed directly from the list of their thread."""
+    TensorFlow has a list of callbacks for each thread, but only one switch for all threads. When `remove_op_callback`
+    removes the last callback of a thread, it turns the switch off. This also disables the callbacks of all other
+    threads. So `remove_op_callback` is called only for the last callback of the process. All other callbacks are
+    removed directly from the list of their thread."""
     # also turns the switch on
     _add(callback)
     _callbacks.append(callback)

@@ -10,14 +10,14 @@ Facts about JAX that the code depends on (measured on 0.7.1):
   that function. Rank 0 runs the coordination service, and must end it after all other ranks have left: a rank that has
   not left by then prints connection errors.
 - A process that loses its connection to the service ends immediately with SIGABRT, whatever the value of
-  `jax_enable_recoverability` is; with a Python callback for this event, the process ends with std::bad_cast. Therefore
-  all ranks connect to the service through `relay`, which hides from JAX that the service has ended. The PeerError is
-  raised through xdevice's own connection.
+  `jax_enable_recoverability` is. If a Python callback is set for this event, the process ends with std::bad_cast.
+  Therefore all ranks connect to the service through `relay`, which hides the end of the service from JAX. xdevice
+  raises PeerError when its own connection to a rank is lost.
 - The coordinator listens on all addresses unless one address is passed.
 - Adding zeros turns -0.0 into 0.0. A broadcast is a sum to which all ranks except the root contribute zeros, so the
   bits of the values are added as integers.
-- JAX's 64-bit mode may be on only in the caller's thread. The thread in which collectives run must switch it on too,
-  because JAX would otherwise narrow the caller's arrays.
+- A program may have switched on JAX's 64-bit mode in the calling thread only. The thread that runs collectives must
+  then switch it on too, because JAX would otherwise narrow the caller's arrays.
 - The call of a collective returns before the collective has run.
 - Each collective is compiled separately for each dtype and shape.
 """
@@ -63,7 +63,7 @@ _SPREAD = PartitionSpec("rank")
 """The partition in which the first axis of an array is spread over the ranks."""
 _START_SECONDS: Final = 300
 """The minimum time in seconds that JAX waits for all ranks to connect. After that time, JAX ends the process with
-SIGABRT, without an error that could be reported. The world's own timeout, which may be shorter, names a missing
+SIGABRT, without an error that could be reported. xdevice's own timeout may be shorter, and its error names the missing
 rank."""
 _REDUCED_BY: Final = {"sum": jax.lax.psum, "max": jax.lax.pmax, "min": jax.lax.pmin}
 
@@ -201,8 +201,9 @@ def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
 
 def _take_from_jax() -> Any:
     """Moves the objects that `jax.distributed.shutdown` would end from JAX's global state into a new state. Returns the
-    new state; its method `shutdown` ends these objects. JAX's exit hook must not find these objects: a program may end
-    while `close` is still waiting for another rank, and a second shutdown would end the process with SIGABRT."""
+    new state; its method `shutdown` ends these objects. JAX's exit hook must not find these objects. If a program ended
+    while `close` was still waiting for another rank, the hook would shut them down again, and the process would end
+    with SIGABRT."""
     state_taken, state = _State(), _global_state
     for name in ("preemption_sync_manager", "client", "service"):
         setattr(state_taken, name, getattr(state, name))
@@ -212,8 +213,8 @@ def _take_from_jax() -> Any:
 
 def _initialize(group: Group) -> bool:
     """Starts `jax.distributed` if no rank has started JAX yet, and returns whether `jax.distributed` is running now.
-    Raises `LaunchError` if JAX was already started, unless JAX was started for an earlier group, and each process had
-    the same rank in that group."""
+    Raises `LaunchError` if JAX was already started, except for an earlier group of the same size and with the same
+    ranks."""
     is_used = unstarted.is_started() or jax.distributed.is_initialized()
     # each rank sends "1" if it has used JAX, otherwise "0"; rank 0 also sends a free address for the coordinator
     answers = group.exchange(

@@ -1,8 +1,8 @@
 """Runs a relay in this process through which JAX connects to its coordination service in rank 0.
 
-If rank 0 dies, the relay keeps JAX's connection open. Without the relay, JAX would end this process immediately, before
-the process can raise the error that names rank 0, because JAX treats the service as vital
-(https://github.com/jax-ml/jax/pull/39095 documents that).
+If rank 0 dies, the relay keeps JAX's connection open. Without the relay, JAX would end this process before the process
+could raise the error that names rank 0. The reason is that JAX treats the service as vital
+(https://github.com/jax-ml/jax/pull/39095 documents this).
 
 On GPUs, JAX 0.11 requests the states of the ranks from the service until the process ends, even after JAX has left the
 service. As a result, the service would wait for 5 s when it ends, and JAX would print that the connection is lost. To
@@ -38,7 +38,8 @@ def to(coordinator: str) -> str:
 
 
 def leave() -> None:
-    """Ends the relay's connections to the service, and keeps the connections to JAX, which has left the service."""
+    """Ends the relay's connections to the service, which JAX has already left, but keeps the connections to JAX
+    open."""
     _has_left.set()
     for far in _to_service:
         # a connection that the service has already ended cannot be shut down again

@@ -2,8 +2,8 @@
 
 Facts about JAX that the code depends on:
 - jit traces the function again for new shapes, dtypes and settings, which it compares in C++.
-- jit raises a ValueError for committed arrays on different devices, and silently moves uncommitted arrays to the
-  device.
+- jit raises a ValueError for committed arrays on different devices, and silently moves uncommitted arrays to the device
+  of the committed ones.
 - jit stores the keys of dicts in the program, and inserts them into each result.
 """
 

@@ -3,8 +3,8 @@
 Facts about JAX that the code depends on:
 
 - For inputs in a dict, JAX would return the gradients with sorted keys. Therefore the inputs are passed as a list.
-- A gradient that does not depend on values is created on the default device, wherever its input is. Therefore gradients
-  are moved to the devices of their inputs.
+- JAX creates a gradient that does not depend on any value on the default device, even if the input is on another
+  device. Therefore gradients are moved to the devices of their inputs.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def compiled(kernel: Callable[..., Array], settings: tuple[str, ...]) -> Callabl
 
 
 def guards(indices: Array, kind: str) -> bool:
-    """Whether the core may call the kernels below without checking the values of `indices`, which are on a device of
-    this kind ("cpu", "gpu"). For an index out of range, these kernels return NaN."""
+    """Whether the core may call the kernels below with unchecked `indices` on a device of this kind ("cpu" or "gpu").
+    For an index out of range, these kernels return NaN."""
     # on the CPU, reading the indices is cheap, so the core can raise an error; in blocking mode, a mistake must raise
     # an error immediately
     return kind != "cpu" and not is_blocking()

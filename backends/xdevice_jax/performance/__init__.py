@@ -1,4 +1,5 @@
-"""JAX's part of the product `performance`. It does not record graphs, because `jax.jit` compiles programs on JAX."""
+"""JAX's part of the product `performance`. It does not record graphs, because programs for JAX use `jax.jit` for this
+purpose."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from .transfers import JaxTransfers
 
 
 class JaxGraphs(Graphs):
-    """Does not support graphs. The error about that recommends `jax.jit` instead."""
+    """Refuses to record graphs, with an error that recommends `jax.jit` instead."""
 
     compiler = "jax.jit"
 

@@ -1,5 +1,5 @@
-"""Detects JAX's transfers (reads of arrays by the host, and copies between devices) by replacing methods of JAX's
-private class of arrays, `jax.device_put` and `jax.device_get`."""
+"""Detects JAX's transfers, which are reads of arrays by the host, and copies between devices. For this purpose,
+replaces `jax.device_put`, `jax.device_get`, and methods of JAX's private array class."""
 
 from __future__ import annotations
 

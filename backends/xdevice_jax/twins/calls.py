@@ -128,7 +128,7 @@ class JaxCalls(Calls):
 
 def _with_gradients_passed(leaf: common.Leaf, returns_value: bool, original: Any) -> Any:
     """Returns the replacement for `original`, which is `jax.grad` or `jax.value_and_grad`. The functions that the
-    replacement creates pass each gradient that they return to `leaf`: for each array `x` in their arguments, they call
+    replacement creates report their gradients: for each array `x` in their arguments, they call
     `leaf(x, gradient, path)`. `returns_value` is true for `value_and_grad`."""
 
     @wraps(original)

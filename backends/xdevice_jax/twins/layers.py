@@ -7,8 +7,8 @@ Facts that the code depends on:
   of the old value.
 - Equinox has PyTorch's layouts, but the bias of a convolution has an axis of length 1 for each axis of the window.
 - nnx's OptimizedLSTMCell has one bias where PyTorch has two, and its LSTMCell has an array for each gate.
-- All GRU cells have PyTorch's formula, in which r multiplies the state's part of n, including the bias of that part;
-  but nnx has no such bias.
+- All GRU cells have PyTorch's formula, in which r multiplies the state's part of n, including its bias. In nnx, that
+  part has no bias.
 - The batch norm of Equinox stores its statistics outside the module.
 """
 
@@ -163,7 +163,7 @@ def _conv_settings(module: Any) -> dict[str, object]:
 
 
 def _mask_setting(module: Any) -> dict[str, object]:
-    """Returns the setting that says that the kernel of a convolution has a mask; an empty dict without a mask."""
+    """Returns the setting for a convolution with a mask on its kernel; an empty dict if there is no mask."""
     return {} if getattr(module, "mask", None) is None else {"mask": "of the kernel"}
 
 
@@ -190,8 +190,8 @@ def _attention_settings(module: Any) -> dict[str, object]:
 
 def _recurrent_settings(module: Any) -> dict[str, object]:
     """Returns the settings of an RNN of nnx around one cell. The functions of the cell are included only if they differ
-    from PyTorch's, and `reverse` only if the RNN reads the sequence from its end, as no layer of PyTorch does in one
-    direction."""
+    from PyTorch's. `reverse` is included only if the RNN reads the sequence from its end, which no unidirectional layer
+    of PyTorch does."""
     cell = module.cell
     functions = {
         "activation": (cell.activation_fn, "tanh"),

@@ -47,7 +47,8 @@ def is_frozen(module: Any) -> bool:
 
 def copied(module: Any) -> Any:
     """Returns a bound module with the same variables and random keys. The first call of a bound module runs its
-    `setup()`, and every later call uses the arrays that `setup()` has read, even if `load` has written others."""
+    `setup()`, and every later call uses the arrays that `setup()` has read, even if `load` has replaced them in the
+    meantime."""
     scope = module.scope
     if scope is None:
         return module

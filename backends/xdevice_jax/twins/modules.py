@@ -2,9 +2,9 @@
 comparisons. When modules of nnx and Equinox are moved, they are treated as containers.
 
 Facts that the code depends on:
-- nnx stores values in `nnx.Variable`s, which are written in place. All variables are listed, including variables of a
-  user's class. The exceptions are variables that each run creates anew: keys and counts of random numbers, caches, and
-  the values that `sow` and `perturb` store. Arrays that are attributes are listed too.
+- nnx stores values in `nnx.Variable`s, which are written in place. All variables are listed, including those of classes
+  that the user has defined. The exceptions are variables that each run creates anew: keys and counts of random numbers,
+  caches, and the values that `sow` and `perturb` store. Arrays that are attributes are listed too.
 - Equinox stores arrays as attributes of frozen dataclasses, and expects modules to be replaced, not changed. An array
   that is written into a module is visible through every reference to that module, as with any other framework's model.
 - An Equinox module accepts a single example, without an axis for the batch.
@@ -41,10 +41,10 @@ MODES: Final = ("deterministic", "use_running_average")
 
 
 class Variable(NamedTuple):
-    """A variable of a module. It is written by replacing its array with another one."""
+    """A variable of a module. Its value is changed by replacing its array."""
 
     name: str
-    """The name in the model, with dots."""
+    """The dotted name of the variable in the model."""
     value: jax.Array
     write: Callable[[jax.Array], None]
     """Replaces the value with another array."""
@@ -173,8 +173,8 @@ def _is_variable(value: Any) -> bool:
 
 
 def _nnx_variable(path: str, variable: Any) -> Iterator[Variable]:
-    """Yields a variable of nnx, whatever its class, unless its value is None or each run creates its value anew. Raises
-    `UnsupportedError` if the variable does not contain a single array or number."""
+    """Yields a variable of nnx, which may be of any class. Yields nothing if the value is None, or if each run creates
+    it anew. Raises `UnsupportedError` if the variable does not contain a single array or number."""
     library: Any = nnx()
     value = variable.value
     # created anew in each run (see the module's docstring)
@@ -204,8 +204,8 @@ def _is_gru(module: Any) -> bool:
 
 
 def _with_one_bias(own_variables: Iterable[Variable]) -> Iterator[Variable]:
-    """Yields the variables of a GRUCell of Equinox, with the last two variables, its two arrays of biases, joined into
-    one. The joined array is new, so writing it requires the function in its `Variable`."""
+    """Yields the variables of a GRUCell of Equinox. Joins the last two, its two arrays of biases, into one. The joined
+    array is new, so writing it requires the function in its `Variable`."""
     *weights, first, second = own_variables
     size = len(first.value)
 

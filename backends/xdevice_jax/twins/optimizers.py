@@ -6,8 +6,8 @@ Facts about optax that the code depends on:
   are the variables in the closure of its `update`.
 - In RMSprop, the momentum comes after the learning rate, so it accumulates steps; in SGD, it comes before the learning
   rate.
-- A schedule is not a constant, and neither are settings that `inject_hyperparams` stores in the state; such settings
-  are not supported.
+- Settings that are not constants are not supported: schedules, and settings that `inject_hyperparams` stores in the
+  state.
 """
 
 from __future__ import annotations

@@ -105,8 +105,8 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         super().reset_peak(device)
 
     def _compiling(self, compile_program: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns `compile_program`, JAX's function that compiles a program, wrapped so that it raises an error if a
-        value in the program has a dtype that one of the program's devices lacks."""
+        """Wraps `compile_program`, JAX's function that compiles a program. The wrapper raises an error if a value in
+        the program has a dtype that one of the program's devices lacks."""
 
         def checked(client: Any, program: Any, natives: Any, *args: Any, **kwargs: Any) -> Any:
             """Replaces JAX's function. `natives` is an array with the program's JAX devices."""
@@ -121,8 +121,8 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return checked
 
     def _placing(self, put: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns `put`, a function of JAX that puts arrays on devices, wrapped so that it also counts the memory, and
-        raises an error if an array has a dtype that its virtual GPU lacks."""
+        """Wraps `put`, a function of JAX that puts arrays on devices. The wrapper also counts the memory, and raises an
+        error if an array has a dtype that its virtual GPU lacks."""
 
         def checked(*args: Any, **kwargs: Any) -> Any:
             """Replaces JAX's function: puts the arrays on their devices, and then checks the results."""
@@ -140,8 +140,8 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return checked
 
     def _counting(self, execute: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns `execute`, JAX's method that runs a compiled program, wrapped so that it counts the memory of its
-        devices afterwards."""
+        """Wraps `execute`, JAX's method that runs a compiled program. Afterwards, the wrapper counts the memory of the
+        program's devices."""
 
         def counted(program: Any, *args: Any) -> Any:
             """Replaces JAX's method: runs `program`, and then counts the memory."""
@@ -155,7 +155,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
 
     def _count(self, natives: Iterable[Any]) -> None:
         """Updates the ledger: for each virtual GPU among the JAX devices `natives`, records how many bytes are
-        allocated there. Raises the error for a lack of memory if a number exceeds the limit."""
+        allocated there. Raises an out-of-memory error if a number exceeds the limit."""
         # nothing is counted if there is no limit
         if self.ledger is None:
             return

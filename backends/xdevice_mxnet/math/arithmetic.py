@@ -3,8 +3,8 @@ results.
 
 The code depends on these facts about MXNet:
 - NumPy's semantics are a setting of each thread. Without them, arrays without dimensions (0-d) or without elements do
-  not exist, and the process crashes when it differentiates a loss that was recorded with NumPy's semantics. The first
-  call of a kernel in a thread therefore enables them permanently, or raises an error.
+  not exist. Differentiating a loss that was recorded with them then crashes the process. The first call of a kernel in
+  a thread therefore enables them permanently, or raises an error.
 - If MXNet has no kernel for an operation, or a wrong kernel, NumPy computes the operation on the host. The gradient of
   such an operation is 0, missing or refused. MXNet's own gradient of `eigh` and `eigvalsh` is 0 (no upstream issue
   known).
@@ -167,7 +167,7 @@ def _rearranging(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_float(x: Any) -> bool:
-    """Whether an array has a dtype of real floats."""
+    """Whether an array has a real floating-point dtype."""
     # MXNet's dtypes are NumPy's scalar types, which have no `kind` themselves
     return bool(np.dtype(x.dtype).kind == "f")
 
@@ -389,8 +389,8 @@ _sum_of_empty = _reducing(_np.sum, 0)
 
 
 def _recorded_sum_of_empty(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    """Returns the sum of `x`, which has no elements, as a result that depends on `x`, because MXNet raises an error
-    for a loss that does not depend on any input. For this, the function joins `x` with one zero, and adds the sum of
+    """Returns the sum of `x`, which has no elements. The result must depend on `x`, because MXNet raises an error for a
+    loss that does not depend on any input. For this purpose, the function joins `x` with one zero, and adds the sum of
     the joined array, which is 0."""
     joined = _np.concatenate([x.reshape((-1,)), _np.zeros(1, dtype=x.dtype, ctx=x.ctx)])
     return _sum_of_empty(x, axes, keepdims) + sum(joined, None, False)

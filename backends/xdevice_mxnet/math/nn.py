@@ -156,8 +156,8 @@ def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 
 @lru_cache(4)
 def _causal_mask(queries: int, keys: int, device: Any) -> Any:
-    """Returns a bool matrix with a row for each query and a column for each key, which is True if the key is not
-    after the query. The last four matrices are cached, because all layers of a model use the same matrix."""
+    """Returns a bool matrix with a row for each query and a column for each key. An element is True if its key is not
+    after its query. The last four matrices are cached, because all layers of a model use the same matrix."""
     return _np.tril(_np.ones((queries, keys), ctx=device)).astype("bool")
 
 
@@ -205,9 +205,9 @@ def dropout(x: Any, mask: Any, keep: float) -> Any:
 def adam(
     rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float
 ) -> Any:
-    """Returns, for each row (parameter, gradient, two running means), the new parameter and the new means after a
-    step of Adam, computed by MXNet's kernel. `step` is a tensor with the number of previous steps, and `rate` is the
-    learning rate. Returns NotImplemented on a GPU; the core then computes the step with its own formula."""
+    """Computes a step of Adam with MXNet's kernel. Returns the new parameter and the new means for each row (parameter,
+    gradient, two running means). `step` is a tensor with the number of previous steps, and `rate` is the learning rate.
+    Returns NotImplemented on a GPU; the core then computes the step with its own formula."""
     # the kernel requires the number of steps as a Python number; reading it from a GPU would
     # wait for the GPU
     if step.ctx.device_type != "cpu":

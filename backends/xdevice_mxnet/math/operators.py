@@ -31,9 +31,9 @@ def operator(
     as keywords, the settings of the operator.
 
     The name of the operator consists of the family ("np", "npi" or "npx") and the words:
-    `operator("npi", "add", "scalar")` calls `_npi_add_scalar`. The family "nd" is not part of the name. If an
-    argument is not an mx.np array, the function calls `own` instead, or, if that is None, MXNet's public function
-    with the name of the first word."""
+    `operator("npi", "add", "scalar")` calls `_npi_add_scalar`. The family "nd" is not part of the name. If an argument
+    is not an mx.np array, the function calls `own` instead. If `own` is None, it calls MXNet's public function whose
+    name is the first word."""
     fallback = own or getattr({"npx": mx.npx, "nd": mx.nd}.get(family, mx.np), words[0])
     name = "_".join(words if family == "nd" else ("", family, *words))
     handle = ctypes.c_void_p()

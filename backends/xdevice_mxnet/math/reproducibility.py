@@ -1,4 +1,4 @@
-"""Seeding MXNet's generators, and choosing deterministic kernels."""
+"""Seeds MXNet's generators, and makes MXNet choose deterministic kernels."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class MxnetReproducibility(Reproducibility):
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
-        """Opens a block in which MXNet chooses deterministic kernels. For this, an environment variable that MXNet
-        reads is set. Yields an empty list, because nothing stays nondeterministic."""
+        """Opens a block in which MXNet chooses deterministic kernels. For this purpose, sets an environment variable
+        that MXNet reads. Yields an empty list, because no kernel remains nondeterministic."""
         before = os.environ.get(_VARIABLE)
         os.environ[_VARIABLE] = "1"
         try:

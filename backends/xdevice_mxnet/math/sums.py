@@ -1,8 +1,8 @@
 """Sums of an array along some of its axes.
 
 The code depends on these facts about MXNet:
-- `sum` corrects rounding errors, and thereby turns infinities into NaN
-  (https://github.com/apache/mxnet/pull/16234). Products with ones and `einsum` only add.
+- `sum` corrects rounding errors, and thereby turns infinities into NaN (https://github.com/apache/mxnet/pull/16234).
+  `einsum` and products with ones add without such a correction.
 - A sum of 1,024 x 512 elements with its gradient takes 9 ms with `einsum`, and 0.7 ms with products
   with ones, on one core. The gradient of `einsum` of a 0-d array sometimes raises an error, and only
   later, when MXNet computes it in the background.

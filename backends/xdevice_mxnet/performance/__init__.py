@@ -13,7 +13,7 @@ from .transfers import MxnetTransfers
 
 
 class MxnetGraphs(Graphs):
-    """MXNet has no graphs. The error that says so names `net.hybridize()` as the replacement."""
+    """Refuses to record graphs, with an error that recommends `net.hybridize()` instead."""
 
     compiler = "net.hybridize()"
 

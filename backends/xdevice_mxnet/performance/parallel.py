@@ -1,5 +1,4 @@
-"""Carries the state that MXNet stores separately for each thread, such as recording and NumPy's semantics, to the
-threads in which tasks run."""
+"""Copies MXNet's per-thread state, such as recording and NumPy's semantics, to the threads in which tasks run."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class _State:
-    """The state of the thread in which this object is created. Calling the object returns a context manager; a thread
-    that enters it has that state in the block."""
+    """The state of the thread in which this object is created. Calling the object returns a context manager. A thread
+    that enters the context manager has that state in its block."""
 
     def __init__(self) -> None:
         # both functions accept an argument that says whether the network is training, which
@@ -40,12 +39,12 @@ class _State:
 
 
 class MxnetParallel(Parallel):
-    """Runs tasks one after another, with the state of the thread that starts them."""
+    """Runs only one task at a time, with the state of the thread that starts the tasks."""
 
     # two threads that record operations on the same array crash MXNet
     threads = "one"
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         """Reads this thread's recording mode, context and semantics. Returns an object that, when called, returns a
-        context manager, in whose block another thread has the same state."""
+        context manager. In the block of the context manager, another thread has the same state."""
         return _State()

@@ -1,5 +1,5 @@
-"""Notices MXNet's transfers (arrays read by the host, and copies between devices) by replacing methods of its array
-classes."""
+"""Detects MXNet's transfers (reads of arrays by the host, and copies between devices) by replacing methods of MXNet's
+array classes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _with_subclasses(cls: type) -> list[type]:
-    """Returns a list of a class and all of its subclasses."""
+    """Returns a list with a class and all of its subclasses."""
     family = [cls]
     # the loop adds the subclasses of each class to the list, which therefore grows during the
     # loop
@@ -49,7 +49,7 @@ class MxnetTransfers(Transfers):
         private.require("transfers")
 
         def target_of(x: Any, other: Any) -> Device | None:
-            """Returns the device to which `x.copyto(other)`, or another method that copies, copies `x`."""
+            """Returns the device to which `x.copyto(other)` or a similar method copies `x`."""
             # the argument of `copyto` is an array or a context
             return (
                 self.device_of(other)

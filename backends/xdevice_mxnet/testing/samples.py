@@ -1,5 +1,5 @@
-"""Networks, gradients and other samples for the conformance suite (the tests in
-`xdevice.testing` that every adapter must pass), written with MXNet alone.
+"""Networks, gradients and other samples for the conformance suite (the tests in `xdevice.testing` that every adapter
+must pass). They use only MXNet, not xdevice.
 
 Each thread has its own flag for NumPy's semantics. The samples enable it with `use_np`, so that they run in any
 thread.
@@ -218,7 +218,7 @@ def _hybridized() -> Any:
 
 
 def _legacy() -> Any:
-    """Returns a model with legacy arrays, which was created while NumPy's arrays were disabled."""
+    """Returns a model with legacy arrays. The model was created while NumPy's arrays were disabled."""
     with mx.util.np_array(False):
         net = nn.Dense(1, in_units=4)
         net.initialize()

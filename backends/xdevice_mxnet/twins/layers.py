@@ -1,5 +1,5 @@
-"""Reads the layers of Gluon's models: the layers with parameters, whose weights have PyTorch's layouts but other names,
-and the computations of all layers, in PyTorch's terms.
+"""Reads the layers of Gluon's models. Lists the layers with parameters, and describes the computations of all layers in
+PyTorch's terms. The weights have PyTorch's layouts, but other names.
 
 The code depends on these facts about Gluon:
 - The parameters of an LSTM or GRU have the names that they would have in single cells, as in `save_parameters`.

@@ -2,9 +2,9 @@
 devices refuse the same arrays as operators on real GPUs.
 
 MXNet's operators compare only the kind of memory of their arrays (`dev_mask`, in the error of
-https://github.com/apache/mxnet/issues/6333), so they silently accept arrays of `cpu(0)` and `cpu(1)` together. With
-real GPUs, operators refuse an array on the CPU together with an array on a GPU, and one GPU may be unable to read the
-memory of another GPU. MXNet is retired, so this will not change.
+https://github.com/apache/mxnet/issues/6333). Therefore they silently accept arrays of `cpu(0)` and `cpu(1)` together.
+With real GPUs, operators refuse to mix arrays on the CPU and on a GPU, and one GPU may be unable to read the memory of
+another. MXNet is retired, so this will not change.
 
 | function of MXNet's library | replaced by | reason |
 |---|---|---|
@@ -43,8 +43,8 @@ _get_context.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 _MAKE = private.place("mxnet.ndarray._internal.NDArrayBase.__init__")
 _END = private.place("mxnet.ndarray._internal.NDArrayBase.__del__")
 _CPU = mx.Context.devstr2type["cpu"]
-"""MXNet's number for the kind of device "cpu". Arrays on "cpu_pinned" have another number and are not checked,
-because a key-value store passes such arrays to an operator together with arrays on devices."""
+"""MXNet's number for the kind of device "cpu". Arrays on "cpu_pinned" have another number and are not checked. The
+reason is that a key-value store passes them to operators together with arrays on devices."""
 
 
 def refuse_mixed_devices() -> None:
@@ -109,8 +109,8 @@ def _with_gradients(call: Any, name: str, at: int) -> Any:
 
 
 def _places(handles: list[int]) -> list[int]:
-    """Returns a sorted list of the indices of the CPU devices on which the arrays are; each index occurs once.
-    `handles` contains the handle of each array, which is the address of MXNet's object."""
+    """Returns a sorted list of the indices of the CPU devices on which the arrays are, without duplicates. `handles`
+    contains the handle of each array, which is the address of MXNet's object."""
     return sorted({index for kind, index in map(_place, handles) if kind == _CPU})
 
 

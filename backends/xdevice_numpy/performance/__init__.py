@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NumpyPrefetch(Prefetch):
-    """Copies batches, because the owner of the source may overwrite the source."""
+    """Copies batches, because the program may overwrite a batch after passing it to xdevice."""
 
     def stage(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
         """Returns a copy of an array. `device` is ignored, because NumPy has only the CPU."""

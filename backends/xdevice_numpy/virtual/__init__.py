@@ -15,15 +15,14 @@ class NumpyVirtualGpus(VirtualGpus):
     """Accepts the settings of virtual GPUs, without creating virtual GPUs."""
 
     def why_no_virtual_gpus(self) -> None:
-        """Returns None although NumPy cannot have virtual GPUs, because NumPy is loaded together with other backends,
-        and must not make their virtual GPUs fail. On NumPy, `try_gpu` returns the CPU, as on a machine without
-        GPUs."""
+        """Returns None, although NumPy cannot have virtual GPUs. NumPy is loaded together with other backends, and a
+        reason would make their virtual GPUs fail. On NumPy, `try_gpu` returns the CPU, as on a machine without GPUs."""
 
     def make_virtual_gpus(self, n: int) -> None:
         """Does nothing, because NumPy has only the CPU."""
 
     def take_characters(self, characters: tuple[Character, ...]) -> None:
-        """Stores the characters of the virtual GPUs of other backends."""
+        """Stores `characters`, the properties of the virtual GPUs of other backends."""
         # they apply to no device of NumPy; they are stored because a later setting is compared with them
         self.characters = characters
 

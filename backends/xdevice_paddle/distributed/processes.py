@@ -65,7 +65,7 @@ _GLOO_GIVES_UP: Final = 30.0
 
 
 class PaddleProcesses(Processes):
-    """The capability of several processes for Paddle."""
+    """The capability of using several processes, for Paddle."""
 
     _gpu: str
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
@@ -192,9 +192,8 @@ class PaddleEngine(Engine):
         return x
 
     def _wait(self) -> None:
-        """Waits for NCCL, whose calls return before their work is done. This thread itself must
-        wait, because xdevice abandons the thread if another process has died. It polls, because
-        Paddle's own wait would hold Python's lock."""
+        """Waits for NCCL, whose calls return before their work is done. The wait must be in this thread, which xdevice
+        abandons if another process has died. The thread polls, because Paddle's own wait would hold Python's lock."""
         if not self._is_gloo:
             stream = paddle.device.current_stream(self._native)
             # 0.1 ms is short compared with most collectives, and lets other threads run
@@ -204,8 +203,8 @@ class PaddleEngine(Engine):
 
 @contextmanager
 def _as_trainer(rank: int) -> Iterator[None]:
-    """While the block is open, the environment variable from which Paddle reads the rank is set.
-    Paddle reads it when a group is created, and in 2.6 also at each send and recv with NCCL."""
+    """Opens a block in which the environment variable with the rank is set. Paddle reads this variable when a group is
+    created, and in 2.6 also at each send and recv with NCCL."""
     before = os.environ.get("PADDLE_TRAINER_ID")
     os.environ["PADDLE_TRAINER_ID"] = str(rank)
     try:
@@ -218,8 +217,8 @@ def _as_trainer(rank: int) -> Iterator[None]:
 
 
 def _store(group: Group) -> tuple[Any, int]:
-    """Returns Paddle's key-value store, which runs in rank 0, and the number of the group of all
-    ranks, which rank 0 chooses at random."""
+    """Returns Paddle's key-value store and the number of the group of all ranks. The store runs in rank 0, which
+    chooses the number at random."""
     port = free_port(group.host) if group.rank == 0 else 0
     # Paddle identifies the groups of a process by signed 32-bit numbers. The numbers after this
     # number, up to the next multiple of size**2, belong to the pairs of ranks (`_pair`). The number

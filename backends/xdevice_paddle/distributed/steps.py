@@ -29,9 +29,8 @@ class PaddleSteps(Steps):
     def watch_gradients(
         self, variables: list[Any], ready: Callable[[int, Any], None]
     ) -> Callable[[], None]:
-        """Calls `ready` with the index and the gradient of each of these variables as soon as a
-        backward pass has stored the gradient. Also counts the steps of optimizers. Returns a
-        function that ends both."""
+        """Watches these variables: as soon as a backward pass has stored a gradient, `ready` is called with the index
+        of the variable and the gradient. Also counts the steps of optimizers. Returns a function that stops both."""
         # `times_written` needs the number of steps, because Paddle does not count the steps of its
         # optimizers as writes (3.3.1; no upstream issue known)
         end, original = _watch.watch(variables, ready), getattr(*_apply)

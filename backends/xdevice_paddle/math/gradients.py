@@ -3,12 +3,11 @@
 Rules for this module, and the reasons for them:
 - `backward()` is not used, because it would write into the `.grad` of every tensor with
   `stop_gradient=False` on which the loss depends.
-- The function to be differentiated is called with a detached alias of each input. If an input is
-  itself a result of recorded operations, or if gradients are nested, the function is called with
-  the result of `clone` instead, through which gradients flow on to the input.
-- Only one thread calls `paddle.grad` at a time. `paddle.grad` uses state that is shared by the
-  whole process, and lets other threads run in the meantime; two calls at once crash the process
-  with a segmentation fault (3.3.1).
+- The function to be differentiated is called with a detached alias of each input. There are two exceptions: an input
+  that is itself a result of recorded operations, and nested gradients. The function is then called with the result of
+  `clone`, so that gradients flow on to the input.
+- Only one thread calls `paddle.grad` at a time. `paddle.grad` uses state that the whole process shares, and other
+  threads can run during a call. Two calls at once crash the process with a segmentation fault (3.3.1).
 - Many operations have no second gradient. Paddle's RuntimeError for such an operation is
   converted into an `UnsupportedError`.
 """
@@ -48,8 +47,8 @@ _HAS_PARTIAL_GRAD = (
     private.has("paddle.base.core.eager.run_partial_grad")
     and tuple(signature(paddle.grad).parameters) == _PARAMETERS_OF_GRAD
 )
-"""Whether Paddle has `run_partial_grad`, and `paddle.grad` has the expected parameters, which it
-passes on to `run_partial_grad`. With fewer arguments, `run_partial_grad` crashes the process."""
+"""Whether Paddle has `run_partial_grad`, and `paddle.grad` has the expected parameters. It passes them on to
+`run_partial_grad`. With fewer arguments, `run_partial_grad` crashes the process."""
 
 
 def _inputs(leaves: list[Any], flows_on: bool) -> list[Any]:

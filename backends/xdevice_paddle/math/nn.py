@@ -1,8 +1,7 @@
 """Paddle's kernels for `xdevice.nn`. `xdevice.math.contract.nn` describes their arguments and results.
 
-Paddle's own kernels for the CPU have these faults (3.3.1). The functions here correct the first
-and the last. For the other two, the core checks labels and indices before each call, because
-this module has no `guards`:
+Paddle's own kernels for the CPU have these faults (3.3.1). The functions here correct the first and the last fault. For
+the other two faults, the core checks labels and indices before each call, because this module has no `guards`:
 - In `log_softmax` and `cross_entropy`, the logarithm of a probability is never below -64.
 - `cross_entropy` reads labels modulo 2**32, and skips labels that equal its `ignore_index`.
 - `embedding` reads outside its memory for the index -1, and raises an error for all other
@@ -131,10 +130,9 @@ def dropout(x: Any, mask: Any, keep: float) -> Any:
 def adam(
     rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float
 ) -> Any:
-    """Returns, for each row (parameter, gradient, two running means), the new parameter and
-    means after a step of Adam, computed by Paddle's kernel. `step` is a tensor with the number of
-    previous steps, and `rate` is the learning rate. Returns NotImplemented if the kernel cannot be
-    used; then the core computes the step by its own formula."""
+    """Computes a step of Adam with Paddle's kernel. Returns the new parameter and means for each row (parameter,
+    gradient, two running means). `step` is a tensor with the number of previous steps, and `rate` is the learning rate.
+    Returns NotImplemented if the kernel cannot be used; then the core computes the step by its own formula."""
     # the kernel is used only on the CPU. A beta of 0 is excluded, because the powers of beta are
     # computed from its logarithm
     if not _HAS_ADAM or not step.place.is_cpu_place() or 0 in betas:
@@ -177,8 +175,8 @@ def adam(
 
 
 def _may_be_at_the_bound(losses: Any) -> bool:
-    """Returns whether Paddle's kernel may have limited one of these losses to its bound of 64. If
-    so, the losses must be computed by exact operations, which take three times as long."""
+    """Whether Paddle's kernel may have limited one of these losses to its bound of 64. If so, the losses must be
+    computed by exact operations, which take three times as long."""
     # also True for NaN; 63 leaves a margin below the bound
     return not _read_number(paddle.max(losses.detach())) < 63
 

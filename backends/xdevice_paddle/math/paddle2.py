@@ -20,7 +20,7 @@ _BITS: Final = {
 
 
 def signbit(x: Any) -> Any:
-    """Returns a bool for each number: True if its sign is minus, also for -0.0."""
+    """Returns a bool for each number: True if its sign is negative, including for -0.0."""
     # the highest bit of a float is its sign, and that of an integer says that it is negative
     bits = _BITS.get(x.dtype)
     return (x if bits is None else x.view(bits)) < 0

@@ -13,8 +13,7 @@ from .transfers import PaddleTransfers
 
 
 class PaddleGraphs(Graphs):
-    """The capability of graphs, which Paddle does not have. The error that says so names
-    `paddle.jit.to_static` instead."""
+    """Refuses to record graphs, with an error that recommends `paddle.jit.to_static` instead."""
 
     compiler = "paddle.jit.to_static"
 

@@ -95,15 +95,15 @@ _gradients_in_turn = _InTurn()
 
 
 class PaddleParallel(Parallel):
-    """The capability of running tasks in threads that have the state of the thread that starts the tasks."""
+    """The capability of running tasks in threads, with the state of the thread that starts the tasks."""
 
     # because `paddle.set_device` sets the device of all threads
     scope_reach = "process"
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Reads whether this thread records gradients, and its AMP settings. Returns a function
-        that returns a context manager, in which another thread has the same settings. While it is
-        open, `paddle.grad` runs in only one thread at a time."""
+        """Reads whether this thread records gradients, and its AMP settings. Returns a function that creates a context
+        manager. In the block of the context manager, another thread has the same settings, and `paddle.grad` runs in
+        only one thread at a time."""
         private.require("parallel")
         grad = paddle.is_grad_enabled()
         tracer = _dygraph_tracer()

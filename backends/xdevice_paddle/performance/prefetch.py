@@ -1,5 +1,5 @@
-"""Makes copies for `xdevice.prefetch`, and iterates over Paddle's `DataLoader` in such a way that exceptions of its
-dataset are raised in the program's loop.
+"""Makes copies for `xdevice.prefetch`. Also iterates over Paddle's `DataLoader`, and raises exceptions of its dataset
+in the program's loop.
 
 Without workers, Paddle's loop would hang forever after an exception, so this module itself calls
 the loader's dataset, sampler and collation. With workers, a thread of the loader receives the
@@ -46,8 +46,8 @@ _done = private.field(
 
 
 def _in_this_thread(loader: paddle.io.DataLoader) -> Iterator[Any]:
-    """Yields the batches of a loader without workers, as tensors on the CPU. Errors that the
-    dataset, the sampler or the collation raises are not changed."""
+    """Yields the batches of a loader without workers, as tensors on the CPU. Errors of the dataset, the sampler or the
+    collation are raised unchanged."""
     # if the loader has no collation, Paddle's own default is used
     collate = loader.collate_fn or (
         default_collate_fn if loader.auto_collate_batch else default_convert_fn
@@ -100,8 +100,8 @@ def _as_tensors(batch: Any) -> Any:
 
 
 class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
-    """The loader's own iterator, changed so that it stores the exception that stopped the loader's
-    thread, and raises it in the program's loop in place of Paddle's SystemError."""
+    """The loader's own iterator, with one change: it stores the exception that stopped the loader's thread. It raises
+    this exception in the program's loop in place of Paddle's SystemError."""
 
     _error: Exception | None = None
     # whether Paddle has called `_exit_thread_unexpectedly`, because the loader's thread has
@@ -135,8 +135,8 @@ class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
                 _exit(self)
 
     def _exit_thread_unexpectedly(self) -> None:
-        """Replaces Paddle's method, which the loader's thread calls before it raises the exception:
-        records the call and ends the thread's loop, but does not close the queue of batches."""
+        """Replaces a method of Paddle that the loader's thread calls before it raises the exception. Records the call
+        and ends the thread's loop, but does not close the queue of batches."""
         # Paddle's own method also closes the queue, and then the program's loop raises a
         # SystemError at once, before `_error` is set. Therefore `_thread_loop` calls Paddle's
         # method after it has stored the exception

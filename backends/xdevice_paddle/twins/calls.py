@@ -33,7 +33,7 @@ _operators: Any = private["paddle._C_ops"]
 
 
 def _requires_gradient(x: Any) -> bool:
-    """Returns whether an object is a tensor that requires a gradient."""
+    """Whether an object is a tensor that requires a gradient."""
     # Paddle's tensors have this attribute, the opposite of `requires_grad`; other objects do not
     # have it
     return not getattr(x, "stop_gradient", True)
@@ -116,8 +116,8 @@ class PaddleCalls(Calls):
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
-        """While the block is open, a model is in evaluation mode. Afterwards the modes of all its layers are restored,
-        and also the averages that were changed in evaluation mode."""
+        """While the block is open, a model is in evaluation mode. Afterwards, restores the modes of all its layers, and
+        the averages that changed in evaluation mode."""
         layers = model.sublayers(include_self=True)
         training = [layer for layer in layers if layer.training]
         # a BatchNorm with use_global_stats=False uses the batch's statistics even in evaluation mode
@@ -139,12 +139,12 @@ class PaddleCalls(Calls):
                     x.copy_(saved, True)  # True: returns after the copy
 
     def is_training(self, model: Any) -> bool | None:
-        """Returns whether the layer itself is in training mode; layers inside it may be in another mode."""
+        """Whether the layer itself is in training mode; layers inside it may be in another mode."""
         return bool(model.training)
 
     def has_channels_last(self, model: Any) -> bool | None:
-        """Returns whether the model's first layer with a data format has its channels last; None if no layer has a
-        data format."""
+        """Whether the model's first layer with a data format has its channels last; None if no layer has a data
+        format."""
         private.require("layers")
         formats = (data_format.get(layer) for layer in model.sublayers(include_self=True))
         return next(

@@ -1,5 +1,5 @@
-"""Reads the layers of Paddle's models. Describes how the weights of layers with parameters are laid out, compared with
-PyTorch, and what all layers compute, in PyTorch's terms.
+"""Reads the layers of Paddle's models. Describes how the layouts of their weights differ from PyTorch's, and describes
+the computations of all layers in PyTorch's terms.
 
 Facts about Paddle on which the code depends:
 - A LayerNorm over several axes has a flat weight and a flat bias.
@@ -159,20 +159,18 @@ def _axes_of_norms(model: Any) -> dict[int, Settings]:
 
 
 def _has_channels_last(layer: Any) -> bool:
-    """Returns whether the data format of a layer, such as "NHWC", has the channels last; False for a layer without a
-    data format."""
+    """Whether the data format of a layer, such as "NHWC", has the channels last; False for a layer without a data
+    format."""
     return not (data_format.get(layer) or "NC").startswith("NC")
 
 
 def _is_weight_norm(hook: Any) -> bool:
-    """Returns whether a hook of a layer is the hook with which Paddle applies a weight norm to the parameter
-    `weight`."""
+    """Whether a hook of a layer is the hook with which Paddle applies a weight norm to the parameter `weight`."""
     return isinstance(hook, weight_norm_hook.WeightNorm) and hook.name == "weight"
 
 
 def _is_spectral_norm(hook: Any) -> bool:
-    """Returns whether a hook of a layer is the hook with which Paddle applies a spectral norm to the parameter
-    `weight`."""
+    """Whether a hook of a layer is the hook with which Paddle applies a spectral norm to the parameter `weight`."""
     return isinstance(hook, spectral_norm_hook.SpectralNorm) and hook.name == "weight"
 
 
@@ -273,14 +271,14 @@ def _padding(layer: Any, axes: int) -> object:
 
 
 def _is_same(layer: Any) -> bool:
-    """Returns whether a convolution has the padding "SAME", in upper or lower case."""
+    """Whether a convolution has the padding "SAME", in upper or lower case."""
     return str(_raw_padding(layer)).lower() == "same"
 
 
 def _readers(*names: str, **renamed: str) -> dict[str, Callable[[Any], Any]]:
-    """Returns, by PyTorch's name of each setting, a function that reads the setting from the result of `extra_repr`
-    (`_setting`). `names` are the settings that have the same name in both frameworks. `renamed` gives Paddle's names
-    of the other settings by PyTorch's names."""
+    """Returns a dict that maps PyTorch's name of each setting to a function that reads the setting from the result of
+    `extra_repr` (`_setting`). `names` are the settings that have the same name in both frameworks. `renamed` maps
+    PyTorch's names of the other settings to Paddle's names."""
     return {
         name: partial(_setting, name=paddle_name)
         for name, paddle_name in (*zip(names, names, strict=True), *renamed.items())
@@ -499,7 +497,7 @@ class PaddleLayers(Operations):
         return dialects.paddle(kind, settings)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
-        """Returns all layers: `layers`, and the layers without parameters, with their settings."""
+        """Returns the layers in `layers` and the layers without parameters, all with their settings."""
         private.require("layers")
         modules = [
             _module(path, layer) for path, layer in model.named_sublayers(include_self=True)

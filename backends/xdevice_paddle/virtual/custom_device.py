@@ -33,14 +33,14 @@ _LOAD: Final = (
     "_ZN3phi20LoadCustomRuntimeLibERK19CustomRuntimeParamsSt10unique_ptrI17C_DeviceInterfaceSt14default_deleteIS4_EE"
     "RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEPv"
 )
-"""The mangled name, in Paddle's library, of the function phi::LoadCustomRuntimeLib of CustomRuntimeParams,
-std::unique_ptr<C_DeviceInterface>, std::string and void*."""
+"""The mangled name of the function phi::LoadCustomRuntimeLib in Paddle's library. The types of its arguments are
+CustomRuntimeParams, std::unique_ptr<C_DeviceInterface>, std::string and void*."""
 _VERSION: Final = (0, 1, 1)
 """The version of Paddle's plugin interface in which the functions have the parameters that `_functions` assumes."""
 
 _MOST: Final = 16
-"""The largest number of virtual GPUs: Paddle counts the memory of 16 devices, and does not allocate memory on further
-devices (3.3.1)."""
+"""The largest number of virtual GPUs: Paddle counts the memory of 16 devices, and does not allocate memory on any other
+device (3.3.1)."""
 _ALIGNMENT: Final = 256
 """The alignment of a virtual GPU's memory in bytes. This number is also passed to Paddle as the
 size of the smallest block."""
@@ -65,10 +65,9 @@ def register(n: int, kind: str) -> str | None:
 
 @contextmanager
 def environment() -> Iterator[None]:
-    """While the block is open, `import paddle` lists the devices of plugins, because environment
-    variables that Paddle reads during its import are set. Variables that the user has set are not
-    changed. An empty variable is treated as not set, because Paddle passes empty variables on to
-    child processes."""
+    """Sets environment variables while the block is open, so that `import paddle` lists the devices of plugins.
+    Variables that the user has set are not changed. An empty variable is treated as not set, because Paddle passes
+    empty variables on to child processes."""
     wanted = _variables()
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update({name: value for name, value in wanted.items() if not before[name]})

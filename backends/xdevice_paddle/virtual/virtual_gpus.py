@@ -36,8 +36,8 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
         return virtual_devices.why_not()
 
     def make_virtual_gpus(self, n: int) -> None:
-        """Prepares Paddle for `n` virtual GPUs, which already exist since Paddle's import. From then
-        on, Paddle's operations refuse tensors on two different virtual GPUs."""
+        """Prepares Paddle for `n` virtual GPUs, which were created when Paddle was imported. From then on, Paddle's
+        operations refuse tensors on two different virtual GPUs."""
         from . import virtual_operations
 
         private.require("virtual GPUs")
@@ -88,8 +88,8 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
             )
 
     def _moved_if_elsewhere(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """Returns a tensor that was created for `device`, moved to `device` if necessary, after
-        checking it against the limits of a virtual GPU. Raises the same errors as `_check`."""
+        """Moves a tensor that was created for `device` to `device` if it is elsewhere. Checks it against the limits of
+        a virtual GPU, and returns it. Raises the same errors as `_check`."""
         moved: paddle.Tensor = super()._moved_if_elsewhere(x, device)  # type: ignore[misc]
         if device.kind == "gpu" and any(self.characters):
             self._check(moved, device.index)

@@ -127,8 +127,8 @@ def check_results(check: Callable[[Any, int], None]) -> None:
 
 
 def _checking(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that calls `call`, a function of Paddle that creates a tensor, and passes
-    the new tensor to the function that was passed to `check_results`."""
+    """Wraps `call`, a function of Paddle that creates a tensor. The wrapper passes each new tensor on a virtual GPU to
+    the function that `check_results` has received."""
 
     @wraps(call)
     def checked(*args: Any, **kwargs: Any) -> Any:

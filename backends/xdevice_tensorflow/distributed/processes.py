@@ -192,9 +192,9 @@ class TensorflowEngine(Engine):
             return self._done(_decoded(result, x, self._moved_as))
 
     def _done(self, result: Any) -> Any:
-        """Returns the result of a collective. NCCL's calls return immediately, so with NCCL,
-        this method waits until the result has been computed. It must wait in this thread,
-        because xdevice abandons the thread if another process has died."""
+        """Returns the result of a collective. NCCL's calls return immediately, so with NCCL, this method waits until
+        the result has been computed. The wait must be in this thread, which xdevice abandons if another process has
+        died."""
         if self._hint == "nccl":
             tf.test.experimental.sync_devices()
         return result
@@ -282,10 +282,9 @@ class TensorflowProcesses(Processes):
         )
 
     def start_engine(self, name: str, group: Group) -> Engine:
-        """Returns the engine for the ranks of a group, after all ranks have called this method.
-        Raises `LaunchError` if TensorFlow has run on any rank before the ranks became a
-        cluster, and `UnsupportedError` if this version of TensorFlow lacks a private name that
-        is needed."""
+        """Returns the engine for the ranks of a group, after all ranks have called this method. Raises `LaunchError` if
+        TensorFlow has run on any rank before the ranks became a cluster. Raises `UnsupportedError` if this version of
+        TensorFlow lacks a private name that this method needs."""
         private.require("several processes")
         engine = TensorflowEngine(name, group, self.to_native(group.device), is_started())
         # in the cluster, TensorFlow may list other GPUs, so they are counted again. The number

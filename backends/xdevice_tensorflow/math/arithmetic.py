@@ -343,9 +343,9 @@ linalg = SimpleNamespace(
 def _transform(
     function: Callable[..., Any], input_length: Callable[[int], int]
 ) -> Callable[..., Any]:
-    """Returns a kernel with the arguments `(x, n, axis, norm)` for one of TensorFlow's transforms, which work along the
-    last axis, and divide by `n` only in the inverse transforms. `input_length(n)` returns the length of the input of a
-    transform with `n` results: `n // 2 + 1` for `irfft`, and `n` for the other transforms."""
+    """Returns a kernel with the arguments `(x, n, axis, norm)` for `function`, one of TensorFlow's transforms. These
+    work along the last axis, and only the inverse transforms divide by `n`. `input_length(n)` returns the length of the
+    input of a transform with `n` results: `n // 2 + 1` for `irfft`, and `n` for the other transforms."""
 
     @_placed
     def kernel(x: Any, n: int, axis: int, norm: str) -> Any:

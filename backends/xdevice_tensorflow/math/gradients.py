@@ -77,8 +77,7 @@ class TensorflowGradients(Gradients):
         )
 
     def stop_gradient(self, x: Any) -> Any:
-        """Returns a tensor with the values and the device of `x`, through which no gradient
-        flows."""
+        """Returns a tensor with the values and the device of `x`. No gradient flows through the result."""
         with _device_scope(x):
             return tf.stop_gradient(x)
 

@@ -1,9 +1,9 @@
 """TensorFlow's kernels for `xdevice.nn`. `xdevice.math.contract.nn` describes their arguments and results.
 
 Facts about TensorFlow that the code depends on:
-- It has kernels for images of the shape (N, C, H, W) only on GPUs. On the CPU, and in a traced
-  function, whose device is not known, `conv2d` transposes the images and the result. The pools
-  treat each channel as a separate image instead, which is faster.
+- TensorFlow has kernels for images of the shape (N, C, H, W) only on GPUs. On the CPU, and in a traced function, whose
+  device is not known, `conv2d` transposes the images and the result. The pools treat each channel as a separate image
+  instead, which is faster.
 - The convolution of an empty batch returns the batch unchanged (2.21), so an image of zeros is
   added to the batch.
 - An operation runs on the device of the open scope, not on the device of its operands.
