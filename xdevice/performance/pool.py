@@ -1,8 +1,8 @@
 """The threads in which `parallel.run` runs tasks. They are kept for the next call.
 
 A call uses at most `MOST` threads. If a task calls `parallel.run`, this nested call must not wait for threads that
-never become free. Therefore, it uses only the threads that the limit `MOST` still allows, and the thread that calls it
-runs the other tasks.
+never become free. Therefore, a nested call starts only as many threads as `MOST` still allows, and the calling thread
+runs the remaining tasks.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MOST: Final = max(32, os.cpu_count() or 1)
 
 
 class Call:
-    """One call of `parallel.run`. It contains the tasks that no thread has started yet, and a queue, which receives a
-    None for each task that has ended."""
+    """One call of `parallel.run`. It contains the tasks that no thread has started yet, and a queue. Each task that has
+    ended puts a None into the queue."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.count = len(runs)
@@ -49,9 +49,9 @@ class Call:
         self._waiting.clear()
 
     def work(self, run: Run | None, mark_idle: Callable[[], None] = lambda: None) -> None:
-        """Runs a task, and then the tasks that wait for a thread, one after another. `mark_idle` returns this thread to
-        the pool. It is called before the end of the last task is reported, so that the thread is free for the caller's
-        next call of `parallel.run`."""
+        """Runs a task, and then each task that is still waiting for a thread. `mark_idle` returns this thread to the
+        pool. It is called before the end of the last task is reported, so that the thread is free for the caller's next
+        call of `parallel.run`."""
         while run is not None:
             run()
             # before the end of the task is reported, since the name `run` would keep the task's
@@ -68,7 +68,7 @@ class Call:
 
 
 class _Worker(workers.Worker):
-    """A thread that runs the jobs in its queue one after another, until the next item in the queue is None."""
+    """A thread that runs the jobs in its queue in order, and ends when it reaches a None."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -94,7 +94,7 @@ class Pool:
         self._busy = 0
         """The number of threads that are running jobs."""
         self._calls: set[Call] = set()
-        """The calls of `parallel.run` in progress, except the calls that tasks have made."""
+        """The calls of `parallel.run` in progress, without nested calls."""
 
     def run(self, call: Call) -> None:
         """Runs the tasks of a call in the pool's threads, and returns when they have ended. If the calling thread
@@ -115,8 +115,8 @@ class Pool:
             self._calls.discard(call)
 
     def _start(self, call: Call, *, is_nested: bool) -> None:
-        """Starts as many tasks of a call as may run at once. After a task has ended, its thread starts the next one by
-        itself. `is_nested` says whether a task of another call has made this call."""
+        """Starts as many tasks of a call as are allowed to run at the same time. After a task has ended, its thread
+        starts the next one by itself. `is_nested` says whether a task of another call has made this call."""
         for _ in range(min(call.count, MOST)):
             if not self._submit(call, is_nested):
                 return
@@ -147,8 +147,8 @@ class Pool:
         return True
 
     def _mark_idle(self, worker: _Worker | None) -> None:
-        """Adds `worker`, which has been busy, to the idle threads. If `worker` is None, because the thread could not be
-        started, only reduces the number of busy threads."""
+        """Adds `worker`, which has been busy, to the idle threads. If the thread could not be started, `worker` is
+        None, and only the number of busy threads is reduced."""
         with self._lock:
             if worker is not None:
                 self._idle.append(worker)

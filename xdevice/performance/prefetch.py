@@ -1,8 +1,8 @@
 """`prefetch`: copies batches to the device before the program requests them.
 
-A thread reads batches from the source and copies them. If each thread of a backend can have its own stream, the thread
-copies on its own stream, and records an event for each batch. The consumer's stream waits for this event. Otherwise,
-the framework's own scheduler orders the copies.
+A thread reads batches from the source and copies them. If a backend allows each thread its own stream, the thread
+copies on such a stream, and records an event for each batch. The consumer's stream waits for this event. Otherwise, the
+framework's own scheduler orders the copies.
 """
 
 from __future__ import annotations
@@ -60,10 +60,11 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
 
     Raises:
         ArgumentError, DeviceNotFoundError: if `depth` or `iterable` is wrong; if the backend lacks the device.
-        ContainerError: for a batch with an object whose tensors would stay behind, as with `to_device`.
+        ContainerError: if a batch contains an object whose tensors cannot be moved, as in `to_device`.
         UnsupportedError: for a batch with a model or a variable that is not on the device; for a second loop over an
             iterable that can be started only once, such as a generator.
-        Errors of the source: raised instead of the batch. Paddle and tf.data change the error: docs/reference/async.md.
+        Errors of the source: raised in place of the batch. Paddle and tf.data alter these errors
+            (docs/reference/async.md).
 
     Costs about 50 us for each batch in the thread, in addition to the copy.
 
@@ -176,8 +177,8 @@ class _CopyStream:
             self._start = record_event(backend, place, backend.current_stream(place))
 
     def enter(self, stack: ExitStack) -> None:
-        """Makes this stream for copies the current stream of the calling thread until `stack` is closed. Further calls
-        do nothing."""
+        """Makes this stream for copies the current stream of the calling thread until `stack` is closed. Later calls do
+        nothing."""
         if self._stream is not None:
             return
         streams = _idle_streams.setdefault(
@@ -229,10 +230,11 @@ class _Producer(workers.Worker):
         for _ in range(depth):
             self._permits.put(None)
         self._staged: SimpleQueue[_Staged | BaseException | None] = SimpleQueue()
-        """The copied batches in order, and then the error of the source, or None at its end."""
+        """The copied batches in order, followed by the error of the source, or by None if the
+        source ended without an error."""
         self._stopping = False
         self.is_awaited = False
-        """Whether `_end_all` waits for this thread because the program is ending, so that `stop` need not wait."""
+        """Whether `_end_all` waits for this thread because the program is ending. If so, `stop` need not wait."""
 
     # called in the consumer's thread
 
@@ -290,7 +292,7 @@ class _Producer(workers.Worker):
     # called in this thread
 
     def run(self) -> None:
-        """Runs the thread. It prepares all batches in the caller's context, and then reports the end or an error."""
+        """Runs the thread, which prepares all batches in the caller's context, and then reports the end or an error."""
         try:
             self._callers_context.run(self._produce)
         # `take` raises this error in the consumer's thread
@@ -326,7 +328,7 @@ class _Producer(workers.Worker):
                 self._staged.put(error)
 
     def _stage_all(self, stack: ExitStack) -> None:
-        """Copies one batch after another, until the source ends or the thread is told to stop. The thread enters the
+        """Copies the batches in order, until the source ends or the thread is told to stop. The thread enters the
         streams for copies, and leaves them when `stack` is closed."""
         while True:
             # waits while `depth` batches are ready
@@ -462,8 +464,8 @@ class _Producer(workers.Worker):
 _running: set[_Producer] = set()
 """The threads that have started and have not ended yet."""
 _idle_streams: dict[tuple[str, Device, int], list[Any]] = {}
-"""Streams for copies that no producer uses now, by backend, device, and number of virtual GPUs, which may replace the
-real GPUs. Streams are reused, because an allocator keeps memory for each stream: with a new stream for each epoch, the
+"""Streams for copies that no producer uses at present. The keys are the backend, the device, and the number of virtual
+GPUs. Streams are reused, because an allocator keeps memory for each stream: with a new stream for each epoch, the
 allocator would keep the memory of the batches of all epochs."""
 
 

@@ -114,8 +114,8 @@ class TransferLog(Sequence[Record]):
 
 
 def _cell(text: str, width: int) -> str:
-    """Returns a cell of the table, padded to `width`. Numbers and their headings are aligned right, all other strings
-    left."""
+    """Returns a cell of the table, padded to `width`. Numbers and their headings are right-aligned; all other strings
+    are left-aligned."""
     return (
         text.rjust(width) if text.isdigit() or text in ("times", "bytes") else text.ljust(width)
     )
@@ -141,10 +141,12 @@ class transfers:
 
     Raises:
         ArgumentError, ScopeError: if `mode` is none of these words; if the block is exited without having been entered.
-        TransferError: for a transfer that "disallow" or "disallow_explicit" refuses; its `record` says where it is.
+        TransferError: for a transfer that "disallow" or "disallow_explicit" refuses; the error's `record` has its file
+            and line.
         UnsupportedError: if the transfers of a loaded third-party backend cannot be recorded.
 
-    Costs a few us for each transfer; 7 us on PyTorch, 25 us on TensorFlow for each operation; nothing outside a block.
+    Costs a few us for each transfer in a block; for each operation in a block, 7 us on PyTorch and 25 us on TensorFlow;
+    nothing outside a block.
 
     Example:
         >>> with xdevice.transfers() as log:
@@ -301,8 +303,8 @@ _STDLIB = sysconfig.get_path("stdlib") + os.sep
 # installed packages, which are inside the folder of the standard library, are the user's code
 _PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 _is_inner: dict[str, bool] = {}
-"""Whether a source file belongs to xdevice, a framework or Python, and not to the user's code. The key is the name of
-the file in code objects (`co_filename`)."""
+"""Maps the name of a source file (`co_filename`) to whether the file belongs to xdevice, a framework or Python, and not
+to the user's code."""
 
 
 def _user_frame(frame: FrameType) -> tuple[FrameType, CodeType | None]:

@@ -36,8 +36,8 @@ def at_exit(end: Callable[[], None]) -> None:
 
 
 class Worker(threading.Thread):
-    """A daemon thread of xdevice. The part of xdevice that starts the thread must end it, in a function that it
-    registers with `at_exit`."""
+    """A daemon thread of xdevice. The code that starts the thread must also register a function with `at_exit` that
+    ends the thread."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)

@@ -1,5 +1,5 @@
 """Finds the possible results of calls. The called object may be a function of the project, a function in the tables of
-`knowledge`, or a method. The values of parameters, and other values that code passes to other code, are in cells (see
+`knowledge`, or a method. Parameters, and other values that code passes to other code, are stored in cells (see
 `cells`)."""
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Invocation:
         return self.keywords.get(name, default)
 
     def _pass_arguments_out(self) -> None:
-        """Records that code outside the project gets all arguments. If an argument is a function, code outside the
-        project may call this function with any arguments.
+        """Records that all arguments are passed to code outside the project. If an argument is a function, that code
+        may call it with any arguments.
         """
         self.inference.mark_as_passed_out(union(*self.values, *self.keywords.values()))
 

@@ -1,7 +1,7 @@
 """The cells, in which modules and functions pass values to each other, and the queue of the
 modules and functions that have to be interpreted again.
 
-Each cell contains a value, which can only grow. The key says what the value belongs to:
+Each cell contains a value, which can only grow. The key of a cell shows what the value belongs to:
 
 - `(module, name)`, `(module, "*")`: a global name; the modules from which this module imports
   everything
@@ -26,20 +26,20 @@ from .sources import PythonModule
 from .values import NOTHING, UNKNOWN, Atom, Value, make_value, union
 
 Task = PythonModule | Function
-"""A piece of code that is interpreted as a whole: a module without the bodies of its functions, or one function."""
+"""A unit of code to interpret: a module without the bodies of its functions, or one function."""
 
 MOST_READINGS: Final = 100
-"""The number of times that a module or function may be interpreted. After that, every value
-that it adds to a cell is replaced by "anything". In PyTorch's torchtitan and in Keras, no
-module or function had to be interpreted more than 10 times."""
+"""The maximum number of times that a module or function is interpreted. After that, every value
+that it adds to a cell is replaced by "anything". In PyTorch's torchtitan and in Keras, no module or
+function had to be interpreted more than 10 times."""
 
 
 class Cells:
     """The cells of a project, and for each cell the modules and functions that have read it.
 
     `current_task` is the module or function that is being interpreted; after the analysis, it is None. `unsettled`
-    contains the tasks that were interpreted more than `MOST_READINGS` times, because their values might grow for ever.
-    Every value that such a task adds to a cell is replaced by "anything", so that the analysis ends.
+    contains the tasks that were interpreted more than `MOST_READINGS` times. Their values might grow for ever, so every
+    value that they add to a cell is replaced by "anything".
     """
 
     def __init__(self) -> None:

@@ -64,9 +64,8 @@ def _read_version(
 
 
 def _with_goal(command: Command) -> Command:
-    """Decorates a command with the options `--to` and `--torch-minimum`, which decide which
-    words are written. Both options are passed to the command as one `Goal`, in its argument
-    `goal`."""
+    """Decorates a command with the options `--to` and `--torch-minimum`, which select the names
+    that are written. The command receives both options as one `Goal`, in its argument `goal`."""
 
     @functools.wraps(command)
     def with_goal(target: Target, torch_minimum: Version | None, **options: Any) -> None:
@@ -177,8 +176,8 @@ def scan(examined: Examined, by: str) -> None:
     """Counts device code, such as x.cuda(), in scripts, notebooks and the pages of d2l.ai. The
     counts are grouped by what port would do with the code.
 
-    All PATHS are one project. If a PATH is -, a script is read from the standard input. The
-    exit status is 0, or 2 if a file cannot be read.
+    All PATHS together are one project. If a PATH is -, a script is read from the standard input.
+    The exit status is 0, or 2 if a file cannot be read.
     """
     from .summary import summary_lines
 
@@ -211,15 +210,15 @@ def scan(examined: Examined, by: str) -> None:
     "-q", "--quiet", is_flag=True, help="Do not list the code that was not rewritten."
 )
 def port(examined: Examined, mode: str, quiet: bool) -> None:
-    """Rewrites device code of a framework, such as x.cuda(), with calls of xdevice or of
-    PyTorch's vendor-neutral API.
+    """Replaces device code of a framework, such as x.cuda(), with calls of xdevice or of PyTorch's
+    vendor-neutral API.
 
-    All PATHS are one project. If a PATH is -, a script is read from the standard input, and
-    rewritten to the standard output. Code that could not be rewritten is listed on standard
+    All PATHS together are one project. If a PATH is -, a script is read from the standard input,
+    and rewritten to the standard output. Code that could not be rewritten is listed on standard
     error, with the reason, followed by the files that still need one vendor's devices. The exit
     status is 0, or 2 if a file cannot be read. With --check, nothing is rewritten; the standard
-    input is listed as <stdin>. The exit status is then 1 if a file would change, and 3 if no
-    file would change but a file still needs one vendor's devices.
+    input is listed as <stdin>. The exit status is then 1 if a file would change, and 3 if no file
+    would change but a file still needs one vendor's devices.
     """
     from .sources import write
 
@@ -299,11 +298,11 @@ def lint(
     Reads .py files, .ipynb files and the .md files of d2l.ai, without importing them. A PATH
     may be a folder, or - for the standard input. If code runs only after a test such as `if
     torch.cuda.is_available():`, the finding names the test. The comment `# xdevice:
-    ignore[XD202]` makes lint ignore findings with this code on its line; between the comments
-    `# xdevice: off` and `# xdevice: on`, lint ignores findings. You can set select, ignore
-    and per-file-ignores in [tool.xdevice] of pyproject.toml. The exit status is 0 if there are
-    no findings, or if none are left after --fix. It is 1 if there are findings, and 2 if a file
-    cannot be read or an option is invalid.
+    ignore[XD202]` makes lint ignore findings with this code on its line. Between the comments
+    `# xdevice: off` and `# xdevice: on`, lint ignores all findings. You can set select, ignore and
+    per-file-ignores in [tool.xdevice] of pyproject.toml. The exit status is 0 if there are no
+    findings, or if none are left after --fix. It is 1 if there are findings, and 2 if a file cannot
+    be read or an option is invalid.
     """
     # the module is imported under another name, because this function is called `lint`
     from . import lint as lint_module

@@ -1,5 +1,5 @@
-"""The whole analysis: `examine` reads files, and finds and judges all sites in them. Its result
-can produce the new content of each file."""
+"""The whole analysis: `examine` reads files, and finds and judges all sites (uses of devices) in
+them. Its result can produce the new content of each file."""
 
 from __future__ import annotations
 
@@ -148,9 +148,9 @@ def examine(
     `only` is the level of `port --only`: sites with a weaker grade stay open. Imports are resolved from the folder
     `root`, and paths are shown relative to this folder. By default, `root` is the folder that contains all paths or, if
     that folder is in a package, the folder that contains the package. `backend` is the name that is written into each
-    file's `set_backend` call. If it is None, the name of the framework that the file imports is written, provided that
-    the file imports only one. `goal` says whether words of xdevice or of PyTorch are written. `progress` is called many
-    times during the work. The path "-" means a script on the standard input. Files that cannot be read are listed in
+    file's `set_backend` call. If it is None and the file imports exactly one framework, the name of that framework is
+    written. `goal` says whether the new text uses names of xdevice or of PyTorch. `progress` is called repeatedly to
+    report the progress. The path "-" stands for a script on the standard input. Files that cannot be read are listed in
     `unreadable`.
     """
     places = [Path(path) for path in paths]
@@ -240,9 +240,10 @@ def _name_of_task(task: Task) -> str:
 
 
 def _merged(first: Site, second: Site) -> Site:
-    """Merges two sites that describe the same use. Two tabs share this use, and it was judged once in each tab. If the
-    verdicts and edits agree, returns the site with the weaker grade. If neither site has edits, returns the open site.
-    Otherwise, the tabs disagree, and the result is an open site. All results are copies, with the tabs of both sites.
+    """Merges two sites that describe the same use. Two tabs of a page of d2l share this use, and it was judged once in
+    each tab. If the verdicts and edits agree, returns the site with the weaker grade. If neither site has edits,
+    returns the open site. Otherwise, the tabs disagree, and the result is an open site. All results are copies, with
+    the tabs of both sites.
     """
     tabs = (*first.tabs, *second.tabs)
     if set(first.edits) == set(second.edits) and first.verdict == second.verdict:

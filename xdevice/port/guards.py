@@ -43,9 +43,8 @@ _KINDS: Final[dict[str, set[str]]] = {
 
 def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
     """Returns a copy of the environment `env` without the values that a test excludes. `is_true` is the result of the
-    test: a value is excluded if a name cannot have this value when the test has this result. The test may consist of
-    comparisons with None, `isinstance`, plain names, tests for a GPU, `not`, `and` and `or`; any other test excludes
-    nothing.
+    test. A value is excluded if it is impossible after this result. The test may consist of comparisons with None,
+    `isinstance`, plain names, tests for a GPU, `not`, `and` and `or`; any other test excludes nothing.
     """
     new = dict(env)
     match test:
@@ -71,8 +70,8 @@ def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
 
 def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable[[Atom], bool]]:
     """Returns the expression that a test examines, and a predicate for atoms. `is_true` is the result of the test. The
-    predicate returns True for an atom if the expression cannot be this atom when the test has this result. If the test
-    is not understood, returns None and a predicate that excludes nothing.
+    predicate returns True for an atom if this result shows that the expression is not this atom. If the test is not
+    understood, returns None and a predicate that excludes nothing.
     """
     match test:
         case ast.Compare(left=name, ops=[op], comparators=[ast.Constant(value=None)]):
@@ -165,9 +164,9 @@ def guarded_by(
 
 
 def _is_reversed(op: ast.cmpop, other: ast.expr, is_mirrored: bool) -> bool:
-    """Whether a comparison of a number of GPUs, or of a kind of device, with `other` by the operator `op` is true if
-    the device is missing, as in `device_count() == 0` or `x.device.type != "cuda"`. `is_mirrored` is True if `other` is
-    on the left side, as in `0 < device_count()`."""
+    """Whether a comparison is true if the device is missing, as in `device_count() == 0` or `x.device.type != "cuda"`.
+    A number of GPUs, or a kind of device, is compared with `other` by the operator `op`. `is_mirrored` is True if
+    `other` is on the left side, as in `0 < device_count()`."""
     # `== 0` means that the device is missing, and `!= 0` that it exists: the reverse of comparisons with other values
     is_zero = isinstance(op, ast.Eq | ast.NotEq) and getattr(other, "value", None) == 0
     less = ast.Gt | ast.GtE if is_mirrored else ast.Lt | ast.LtE
@@ -175,7 +174,7 @@ def _is_reversed(op: ast.cmpop, other: ast.expr, is_mirrored: bool) -> bool:
 
 
 def _leaves(statement: ast.stmt) -> bool:
-    """Whether a statement leaves its block, so that the statements after it in the block are
+    """Whether a statement always leaves its block, so the statements after it in the block are
     never reached."""
     match statement:
         case ast.Return() | ast.Raise() | ast.Continue() | ast.Break():
@@ -226,8 +225,8 @@ def tells_vendors_apart(node: ast.AST, parents: Parents) -> bool:
 
 
 def is_chosen_by_release(node: ast.AST, parents: Parents) -> bool:
-    """Whether the tests around a node check the version of a framework. If they do, the other branch already contains
-    the new name.
+    """Whether the tests around a node check the version of a framework. If they do, another branch probably contains
+    the new name already.
     """
     return any(map(_RELEASE.search, _names_in_tests(node, parents)))
 

@@ -1,5 +1,5 @@
-"""Tables of the uses of devices that `scan` counts and `port` judges. For each listed name of a framework, they contain
-a code, and say how a use of the name is rewritten.
+"""Tables of the uses of devices that `scan` counts and `port` judges. Each row lists names of a framework, with a code,
+and with the way to rewrite a use of these names.
 
 `rule` is the name of the function in `rules_of_calls` or `rules_of_methods` that judges the
 use, and `text` is the new text that the rule writes. `text` contains no quotes, colons or
@@ -219,8 +219,8 @@ ONLY_MXNET: Final = {
     "wait_to_read",
     "reset_ctx",
 }
-"""Methods that only arrays and parameters of MXNet have, and no objects of other frameworks. If the module uses no
-package in `OTHER_ARRAYS`, the name alone shows what the receiver is."""
+"""Methods that only MXNet's arrays and parameters have. If the module uses no package in `OTHER_ARRAYS`, the name alone
+shows what the receiver is."""
 
 KEYWORDS: Final = {
     "device",

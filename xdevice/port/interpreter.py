@@ -1,12 +1,12 @@
 """Interprets the statements and expressions of a project. An expression does not have one value, but a set of possible
-values (see `values`). The values that code passes to other code are in cells (see `cells`).
+values (see `values`). The values that code passes to other code are stored in cells (see `cells`).
 
 Modules and functions are interpreted one by one until nothing changes any more. They pass values to each other
 (arguments, returned values, attributes, globals, items of lists) through cells. When a cell grows, the modules and
-functions that have read it are interpreted again. There are two phases. In the first, a value that is not known yet is
-empty (`NOTHING`), and not `UNKNOWN` ("anything"), so that the order of the modules does not matter. In the second, the
-parameters of functions that code outside the project may call get the values that their annotations allow, or
-"anything".
+functions that have read it are interpreted again. There are two phases. In the first phase, a value that is not known
+yet is empty (`NOTHING`) instead of "anything" (`UNKNOWN`). The order of the modules therefore does not matter. In the
+second phase, the parameters of functions that code outside the project may call get the values that their annotations
+allow, or "anything".
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from .values import (
 _BUILTINS: Final = frozenset(dir(builtins))
 _END_OF_PROGRAM: Final = {"sys.exit", "builtins.exit", "builtins.quit", "os._exit"}
 _MOST_ROUNDS: Final = 5
-"""The maximum number of times that the body of a loop is interpreted. If values still change
-after that, every name may be anything."""
+"""The maximum number of times that the body of a loop is interpreted. If values still change after
+that, every name is assumed to have any value."""
 # the kinds of atoms for Python numbers. An atom of the kind "available" stands for a bool
 _NUMBERS: Final = ("int", "float", "bool", "available")
 _HOST_NUMBERS: Final = ("array", *_NUMBERS)
@@ -261,7 +261,7 @@ class Interpreter(Inference):
         # the items are evaluated once, before the first round, but the variable is bound in
         # each round
         def read_body() -> Env | None:
-            """Interprets one round, and returns the environment at its end."""
+            """Interprets one round of the loop, and returns the environment at its end."""
             self.bind(node.target, items)
             return self._block(node.body, self.env)
 
@@ -272,7 +272,7 @@ class Interpreter(Inference):
         no longer changes. Then interprets `else`."""
 
         def read_body() -> Env | None:
-            """Interprets one round, and returns the environment at its end."""
+            """Interprets one round of the loop, and returns the environment at its end."""
             self.evaluate(node.test)
             return self._block(node.body, narrowed(node.test, self.env, True))
 

@@ -38,8 +38,8 @@ class Judgement:
 
 
 def left_open(why: str, code: str = "") -> Judgement:
-    """Returns the judgement that a use stays as it is, and that a person has to look at it.
-    `code` is the code of the reason; if it is "", reports show the idiom's code."""
+    """Returns the judgement that a use stays as it is, and that a person has to check it. `code` is
+    the code of the reason; if it is "", reports show the idiom's code."""
     return Judgement("open", why, code)
 
 
@@ -52,9 +52,9 @@ def proven(why: str, edits: Edits, *consumed: ast.AST, since: str = "") -> Judge
 
 
 def safe(why: str, edits: Edits, code: str = "XD161", since: str = "") -> Judgement:
-    """Returns the judgement that a use is rewritten, and that the edits rest on an assumption.
-    If the assumption is wrong, the new text raises an error. `code` identifies the assumption;
-    the default, XD161, means that the argument of the call is assumed to be a device."""
+    """Returns the judgement that a use is rewritten, and that the edits depend on an assumption. If
+    the assumption is wrong, the new text raises an error. `code` identifies the assumption; the
+    default, XD161, means that the argument of the call is assumed to be a device."""
     return Judgement("rewritten", why, code, "safe", edits, since)
 
 
@@ -74,8 +74,8 @@ OTHER_GPU: Final = left_open(
 
 OF_CUDA_STREAMS: Final = {"cuda_stream", "cuda_event", "default_stream", "ExternalStream"}
 """The names of attributes whose values are CUDA's own handles, and of functions and classes that return CUDA's own
-streams. Objects for the same stream are not equal if one belongs to `torch.cuda`, and the other to PyTorch's neutral
-class."""
+streams. An object of `torch.cuda` and an object of PyTorch's vendor-neutral class are not equal, even if they stand for
+the same stream."""
 
 
 class JudgedModule:
@@ -83,10 +83,10 @@ class JudgedModule:
 
     An origin is a node that chooses a device, or a string that names a device. `text_origins` are the origins of
     devices that some module of the project also uses as text: for example, the "cuda" in `d = "cuda"` if the program
-    prints `d`. `device_origins` are the origins of devices that are passed to a function as its device; if the target
-    is "xdevice", only keyword arguments of PyTorch's functions count. `sets_current_device` says whether the program
-    may set the current device; if it does, "cuda" may mean a GPU other than the first. `goal` says whether words of
-    xdevice or of PyTorch are written.
+    prints `d`. `device_origins` are the origins of devices that are passed to a function as its device; for the target
+    "xdevice", this includes only keyword arguments of PyTorch's functions. `sets_current_device` says whether the
+    program may set the current device; if it does, "cuda" may mean a GPU other than the first. `goal` says whether the
+    new text uses names of xdevice or of PyTorch.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class JudgedModule:
             yield node
 
     def has_exact_position(self, node: ast.AST) -> bool:
-        """Whether the position that Python reports for a node is right. Before Python 3.12, the positions of nodes
+        """Whether the position that Python reports for a node is correct. Before Python 3.12, the positions of nodes
         inside f-strings may be wrong."""
         try:
             # parsing the text at this position must result in the same node

@@ -1,8 +1,8 @@
 """Tables of facts about packages outside the project: the results of functions and methods, and
 the values of attributes.
 
-If a name is in no table, its result may be anything. So a missing entry only leaves a use of a device as it is, but a
-wrong entry may cause `port` to rewrite code that must not change.
+If a name is in no table, its result may be anything. If an entry is missing, the only effect is that a use of a device
+is not rewritten. If an entry is wrong, `port` may rewrite code that must not change.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ DEVICE_MAKERS: Final = {
 """Functions that return a device."""
 DEVICE_LISTS: Final = {"xdevice.native.try_all_gpus", "xdevice.try_all_gpus"}
 COPIES: Final = {"copy.copy", "copy.deepcopy", "xdevice.to_device", "xdevice.copy_to"}
-"""Functions whose result is taken to have the same value as their first argument."""
+"""Functions that are assumed to return the same value as their first argument."""
 
 LAYERS: Final = {
     "torch.nn",

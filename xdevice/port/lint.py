@@ -30,8 +30,8 @@ from .sources import Cell, PythonModule, Source
 # codes
 _COMMENT: Final = re.compile(r"#\s*xdevice:\s*(ignore|off|on)\b\s*(?:\[([^\]]*)\])?")
 _REPORTED: Final = re.compile(r"cuda\.|^\.cuda|CUDA|is_cuda|with_cuda")
-"""Matches the names of idioms that lint reports as separate findings, so that `--fix` rewrites their uses only if they
-are among the findings to fix."""
+"""Matches the names of idioms that lint reports as separate findings. `--fix` rewrites a use of such an idiom only if
+its own finding is to be fixed."""
 # matches the names of idioms for streams and events
 _STREAMS: Final = re.compile("stream|event", re.IGNORECASE)
 # matches our section of pyproject.toml. A regular expression, because Python 3.10 has no parser
@@ -40,9 +40,8 @@ _SECTION: Final = re.compile(r"^\s*\[tool\.xdevice\b", re.MULTILINE)
 
 
 class OptionError(Exception):
-    """Raised for an invalid option, setting or comment, for example if it contains an unknown
-    code, a file that cannot be read, or an unknown revision. The message is shown to the
-    user."""
+    """Raised for an invalid option, setting or comment, for example if it names an unknown code, a
+    file that cannot be read, or an unknown revision. The message is shown to the user."""
 
 
 Place = tuple[int, int]
@@ -146,8 +145,8 @@ def _matches(path: str, glob: str) -> bool:
 
 def codes(text: str, origin: str) -> tuple[str, ...]:
     """Returns the codes in `text`, which is the value of an option, of a setting or of a comment. The codes are
-    separated by commas or spaces. Each is a whole code, or the prefix of several codes. `origin` says in the error
-    message where the text comes from.
+    separated by commas or spaces. Each is a whole code, or the prefix of several codes. The error message names
+    `origin` as the source of the text.
 
     Raises:
         OptionError: if no code begins with one of these prefixes.
@@ -299,9 +298,9 @@ def _start(source: Source, node: Any) -> Place:
 
 
 def grouped_by_test(findings: Iterable[Finding]) -> list[Finding]:
-    """Groups the findings that a test for vendor-specific devices guards: they are left out of the returned list, and
-    become the `guarded_findings` of the finding for the test. If the test is not among the findings, the findings that
-    it guards stay as they are.
+    """Groups the findings that a test for vendor-specific devices guards. The returned list contains only the finding
+    for the test, with the others as its `guarded_findings`. If the test is not among the findings, the findings that it
+    guards stay as they are.
     """
     findings = list(findings)
     tests = {(finding.path, (finding.line, finding.col)): finding for finding in findings}
@@ -351,8 +350,8 @@ def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, i
 
 
 def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Finding]:
-    """Yields the findings. In each finding, the attribute `fix` contains the edits that `port` would make to fix the
-    finding. In notebooks, `fix` stays empty, because edits of the code have no positions in the JSON file.
+    """Yields the findings, with the edits that `port` would make to fix each one in its attribute `fix`. In notebooks,
+    `fix` stays empty, because edits of the code have no positions in the JSON file.
     """
     # only notebooks have `tokens`, which are their JSON strings
     sources = {source.path: source for source in examined.sources if not source.tokens}
@@ -588,7 +587,7 @@ def _may_be_unused(ignore: _Ignore, choice: Choice, path: str) -> bool:
 
 def _baseline_key(finding: Finding) -> tuple[str, str, str]:
     """Returns the key by which a baseline recognizes a finding: the path, the code and the text
-    of the line. They stay the same when the line moves."""
+    of the line. The key stays the same when the line moves."""
     return finding.path, finding.code, finding.text
 
 

@@ -2,8 +2,8 @@
 nothing else of the project.
 
 `RULES` contains the meaning of each code, and whether its rule is enabled by default. A rule is
-enabled if it was right in at least 90 % of the places that people checked
-(docs/reference/lint.md has the figures), or if it cannot be wrong.
+enabled by default if it cannot be wrong, or if it was right in at least 90 % of the places that
+people checked (docs/reference/lint.md has the figures).
 """
 
 from __future__ import annotations
@@ -158,10 +158,10 @@ be in another file, as in chapters of books."""
 
 @dataclass(frozen=True)
 class Hit:
-    """A finding of a rule. `node` is its place, and `text` is the message. `part` is the node that `port` would
-    rewrite: `node` itself, or a node inside it. If a test for one vendor's devices guards the node, `guard` is
-    this test; otherwise, it is None. If the node is itself such a test, `guarded` are the nodes that are reached only
-    if the test is true."""
+    """A finding of a rule. `node` is the code that it is about, and `text` is the message. `part` is the node that
+    `port` would rewrite: `node` itself, or a node inside it. If a test for one vendor's devices guards the node,
+    `guard` is this test; otherwise, it is None. If the node is itself such a test, `guarded` are the nodes that are
+    reached only if the test is true."""
 
     code: str
     node: ast.AST
@@ -498,9 +498,9 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
 
 
 def _is_on_purpose(view: _View, node: ast.AST) -> bool:
-    """Whether code names CUDA on purpose. This is assumed if "cuda" is in the path of the file or in the name of a
-    class around the code, if the file is setup.py, which decides what to build, or if tests around the code check a
-    release or name other vendors.
+    """Whether code names CUDA on purpose. This is assumed if the path of the file, or the name of a class around the
+    code, contains "cuda". It is also assumed in setup.py, which decides what to build, and in code inside tests that
+    check a release or name other vendors.
     """
     path = view.module.source.path
     names, inner = [path], node
@@ -616,9 +616,9 @@ def _time(view: _View, node: ast.BinOp) -> Found:
 
 
 def _statements_since(view: _View, node: ast.AST, name: str) -> list[ast.stmt]:
-    """Returns the statements between the last assignment to `name`, which reads the clock for
-    the first time, and the statement that contains `node`. Both must be in the same block of
-    the same function. Returns an empty list if there is no such assignment."""
+    """Returns the statements between the last assignment to `name`, which starts the measurement,
+    and the statement that contains `node`. Both statements must be in the same block of the same
+    function. Returns an empty list if there is no such assignment."""
     for outer, child in view.above(node):
         body = getattr(outer, "body", None)
         if not isinstance(body, list) or child not in body:

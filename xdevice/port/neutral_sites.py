@@ -1,5 +1,5 @@
-"""The sites of a module for `xdevice port --to accelerator`, which writes PyTorch's own words
-for the devices of any vendor."""
+"""The sites of a module for `xdevice port --to accelerator`, which writes names of PyTorch that
+work for the devices of any vendor."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class NeutralSites(JudgedSites):
     """
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
-        """Judges a method call. Returns None if the call is not a use of a device. All methods
-        of PyTorch except `.cuda()` are right on any device."""
+        """Judges a method call. Returns None if the call is not a use of a device. All methods of
+        PyTorch except `.cuda()` work on any device."""
         judged = super()._judge_method(use, full_name)
         if judged is None or judged[1].verdict == "not a device":
             return judged
-        # .to() and .cpu() are right on any device
+        # .to() and .cpu() work on any device
         if use.method != "cuda":
             return use, _NEUTRAL
         if "torch" not in self.frameworks:
@@ -62,8 +62,8 @@ class NeutralSites(JudgedSites):
         return use, rules_of_words.move(use)
 
     def _judge_listed_call(self, use: Use, full_name: str) -> Judgement:
-        """Judges a call of a name that is in the table of calls, but not in the table of words
-        for PyTorch."""
+        """Judges a call of a name that is in the table of calls, but not in the table of
+        `words`."""
         if full_name == "torch.device":
             return self._judge_torch_device(use)
         if full_name.startswith(_VENDORS):
@@ -103,8 +103,8 @@ class NeutralSites(JudgedSites):
         return proven(why, use.replace(text), argument, since="2.6")
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
-        """Judges a keyword argument such as `device=x`. Returns None if the call has its own rule, and for strings
-        other than "cpu", because a string that names CUDA is a separate site."""
+        """Judges a keyword argument such as `device=x`. Returns None if the call has its own rule. Also returns None
+        for strings other than "cpu": a string that names CUDA is a separate site."""
         judged = super()._judge_keyword(node)
         if judged is None or text_of(node.value) not in (None, "cpu"):
             return None

@@ -18,13 +18,12 @@ def import_edits(
     source: Source, modules: Iterable[PythonModule], sites: list[Site], backend: str | None
 ) -> set[Edit]:
     """Returns the edits that insert the imports which a file needs for its rewritten sites.
-    `backend` is the name that is written into `set_backend`. If it is None, the name of the
-    framework that the file imports is written, provided that the file imports only one.
+    `backend` is the name that is written into `set_backend`. If it is None and the file imports
+    exactly one framework, the name of that framework is written.
 
-    `set_backend` is inserted above the import of the framework, because xdevice itself has to
-    load the framework if Paddle or TensorFlow use virtual GPUs, or if MXNet runs with a newer
-    NumPy. `set_backend` is left out if no framework is known, or if several tabs share the
-    line.
+    `set_backend` is inserted above the import of the framework, because in some cases xdevice
+    itself must load the framework: Paddle or TensorFlow with virtual GPUs, and MXNet with a newer
+    NumPy. `set_backend` is left out if no framework is known, or if several tabs share the line.
     """
     edits = set()
     for module in modules:
@@ -203,8 +202,8 @@ def _is_from_future(node: ast.stmt) -> bool:
 
 
 def _is_shared(source: Source, line: int, tab: str | None) -> bool:
-    """Whether a line of a page of d2l belongs not only to `tab`, but also to other tabs. False
-    in other files, for which `tab` is None."""
+    """Whether `tab` shares a line of a page of d2l with other tabs. False in other files, for which
+    `tab` is None."""
     # the last cell that begins at or before the line
     cell = next((cell for cell in reversed(source.cells or ()) if cell.line <= line), None)
     return tab is not None and cell is not None and (cell.tabs or source.default_tabs) != (tab,)

@@ -22,10 +22,10 @@ class Function:
     """A function of the project, or a lambda.
 
     `node` is the definition, `owner` is the class of a method, and `outer` is the function around an inner function;
-    both are None for other functions. `args` are all parameters except `*args` and `**kwargs`. `positional` are the
-    names of the parameters that can be passed by position, and `keywords` are the names of the keyword-only parameters.
-    `locals` are the names that the function binds, including its parameters, and `globals` are the names that it
-    declares as global.
+    `owner` and `outer` are None for other functions. `args` are all parameters except `*args` and `**kwargs`.
+    `positional` are the names of the parameters that can be passed by position, and `keywords` are the names of the
+    keyword-only parameters. `locals` are the names that the function binds, including its parameters, and `globals` are
+    the names that it declares as global.
     """
 
     node: Any
@@ -107,8 +107,8 @@ class Class:
     `outer` is the class around an inner class, else None. `bases` are the values of its bases, in the order of the
     class statement. `methods` and `inner` map names to the functions and classes in its body. `lineage` contains the
     class itself and its bases in the project, in the order in which Python looks for a method. `united_with` is another
-    class of the same family; from class to class, it leads to the class that stands for the family, where it is None
-    (see `family`).
+    class of the same family. Following it from class to class leads to the class that stands for the family; there, it
+    is None (see `family`).
     """
 
     node: ast.ClassDef

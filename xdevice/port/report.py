@@ -1,5 +1,5 @@
-"""The report of all sites as JSON. Equal projects have reports with equal bytes, even if they
-are in different folders."""
+"""The report of all sites as JSON. The reports of identical projects are identical, byte for byte,
+even if the projects are in different folders."""
 
 from __future__ import annotations
 

@@ -35,10 +35,10 @@ _RULES: Final[dict[str, Callable[[Use], Judgement]]] = {
     **vars(rules_of_calls),
     **vars(rules_of_methods),
 }
-"""Maps the names that the tables of `idioms` use to the rules."""
+"""Maps the names of rules in the tables of `idioms` to the functions."""
 _ASKING_THE_SELECTED_BACKEND: Final = {"XD101", "XD102", "XD108", "XD110", "XD111", "XD151"}
-"""The codes of idioms whose replacement depends on the selected backend. The replacements for other codes recognize the
-backend by a tensor in their arguments, except the replacements of the rule "wait"."""
+"""The codes of idioms whose replacement depends on the selected backend. Other replacements recognize the backend by a
+tensor in their arguments, except those of the rule "wait"."""
 _WRITING_PYTORCHS_WORDS: Final = ("word", "text")
 """Rules that write PyTorch's own names, for which no backend needs to be selected."""
 # names that only TensorFlow 1 has
@@ -93,7 +93,7 @@ class JudgedSites(JudgedModule):
         test.
 
         A test is kept if it guards a use that needs one vendor's devices. It is also kept if the tests around it name
-        other vendors, and the guarded code does more than choose a device. Code that only chooses a device is right for
+        other vendors, and the guarded code does more than choose a device. Code that only chooses a device works for
         the devices of any vendor. `vendor_uses` maps nodes to uses, and contains all uses that need one vendor's
         devices.
         """
@@ -367,9 +367,8 @@ class JudgedSites(JudgedModule):
         return use, proven(why, use.replace("xdevice.native.try_gpu().type"), node.test)
 
     def _judge_comparison(self, node: ast.Compare) -> Judged | None:
-        """Judges a comparison such as `device.type == "cuda"`. The operator may also be another
-        one, such as `!=`, and the string may be "cpu" or "gpu". Returns None for other
-        comparisons."""
+        """Judges a comparison such as `device.type == "cuda"`. Other operators, such as `!=`, and
+        the strings "cpu" and "gpu" are handled, too. Returns None for other comparisons."""
         match node:
             case ast.Compare(
                 left=ast.Attribute(value=owner, attr="type" | "device_type" as name),
@@ -562,8 +561,8 @@ class JudgedSites(JudgedModule):
 
 
 def _only_chooses(node: ast.AST) -> bool:
-    """Whether a statement or expression only chooses a device, or a string that names a device. Such code is right for
-    the devices of any vendor.
+    """Whether a statement or expression only chooses a device, or a string that names a device. Such code works for the
+    devices of any vendor.
     """
     match node:
         case ast.Assign(value=value) | ast.Return(value=value):

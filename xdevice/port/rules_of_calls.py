@@ -52,7 +52,7 @@ def no_word(use: Use) -> Judgement:
 
 
 def neutral(use: Use) -> Judgement:
-    """Judges a use of a name that is right on every device. The use is neutral, and the reason is the idiom's `why`."""
+    """Judges a use of a name that works on every device. The use is neutral, and the reason is the idiom's `why`."""
     return Judgement("neutral", use.idiom.why)
 
 
@@ -78,8 +78,8 @@ def replaced(use: Use) -> Judgement:
 
 
 def asks_build(use: Use) -> Judgement:
-    """Judges `paddle.is_compiled_with_cuda()` and similar calls. They test how the framework
-    was built, but the new text tests the machine, so the new text is never proven."""
+    """Judges `paddle.is_compiled_with_cuda()` and similar calls. They test how the framework was
+    built, but the new text tests the machine, so the grade is never "proven"."""
     judgement = replaced(use)
     if not judgement.edits:
         return judgement
@@ -298,10 +298,10 @@ def helper_scope(use: Use) -> Judgement:
 
 
 def scope(use: Use) -> Judgement:
-    """Judges `tf.device("/GPU:1")`. For a GPU, only the argument of `tf.device` is rewritten:
-    if there is no such GPU, TensorFlow chooses another device, but a `with` block of xdevice
-    would raise an error. For a CPU in a `with` statement, the whole call is replaced by
-    xdevice's device."""
+    """Judges `tf.device("/GPU:1")`. For a GPU, only the argument of `tf.device` is rewritten,
+    because TensorFlow chooses another device if the GPU is missing. A `with` block of xdevice would
+    raise an error instead. For a CPU in a `with` statement, the whole call is replaced by xdevice's
+    device."""
     argument = use.only_argument
     before, filled = _single_filling(use, argument)
     # an f-string such as f"/GPU:{i}" is matched with 0 in place of the value

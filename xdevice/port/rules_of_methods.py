@@ -134,8 +134,8 @@ def _judge_move(use: Use, judgement: Judgement) -> Judgement:
     """Completes the judgement on a move. `judgement` considers only the argument.
 
     The move can be rewritten if its result is used, or if the receiver is a tensor or a model
-    that moves in place. (If the result of moving a tensor is thrown away, neither the old text
-    nor the new text moves the tensor.)
+    that moves in place. (If the result of moving a tensor is discarded, neither the old text nor
+    the new text moves the tensor.)
     """
     moved = inferred(use.receiver)
     # below, only the usual reason is replaced by a more precise one
@@ -162,8 +162,8 @@ def _is_tensor_or_model(atom: Atom) -> bool:
 
 
 def _moves_in_place(atom: Atom) -> bool:
-    """Whether the old and the new text have the same effect on an atom if the result of the
-    move is thrown away."""
+    """Whether the old and the new text have the same effect on an atom if the result of the move is
+    discarded."""
     if atom.kind == "model":
         return str(atom.subject).startswith(IN_PLACE)
     # if the result is thrown away, neither the old nor the new text moves a tensor
@@ -288,8 +288,8 @@ def copy_to(use: Use) -> Judgement:
 
 
 def sync(use: Use) -> Judgement:
-    """Judges `x.wait_to_read()` and `x.block_until_ready()`. The latter returns the array, but
-    `sync` returns None."""
+    """Judges `x.wait_to_read()` and `x.block_until_ready()`. `x.block_until_ready()` returns the
+    array, but `sync` returns None."""
     if use.arguments:
         return OTHER_ARGUMENTS
     if not use.is_statement:

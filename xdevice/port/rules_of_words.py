@@ -1,9 +1,9 @@
-"""The rules for names that have a row in the table of `words`. A use of such a name becomes a
-use of PyTorch's word.
+"""The rules for names that have a row in the table of `words`. A use of such a name is rewritten
+with a *word*: a vendor-neutral name of PyTorch.
 
-A program that ran before still runs afterwards, even on a machine without a GPU. Some words
-raise an error there, although the old name returned a value. A test for a GPU is written before
-such a word, unless the program already contains one.
+A program that ran before `port` rewrote it still runs afterwards, even on a machine without a GPU.
+On such a machine, some words raise an error, although the old name returned a value. A test for a
+GPU is written before such a word, unless the program already contains one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _HANDLES: Final = left_open(
 )
 IN_TABLE: Final = "the table of vendor-specific names has its replacement"
 TOO_NEW: Final = "XD171"
-"""The code of a use whose word `--torch-minimum` excludes."""
+"""The code of a use that stays open because its word needs a newer release than
+`--torch-minimum`."""
 _STREAMS: Final = {
     "torch.cuda.Stream",
     "torch.cuda.current_stream",
@@ -48,8 +49,8 @@ _STREAMS: Final = {
 }
 """The full names of functions and classes whose calls return a stream."""
 _WITH_HANDLES: Final = ("torch.cuda.Stream", "torch.cuda.current_stream", "torch.cuda.Event")
-"""Names of classes, and of a function, whose objects have CUDA's handles. Objects of PyTorch's
-neutral classes lack these handles."""
+"""Names of classes whose objects have CUDA's handles, and of a function that returns such an
+object. Objects of PyTorch's neutral classes lack these handles."""
 _OF_CUDAS_PROPERTIES: Final = {
     "major",
     "minor",

@@ -13,7 +13,7 @@ GRADES: Final[tuple[Grade, ...]] = ("proven", "safe", "likely")
 """The levels of `port --only`. Each level includes the levels before it.
 
 "proven" means that the correctness of the new text follows from the project's own text. "safe"
-means that it rests on an assumption; if the assumption is wrong, the new text raises an error
+means that it depends on an assumption; if the assumption is wrong, the new text raises an error
 immediately. "likely" means that only a name suggests what an object is.
 """
 

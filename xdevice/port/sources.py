@@ -73,8 +73,8 @@ _LEAVES: Final = {
 
 
 _MOST_LEVELS: Final = 300
-"""The maximum depth of a syntax tree; a deeper tree is refused. An `elif` or a further summand adds one level, and a
-method called on a result adds two. The inference failed at about 480 levels (Python 3.11)."""
+"""The maximum depth of a syntax tree; a deeper tree is refused. Each `elif`, and each operand of a sum, adds one level;
+a method called on a result adds two. The inference failed at about 480 levels (Python 3.11)."""
 
 
 class UnreadableError(Exception):

@@ -1,6 +1,6 @@
 """A summary of the result of `scan` or `port`, for people who plan the work: the amount of
-device code, how much of it `port` rewrites, and how much needs a person. The summary is written
-as text, or as an HTML page."""
+device code, how much of it `port` rewrites, and how much a person has to check. The summary is
+written as text, or as an HTML page."""
 
 from __future__ import annotations
 

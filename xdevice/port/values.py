@@ -2,8 +2,8 @@
 thing that the expression may be, such as a tensor or a certain function.
 
 The empty set, `NOTHING`, means "not known yet", and `UNKNOWN` means "anything". While the
-project is interpreted, values grow from `NOTHING` towards `UNKNOWN`. The kind of an atom
-decides what its subject is:
+project is interpreted, values grow from `NOTHING` towards `UNKNOWN`. The kind of an atom determines
+its subject:
 
 | kind | subject |
 |---|---|
@@ -97,8 +97,8 @@ value of each item is "anything"."""
 
 def union(*values: Value) -> Value:
     """Returns the union of values. If the union contains "anything", or more than `_MOST_ATOMS` atoms, the result
-    contains only "anything" and the atoms of the kinds in `_FOLLOWED`, because atoms of these kinds have to be followed
-    in any case. Otherwise, tuples of the same length are merged.
+    contains only "anything" and the atoms of the kinds in `_FOLLOWED`, because arguments must still be passed to these
+    functions, and devices must still be followed. Otherwise, tuples of the same length are merged.
     """
     result = NOTHING.union(*values)
     # a shortcut: most calls unite a value with itself or with the empty set, so there is
@@ -164,8 +164,8 @@ def tuple_of(values: Iterable[Value]) -> Value:
 
 
 def _is_deep(value: Value) -> bool:
-    """Whether the tuples in a value contain other tuples, or contain more than `_MOST_ATOMS`
-    items altogether."""
+    """Whether the tuples in a value contain other tuples, or more than `_MOST_ATOMS` items in
+    total."""
     inside = [inner for atom in value if atom.kind == "tuple" for inner in atom.subject]
     return len(inside) > _MOST_ATOMS or any(
         atom.kind == "tuple" for inner in inside for atom in inner

@@ -1,10 +1,10 @@
 """The table of vendor-specific names. For each name, it contains the word that `port` writes
 instead, and that `lint` recommends.
 
-There are two targets. "accelerator" means PyTorch's own words for the devices of any vendor: `torch.accelerator`,
-`torch.Stream`, `torch.Event`. Other frameworks have no such words. "xdevice" means xdevice's words; if xdevice has no
-word for a name, the word of "accelerator" is used. A version is the first release of PyTorch in which the word works as
-it is used here.
+There are two targets. "accelerator" means PyTorch's own vendor-neutral words: `torch.accelerator`, `torch.Stream`,
+`torch.Event`. Other frameworks have no such words. "xdevice" means xdevice's words; if xdevice has no word for a name,
+the word of "accelerator" is used. A version in the table is the first release of PyTorch in which the word works as it
+is used here.
 """
 
 from __future__ import annotations

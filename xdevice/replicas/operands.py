@@ -36,8 +36,8 @@ class Operand(NamedTuple):
 
 
 def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
-    """Returns the tensors, symbols and models in `x`, as operands. Errors call `x` by `name`, and `verb` is the
-    function that was called. Raises `ContainerError` for an object of an unknown type that holds tensors, and
+    """Returns the tensors, symbols and models in `x`, as operands. Errors refer to `x` as `name`; `verb` is the name of
+    the called function. Raises `ContainerError` for an object of an unknown type that contains tensors, and
     `UnsupportedError` for an object whose tensors are meaningful only together, such as a sparse array."""
     owner = registry.kind_of(type(x))
     if owner is not None:
@@ -60,9 +60,9 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
 
 
 def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
-    """Returns the tensors and symbols in `x`, as operands. Errors call `x` by `name`, and `verb` is the function that
-    was called. Raises `NotATensorError` if `x` contains a model, or does not contain a tensor; `UnsupportedError` for a
-    tensor that is not dense; and the errors of `leaves_in`."""
+    """Returns the tensors and symbols in `x`, as operands. Errors refer to `x` as `name`; `verb` is the name of the
+    called function. Raises `NotATensorError` if `x` contains a model, or does not contain a tensor; `UnsupportedError`
+    for a tensor that is not dense; and the errors of `leaves_in`."""
     operands = leaves_in(x, name, verb)
     if not operands:
         refuse_non_container(x, verb)
@@ -83,9 +83,9 @@ def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
 
 
 def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
-    """Returns the tensors and variables in `x`, as operands of a sum. Errors call `x` by `name`, and its owner by
-    `who`. Raises `NotATensorError` if `x` contains anything else, such as None or a number. Raises `UnsupportedError`
-    for a symbol, and for a tensor that is not dense or is spread over devices."""
+    """Returns the tensors and variables in `x`, as operands of a sum. Errors refer to `x` as `name`, and to its owner
+    as `who`. Raises `NotATensorError` if `x` contains anything else, such as None or a number. Raises
+    `UnsupportedError` for a symbol, and for a tensor that is not dense or is spread over devices."""
     rows = []
     for path, value in dense_leaves(x, name, "all_reduce"):
         if value is None:
@@ -111,8 +111,8 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
 
 def dense_leaves(x: Any, name: str, verb: str) -> list[trees.Leaf]:
     """Returns every leaf of `x`, tensor or not, with its path. If `x` itself is a tensor, symbol or model, returns only
-    `x`, with an empty path. Raises `UnsupportedError` if `x` is or contains a sparse array. Errors call `x` by `name`,
-    and `verb` is the function that was called."""
+    `x`, with an empty path. Raises `UnsupportedError` if `x` is or contains a sparse array. Errors refer to `x` as
+    `name`; `verb` is the name of the called function."""
     if is_leaf(x):
         return [trees.Leaf("", x)]
     tree = trees.Tree(x)
@@ -127,8 +127,8 @@ def refuse_symbol(operand: Operand) -> None:
 
 
 def refuse_sparse(operand: Operand, verb: str) -> None:
-    """Raises `UnsupportedError` if the operand is a tensor that is not dense. `verb` is the function that was
-    called."""
+    """Raises `UnsupportedError` if the operand is a tensor that is not dense. `verb` is the name of the called
+    function."""
     if not operand.backend.is_dense(operand.value):
         raise operand.backend.unsupported(
             f"{verb} of {operand.name}, an object of type {type(operand.value).__qualname__} that is not dense",
@@ -193,7 +193,7 @@ def length_of(operands: list[Operand]) -> int:
 def sizes_of(length: int, count: int, even: bool, what: str = "devices") -> list[int]:
     """Returns the sizes of the `count` parts into which an axis of this length is split. Sizes differ by at most one,
     and larger parts come first. Raises `ShapeError` if `even` is True and the length cannot be divided evenly. `what`
-    is the error's word for the receivers of the parts."""
+    is the error's word for the devices or processes that receive the parts."""
     size, remainder = divmod(length, count)
     sizes = [size + (i < remainder) for i in range(count)]
     if even and remainder:
@@ -226,7 +226,7 @@ def bytes_of(operand: Operand) -> int:
 
 def check_sum(operand: Operand, op: str) -> None:
     """Raises `DTypeError` if tensors of the operand's dtype cannot be summed (`op` is "sum") or averaged (`op` is
-    "mean"): for bool, for floats of eight bits, and for a mean of integers."""
+    "mean"): for bool, for 8-bit floats, and for a mean of integers."""
     dtype = dtype_of(operand)
     if dtype == "bool":
         raise DTypeError(
@@ -255,8 +255,8 @@ def refuse_overlaps(operands: list[Operand]) -> None:
 
 
 def first_overlap(operands: list[Operand]) -> tuple[str, str] | None:
-    """Returns the names of two operands that share memory; None if no two operands do. Memory that cannot be written
-    into is ignored. Operands that are the same tensor are treated as one operand."""
+    """Returns the names of two operands that share memory; None if no two operands do. Read-only memory is ignored.
+    Operands that are the same tensor are treated as one operand."""
     blocks: dict[tuple[Backend, Device], dict[int, overlaps.Block]] = {}
     for operand in operands:
         tensor = read(operand)

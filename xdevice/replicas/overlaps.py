@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 class Block(NamedTuple):
     """The memory of a tensor: the address of its first element, its strides in bytes, its shape, and the `width` of an
-    element in bytes. Errors call the tensor `name`."""
+    element in bytes. Errors refer to the tensor as `name`."""
 
     name: str
     address: int
@@ -63,7 +63,7 @@ def first_overlap(blocks: Iterable[Block]) -> tuple[Block, Block] | None:
 
 def _overlap(first: Block, second: Block) -> bool:
     """Whether the blocks `first` and `second` share a byte. Two columns of a matrix share no byte, although their bytes
-    alternate. Also True if NumPy would need too long to decide."""
+    alternate. Also True if NumPy would take too long to decide."""
     import numpy
 
     try:

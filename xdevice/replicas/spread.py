@@ -64,10 +64,10 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
         ShapeError: if `even` is True and the length cannot be divided evenly; if a tensor has no first axis, or if its
             length differs from the first tensor's length.
         ArgumentError, DeviceError: if `devices` is empty; if `devices` is not a list.
-        DeviceNotFoundError: if a tensor's backend lacks a device. NumPy arrays can only be on cpu:0: turn them into
-            tensors.
-        NotATensorError: if `x` holds a model, or no tensor. UnsupportedError: for a sparse, ragged or masked tensor, or
-            a tensor that consists of others (DTensor).
+        DeviceNotFoundError: if a tensor's backend lacks a device. NumPy arrays can only be on cpu:0, so convert them to
+            tensors first.
+        NotATensorError: if `x` contains a model, or no tensor. UnsupportedError: for a sparse, ragged or masked tensor,
+            or a tensor that consists of other tensors (DTensor).
 
     Costs a copy of each part that goes to another device. On PyTorch, NumPy, MXNet and Paddle (from version 3 on), a
     part that stays on the device of `x` may be a view, which costs nothing; writing into the view changes `x`.
@@ -98,7 +98,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
 
 
 def gather(parts: Iterable[Any], device: object) -> Any:
-    """Joins parts along the first axis on one device, as the reverse of `split_batch`. Gradients flow.
+    """Joins parts along the first axis on one device: the inverse of `split_batch`. Gradients flow.
 
     Args:
         parts: a list of tensors, or of containers of the same structure, which are joined tensor by tensor. Numbers
@@ -109,10 +109,10 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     Raises:
         ShapeError, DTypeError, ContainerError: if parts differ in anything but their length; the error names the part.
         ArgumentError: if there are no parts, or parts of several backends. DeviceNotFoundError: as in `to_device`.
-        NotATensorError: if a part holds a model, or no tensor. UnsupportedError: for a sparse, ragged or masked tensor,
-            or a tensor that consists of others (DTensor).
+        NotATensorError: if a part contains a model, or no tensor. UnsupportedError: for a sparse, ragged or masked
+            tensor, or a tensor that consists of other tensors (DTensor).
 
-    Costs a copy of each part that is not on the device yet, and one copy of all parts into new storage, the result.
+    Costs a copy of each part that is not on the device yet, and one copy of all parts into the result.
 
     Example:
         >>> halves = xdevice.split_batch(xdevice.tensor([1, 2, 3]), ["cpu", "cpu"], even=False)
@@ -152,10 +152,10 @@ def gather(parts: Iterable[Any], device: object) -> Any:
 def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
     """Creates an independent copy of parameters or of a model on each device, for training there.
 
-    Nothing is shared, neither with the source nor between the copies, even on the source's own device, or if a device
-    is named twice. No gradient flows back to the source. In each copy, a tensor or model that appears in several places
-    is still one object, a parameter in the same container as its model still belongs to that model, and tied weights
-    stay tied. Costs a copy for each device.
+    The copies share no memory with the source or with each other, even on the source's own device, or if a device is
+    named twice. No gradients flow back to the source. In each copy, a tensor or model that appears in several places is
+    still one object, and tied weights stay tied. A parameter in the same container as its model still belongs to that
+    model. Costs a copy for each device.
 
     Args:
         params_or_model: a model, whose copies keep its frozen parameters, buffers and mode; a tensor; or a container of
@@ -176,8 +176,8 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
             device.
         NotATensorError: if there is nothing to copy. NotBuiltError: if a model has a variable without values yet.
         UnsupportedError: for an optimizer (create one for each copy), for two models in one container that share a
-            variable (put both into one model), and for a sparse or masked tensor, or a tensor that consists of others
-            (DTensor).
+            variable (put both into one model), and for a sparse or masked tensor, or a tensor that consists of other
+            tensors (DTensor).
 
     Example:
         >>> first, second = xdevice.parallel.replicate({"w": xdevice.ones(2)}, ["cpu", "cpu"])
@@ -210,7 +210,8 @@ def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
 
     Raises:
         ArgumentError, DeviceError: if `devices` is empty; if `devices` is not a list.
-        DeviceNotFoundError: if one of the devices does not exist. Then nothing has been copied.
+        DeviceNotFoundError: if one of the devices does not exist. In that case, nothing has been
+            copied.
         NotBuiltError: if a model has a variable without values yet. The other errors of `copy_to` are raised, too.
 
     Costs a copy for each device.
@@ -233,8 +234,8 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     list.
 
     Tensors that can be written are changed in place and returned, with the same gradient flags, so this works for
-    `.grad`s and for parameters. No gradients flow through the call. The result is bit for bit the same on all devices,
-    and in each run.
+    `.grad`s and for parameters. No gradients flow through the call. The results are identical, bit for bit, on all
+    devices and in all runs.
 
     | backend | in place | several GPUs |
     |---|---|---|
@@ -254,7 +255,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
             tensor.
         ArgumentError, ShapeError, DTypeError, ContainerError: if the replicas differ in structure, dtype or shape.
         DTypeError: if the tensors are bools, or `op` is "mean" and they are ints.
-        ArgumentError: if the list is empty, if the tensors are of several backends, or if `op` is another word.
+        ArgumentError: if the list is empty, if the tensors belong to several backends, or if `op` is another word.
         ContainerError, UnsupportedError: if two different tensors share memory; if a tensor is sparse or masked.
 
     Costs as much as NCCL; without NCCL, one copy to the first device and one back (docs/reference/devices.md).
@@ -318,7 +319,7 @@ def _places(devices: Iterable[object]) -> list[Device]:
 def _as_list(things: Iterable[Any], name: str) -> list[Any]:
     """Returns `things`, an iterable with one item for each device, as a list. Raises `NotATensorError` for a string, a
     dict, an object of a framework (a single tensor would be split along its first axis), and anything that cannot be
-    iterated over. Raises `ArgumentError` if there are no items. Errors call the items by `name`."""
+    iterated over. Raises `ArgumentError` if there are no items. Errors refer to the items as `name`."""
     if (
         isinstance(things, str | dict)
         or registry.owner_of(type(things))
@@ -353,7 +354,8 @@ def _checked_devices(operands: Iterable[Operand], places: list[Device]) -> list[
 
 def _moved_part(operand: Operand, x: Any, place: Device, argument: Any) -> Any:
     """Returns `x`, a part of `operand`, on a device. As in `to_device`, a tensor that cannot leave the host stays there
-    if it is in a container. `argument` is the argument of the verb: the tensor itself, or a container that holds it."""
+    if it is in a container. `argument` is the argument of the verb: the tensor itself, or a container with the
+    tensor."""
     if operand.kind == "tensor" and operand.backend.is_host_bound(x) and not is_leaf(argument):
         return x
     return leaves.move(operand.backend, operand.kind, x, place)
@@ -370,7 +372,7 @@ def _ids(column: Iterable[Operand]) -> tuple[int, ...]:
 
 def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -> None:
     """Raises `ContainerError` unless the containers in `listed` have tensors at the same paths. `rows` contains the
-    operands of each container. Errors call the list by `name`."""
+    operands of each container. Errors refer to the list as `name`."""
     paths = [
         [operand.name.removeprefix(f"{name}[{i}]") for operand in row]
         for i, row in enumerate(rows)
@@ -448,7 +450,7 @@ def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
 
 def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
     """Raises `ContainerError` if one replica has the same tensor at two paths, but another replica has two different
-    tensors at these paths. The two sums may differ, but the single tensor can hold only one of them. Each of the
+    tensors at these paths. The two sums may differ, but the single tensor can contain only one of them. Each of the
     `columns` contains the operands at one path."""
     columns_by_id: dict[int, Sequence[Operand]] = {}
     for column in columns:

@@ -2,10 +2,10 @@
 anything moves. Models move before the tensors in the same container.
 
 String tensors, and the arrays of frameworks that have only host memory, such as NumPy's, can only be on the host. If a
-container also holds tensors that can be on other devices, these host-only values are treated as data, like Python's
+container also contains tensors that can be on other devices, these host-only values are treated as data, like Python's
 numbers: they stay on the host, and their device is not compared. In any other container, they are treated as tensors.
 
-A container is moved in one of two ways. If it holds only tensors, numbers and strings, a move looks only at the types
+A container is moved in one of two ways. If it contains only tensors, numbers and strings, a move checks only the types
 of its leaves. Otherwise, each leaf is classified first (`_Sorted`), which takes longer: for an OrderedDict of 100
 tensors that are on the device already, 0.18 ms instead of 0.02 ms.
 """
@@ -56,9 +56,9 @@ _movable = registry.movable
 
 
 def transfer(x: Any, requested: Device, transfer_one: TransferOne, verb: str) -> Any:
-    """Returns what `to_device` or `copy_to` returns for `x`. `requested` is the device as the caller named it, perhaps
+    """Returns the result of `to_device` or `copy_to` for `x`. `requested` is the device as the caller named it, perhaps
     by its hardware (`cuda:1`). `transfer_one` is a function of the module `leaves` that moves or copies one tensor or
-    model. Errors name the operation by `verb`, "move" or "copy"."""
+    model. Errors name the operation `verb`, which is "move" or "copy"."""
     # the most frequent cases come first: one tensor, a batch, one model, any other container
     try:
         owner = _movable.get(type(x))
@@ -122,8 +122,8 @@ def check_copies(x: Any, places: Iterable[Device]) -> None:
 
 def device_set(x: Any) -> set[Device] | None:
     """Returns the set of the devices of all tensors in a container. Returns None in the cases that only `places`
-    handles: if `x` is not a container, or holds a model, a symbol, an array that can only be on the host, an object of
-    an unknown type, or a tensor on several devices."""
+    handles: if `x` is not a container, or contains a model, a symbol, an array that can only be on the host, an object
+    of an unknown type, or a tensor on several devices."""
     batch = flatten_batch(x) or _only_tensors(flatten(x, keep_movers=True, once=True))
     if batch is None:
         return None
@@ -142,7 +142,7 @@ def device_set(x: Any) -> set[Device] | None:
 def places(x: Any, name: str) -> Iterator[Location]:
     """Yields a `Location` for every tensor in a container, and for every variable of the models in it. If the container
     has tensors that can be on other devices than the host, the values that can only be on the host are left out. Errors
-    call the container `name`. Raises `UnsupportedError` for a symbol."""
+    refer to the container as `name`. Raises `UnsupportedError` for a symbol."""
     content = _Sorted(x)
     for i, value, backend, kind in content.owned:
         # data stays on the host when the container moves, so its device is ignored
@@ -173,9 +173,8 @@ def places(x: Any, name: str) -> Iterator[Location]:
 
 
 def _name(name: str, tree: Tree, i: int, inner: str = "") -> str:
-    """Returns the name of a tensor for errors, such as "batch['x'][1]". The tensor is at the
-    path `inner` within the leaf with the index `i` of `tree`, a container that errors call
-    `name`."""
+    """Returns the name of a tensor for errors, such as "batch['x'][1]". `inner` is the path of the
+    tensor within leaf number `i` of the container `tree`, which errors refer to as `name`."""
     return name + tree.path(i) + inner
 
 
@@ -219,8 +218,8 @@ def _of_type(cls: type, tensors: list[Any]) -> list[Any]:
 
 class _Sorted:
     """The leaves of a container, sorted into `owned` (tensors, symbols and models, with their
-    backends), `strangers` (objects of unknown types that hold tensors, each with its index),
-    and all others."""
+    backends), `strangers` (objects of unknown types that contain tensors, each with its index), and
+    all others."""
 
     def __init__(self, x: Any, walk: Walked | None = None) -> None:
         self.x = x
@@ -258,7 +257,7 @@ class _Sorted:
         """Returns the container with its leaves moved or copied: models first, then tensors, then objects that move
         themselves. If a leaf raises an error, models that have moved in place are moved back. `target` is the device
         `requested` under its plain name, `gpu:1` for `cuda:1`. `transfer_one` moves or copies one tensor or model.
-        Errors name the operation by `verb`, "move" or "copy"."""
+        Errors name the operation `verb`, which is "move" or "copy"."""
         self._require_container(verb)
         is_copy = transfer_one is leaves.copy
         away = self.check(requested, target, is_copy)
@@ -276,7 +275,7 @@ class _Sorted:
             raise
 
     def _reclassify_object_arrays(self) -> None:
-        """Transfers arrays of Python objects from `owned` to `strangers` if the arrays hold tensors that can be on
+        """Transfers arrays of Python objects from `owned` to `strangers` if the arrays contain tensors that can be on
         other devices than the host."""
         for leaf in tuple(self.owned):
             i, value, backend, _ = leaf
@@ -372,8 +371,8 @@ class _Sorted:
         return away
 
     def _refuse_shared(self) -> None:
-        """Raises `UnsupportedError` if two models share a part. The models are copied one after
-        the other, so the copies would not share the part."""
+        """Raises `UnsupportedError` if two models share a part. Each model is copied separately, so
+        the copies would not share the part."""
         # the index of the model to which each part belongs
         owners: dict[int, int] = {}
         for leaf in self._models if len(self._models) > 1 else ():
@@ -448,8 +447,9 @@ class _Sorted:
 
 
 def _may_be_bound(backend: Backend) -> bool:
-    """Whether a backend has tensors that cannot leave the host. Few backends do. For the
-    others, calling `is_host_bound` for each tensor would take a tenth of the time of a move."""
+    """Whether a backend has tensors that cannot leave the host. Few backends do. For all other
+    backends, `is_host_bound` is not called for each tensor, which would take a tenth of the time of
+    a move."""
     return type(backend).is_host_bound is not Backend.is_host_bound
 
 
@@ -472,9 +472,9 @@ def _locate(
 ) -> _Away | None:
     """Returns the tensors of `batch` that have to move, in a dict by backend. These are the tensors that are not on
     `target` or, if `is_copy` is True, all tensors. `batch` contains the tensors of the container `x`; `x` itself is
-    only used for errors. `target` is the device `requested` under its plain name, `gpu:1` for `cuda:1`. With
-    `may_be_bound`, returns None if one of these tensors cannot leave the host. Raises `DeviceNotFoundError` if the
-    backend of a tensor lacks `requested`."""
+    only used for errors. `target` is the device `requested` under its plain name, `gpu:1` for `cuda:1`. If
+    `may_be_bound` is True, returns None if one of these tensors cannot leave the host. Raises `DeviceNotFoundError` if
+    the backend of a tensor lacks `requested`."""
     tensors, backends, _ = batch
     away: _Away = {}
     for cls, backend in backends.items():

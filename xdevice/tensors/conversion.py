@@ -1,10 +1,10 @@
 """`convert`: turns a tensor of one framework into a tensor of another, in the same memory if
 both frameworks can use it.
 
-Frameworks also accept memory in which they cannot compute: the first operation on misaligned memory ends the process in
-TensorFlow, a negative stride does so in PyTorch, and JAX reads wrong values from transposed memory. Therefore, each
-adapter states its framework's requirements on memory (`Backend.takes`), and this module compares these requirements
-with the memory that a DLPack capsule describes.
+Frameworks also accept memory in which they cannot compute: TensorFlow ends the process at the first operation on
+misaligned memory, PyTorch ends it if a stride is negative, and JAX reads wrong values from transposed memory.
+Therefore, each adapter states its framework's requirements on memory (`Backend.takes`), and this module compares these
+requirements with the memory that a DLPack capsule describes.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def convert(
 ) -> Any:
     """Returns `x` as a tensor of another framework, in the same memory if both frameworks can use it.
 
-    Values, dtype and shape stay the same, and so does the device unless `device` or `like` names another. The result
-    never requires grad, and no gradients flow through the conversion. While two tensors share memory, only read it;
-    docs/reference/conversion.md says why, and lists the tensors that are always copied.
+    Values, dtype and shape stay the same, and so does the device unless `device` or `like` names another device. The
+    result never requires grad, and no gradients flow through the conversion. While two tensors share memory, only read
+    it; docs/reference/conversion.md says why, and lists the tensors that are always copied.
 
     Args:
         x: a tensor, or a container of tensors; other values in it pass through.
@@ -72,7 +72,8 @@ def convert(
         DTypeError, DeviceNotFoundError: if the target lacks the dtype or device, or would narrow the dtype.
         NotATensorError, ContainerError: if `x` is not a tensor; if `x` is a container of an unknown type.
         UnsupportedError: for a sparse tensor, a masked array, or a symbolic tensor in a traced function.
-        BackendNotFoundError, BackendImportError, DeviceError, ArgumentError: if an argument is wrong or contradictory.
+        BackendNotFoundError, BackendImportError, DeviceError, ArgumentError: if an argument is wrong, or if arguments
+            contradict each other.
 
     Costs 7 to 120 us if memory is shared, whatever its size; else one copy on the device, or copies through the host.
 
@@ -194,8 +195,7 @@ def _on_other_device(
 ) -> Any:
     """Returns `x`, a tensor of `source`, as a tensor of the target on another device, `place`. The tensor is converted
     on its present device if the target has that device too, otherwise on the host; then the target moves the result to
-    `place`. Raises the errors of `_convert` and `_require_there`; the latter raises `SharingError` if `copy` is
-    False."""
+    `place`. Raises the errors of `_convert` and `_require_there`, such as `SharingError` if `copy` is False."""
     _require_there(source, x, target, place, copy)
     # no gradient flows into another framework
     x = source.detached(x)

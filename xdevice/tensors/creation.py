@@ -38,8 +38,8 @@ def tensor(
     """Returns a new tensor of the selected backend, which never shares memory with `data`.
 
     Args:
-        data: numbers, a NumPy array, a tensor of any backend (it is copied through the host), or nested lists of these,
-            which are stacked as NumPy stacks arrays.
+        data: numbers, a NumPy array, a tensor of any backend, which is copied through the host, or nested lists of
+            these, which are stacked as NumPy stacks arrays.
         device: any spelling that `xdevice.device` accepts; by default the device of the `with device:` block, or
             `cpu:0` outside such blocks, even if there is a GPU.
         dtype: "float32", `np.float32`, `torch.float32`, `float`, ... By default, Python ints become int64 (int32 on JAX
@@ -127,10 +127,11 @@ def zeros(
 
 
 def is_dtype_supported(dtype: object, device: object = None) -> bool:
-    """Whether a device of the selected backend can hold tensors of a dtype now. For example, MPS cannot hold float64.
+    """Whether tensors of a dtype can be on a device of the selected backend, with its present settings. For example,
+    float64 tensors cannot be on MPS.
 
-    Experimental: it may change in a minor version. Arguments are those of `tensor`. The result is True even for an
-        8-bit float, whose tensors can only be moved. It does not say which operations support the dtype.
+    Experimental: it may change in a minor version. Arguments are those of `tensor`. The result is True even for 8-bit
+        floats, although tensors of these can only be moved. It does not show which operations support the dtype.
 
     Raises:
         DTypeError: if `dtype` is not a dtype.
@@ -162,7 +163,7 @@ def to_numpy(x: Any) -> Any:
 
     Raises:
         NotATensorError: if `x` is neither a tensor nor a container.
-        ContainerError: if an object of an unknown type holds tensors.
+        ContainerError: if an object of an unknown type contains tensors.
         UnsupportedError: for a tensor that no array can represent; the error says what to read instead. These are
             nested, quantized and masked tensors, complex32 and bits on PyTorch; sparse and ragged tensors, variants and
             resources on TensorFlow; keys on JAX; masked arrays of NumPy; and symbolic tensors in a traced function.
@@ -243,8 +244,8 @@ def as_numbers(
     backend: Backend, array: np.ndarray[Any, Any], place: Device
 ) -> np.ndarray[Any, Any] | None:
     """Returns `array`, cast to the dtype that `tensor` would choose for it on the device `place`. Returns None if the
-    array does not hold numbers, or if it holds 8-bit floats. Raises `DTypeError` if tensors on `place` cannot have that
-    dtype, or if a value does not fit into it."""
+    array contains other objects than numbers, or 8-bit floats. Raises `DTypeError` if tensors on `place` cannot have
+    that dtype, or if a value does not fit into it."""
     # strings, dates and objects are not numbers, and xdevice does not compute with 8-bit floats
     if not _is_numbers(array) or array.dtype.name in SHORT_FLOATS:
         return None
@@ -455,7 +456,7 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
 
 
 def _is_numbers(array: np.ndarray[Any, Any]) -> bool:
-    """Whether an array holds bools, ints, floats or complex numbers, including the dtypes of
+    """Whether an array contains bools, ints, floats or complex numbers, including the dtypes of
     ml_dtypes."""
     return array.dtype.kind in "biufc" or name_of(array.dtype) in _EXTENDED
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 _names: dict[tuple[str, Any], str] = {}
-"""A cache of dtype names, by the backend's name and the framework's dtype, because `dtype_name`
-takes 1 us, which is longer than sharing a tensor takes."""
+"""A cache of dtype names, by the backend's name and the framework's dtype. It is needed because
+`dtype_name` takes 1 us, which is longer than it takes to share a tensor."""
 
 
 def dtype_of(backend: Backend, x: Any) -> str:
@@ -87,8 +87,8 @@ def leaf(backend: Backend, x: Any, target: Device) -> Any:
 
 @registry.kept_by_type
 def _may_have_attributes(cls: type) -> bool:
-    """Whether a type of tensors is defined outside its framework, so that its objects may have
-    further attributes."""
+    """Whether a type of tensors is defined outside its framework, so its objects may have
+    additional attributes."""
     owned = registry.kind_of(cls)
     return owned is None or cls.__module__.partition(".")[0] not in owned.backend.modules
 
@@ -102,8 +102,8 @@ def _with_own_attributes(x: Any, new: Any) -> Any:
 
 
 def require_new(backend: Backend, x: Any, new: Any, verb: str) -> Any:
-    """Returns `new`, the result of moving or copying `x`. Raises `UnsupportedError` if `new` is `x` itself, because a
-    method of a user's class may return its own object. The error begins with `verb`, such as "moving"."""
+    """Returns `new`, the result of moving or copying `x`. Raises `UnsupportedError` if `new` is `x` itself, as when a
+    method of a user's class returns `self`. The error begins with `verb`, such as "moving"."""
     if new is x:
         raise backend.unsupported(
             f"{verb} an object of type {type(x).__qualname__}, because its class returns the same object",
@@ -113,8 +113,8 @@ def require_new(backend: Backend, x: Any, new: Any, verb: str) -> Any:
 
 
 def places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iterator[Location]:
-    """Yields a `Location` for a tensor, or for each variable of a model. Its hint is for the error about tensors on two
-    devices. `name` returns the name of `x` in errors. Raises `UnsupportedError` for a symbol."""
+    """Yields a `Location` for a tensor, or for each variable of a model. The hint of the `Location` is for the error
+    about tensors on two devices. `name` returns the name of `x` in errors. Raises `UnsupportedError` for a symbol."""
     if kind == "tensor":
         operators = operators_compute_elsewhere(backend)
         yield name, backend.device_of(x), operators and f"use xdevice.to_device{operators}"

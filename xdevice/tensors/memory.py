@@ -86,7 +86,7 @@ def empty_cache(device: object = None) -> None:
         device: any spelling that `xdevice.device` accepts; by default `xdevice.device()`.
 
     Raises:
-        UnsupportedError: as in the table.
+        UnsupportedError: on TensorFlow and JAX, as in the table.
         DeviceNotFoundError, DeviceError: if the backend lacks the device; if `device` is not a device.
 
     Example:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def refuse_non_container(x: object, verb: str) -> None:
-    """Raises `NotATensorError` if `x` is not a container and holds no tensors. The caller has
-    checked that `x` is neither a tensor nor a model. `verb` names the attempted call in the
-    error, such as "compare"."""
+    """Raises `NotATensorError` if `x` is not a container and contains no tensors. The caller has
+    checked that `x` is neither a tensor nor a model. `verb` names the attempted call in the error,
+    such as "compare"."""
     from xdevice.containers import trees
 
     if not trees.is_container(x) and trees.stranger(x) is None:
@@ -35,7 +35,7 @@ def refuse_non_container(x: object, verb: str) -> None:
 
 def traced(backend: Backend, name: str) -> UnsupportedError:
     """Returns the error for a symbol, which stands for a tensor while a function is traced.
-    Only `to_device` and `copy_to` accept symbols. The error calls the symbol `name`."""
+    Only `to_device` and `copy_to` accept symbols. The error refers to the symbol as `name`."""
     return UnsupportedError(
         f"{name} is a symbol while {backend.name} traces a function, so it has no values and no device yet; do this "
         "outside the traced function. Inside it, only to_device and copy_to accept symbols"
@@ -44,8 +44,8 @@ def traced(backend: Backend, name: str) -> UnsupportedError:
 
 def operators_compute_elsewhere(backend: Backend) -> str:
     """Returns the end of an error about tensors on two devices. It explains that an operator of the framework may have
-    created one of the tensors on a device where its operands are not. Returns "" for frameworks whose operators compute
-    where their operands are."""
+    created one of the tensors on another device than its operands. Returns "" for frameworks that run each operator on
+    the device of its operands."""
     if backend.computes_on == "operands":
         return ""
     return (
@@ -99,8 +99,8 @@ def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str
     The error names the first such tensor or variable.
 
     Args:
-        backends: the backends of all tensors and models in `x`. If the device lacks none of
-            their dtypes, `x` is not walked.
+        backends: the backends of all tensors and models in `x`. `x` is walked only if the device
+            lacks one of their dtypes.
         name: the name of `x` in the error; may be empty.
     """
     if place is CPU or not any(backend.lacks(place) for backend in backends):
@@ -167,9 +167,9 @@ def _dtype_of_part(x: Any) -> str | None:
 def _lacking_dtype(
     backend: Backend, dtype: str, place: Device, what: str, write: str
 ) -> DTypeError:
-    """Returns the error for a dtype that a device cannot hold. `what` is the subject of the
-    error, such as "the tensor". `write` is advice on how to get a narrower dtype; the name of
-    that dtype replaces the `{}` in `write`."""
+    """Returns the error for a dtype that a device does not support. `what` is the subject of the
+    error, such as "the tensor". `write` is advice on how to get a narrower dtype; the name of that
+    dtype replaces the `{}` in `write`."""
     # the error names the hardware, because its reader must learn which kind of GPU lacks the
     # dtype
     hardware = ("virtual",) if backend.virtual else sorted(backend.hardware())

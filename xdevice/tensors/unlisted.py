@@ -4,8 +4,8 @@ dicts and other containers there.
 PyTorch, Paddle and Gluon move the variables and submodels that they list, and leave everything
 else where it is: a layer in a Python list stays behind, and if a move replaces a buffer, a
 second reference to the buffer still refers to the old tensor. TensorFlow lists and moves
-everything. This module applies one rule to all frameworks: everything that a model holds is
-moved and copied with it, and is taken into account when the model's device is determined.
+everything. This module applies one rule to all frameworks: everything in a model is moved and
+copied with it, and is taken into account when the model's device is determined.
 
 Objects of unknown types, such as a trainer to which a model refers, are not searched. A model
 may also have an attribute that refers to a model which contains it, such as its parent. That
@@ -50,7 +50,7 @@ class _Attribute(NamedTuple):
 
 
 class _Holding(NamedTuple):
-    """The attributes of one model and its submodels that hold tensors or models. `tree` is the walked list of the
+    """The attributes of one model and its submodels that contain tensors or models. `tree` is the walked list of the
     values of these attributes."""
 
     attributes: list[_Attribute]
@@ -73,7 +73,7 @@ class _Holding(NamedTuple):
 
 
 class WholeModel:
-    """A model with everything that it holds, whether its framework lists it or not."""
+    """A model with all its contents, whether its framework lists them or not."""
 
     def __init__(self, backend: Backend, model: Any) -> None:
         self._backend = backend
@@ -88,7 +88,7 @@ class WholeModel:
 
     @cached_property
     def _listed(self) -> list[Any]:
-        """The parts of all models that their frameworks list. This list is computed only if a model holds something
+        """The parts of all models that their frameworks list. This list is computed only if a model contains something
         that its framework does not list. Listing the parts of a model of 200 layers takes as long as finding its
         devices."""
         return list(self._backend.model_parts(self._model))
@@ -107,9 +107,9 @@ class WholeModel:
         self._listed_ids.update(map(id, (model, *parts)))
 
     def _search(self, name: str, backend: Backend, model: Any) -> None:
-        """Adds a `_Holding` for the attributes of a model that hold tensors or models, if there are any. Models in the
-        attributes are added to `models`, unless they are listed already or contain the whole model. `name` is the path
-        to the model that is searched."""
+        """Adds a `_Holding` for the attributes of a model that contain tensors or models, if there are any. Models in
+        the attributes are added to `models`, unless they are listed already or contain the whole model. `name` is the
+        path to the model that is searched."""
         attributes = [
             _Attribute(".".join(filter(None, (name, path, key))), vars(part), key, value)
             for path, part, framework_keys in backend.attributes_of(model)
@@ -159,8 +159,7 @@ class WholeModel:
         return [*self._listed, *(value for _, value, _ in self.tensors())]
 
     def places(self) -> Iterator[tuple[str, Device]]:
-        """Yields the name and device of each tensor that the model holds: first the variables, then all other
-        tensors."""
+        """Yields the name and device of each tensor in the model: first the variables, then all other tensors."""
         yield from self._backend.model_devices(self._model)
         yield from self.unlisted_places()
 
@@ -188,8 +187,8 @@ class WholeModel:
                 )
 
     def is_all_on(self, target: Device) -> bool:
-        """Whether everything that the model holds is on the device `target`. False if a tensor
-        is on several devices."""
+        """Whether the whole contents of the model are on the device `target`. False if a tensor is
+        on several devices."""
         if not self._backend.is_all_on(self._model, target):
             return False
         try:
@@ -199,8 +198,8 @@ class WholeModel:
             return False
 
     def move(self, target: Device) -> Any:
-        """Moves the model to the device `target` in place, with everything that it holds. Returns the model, or the
-        object that the framework's own move returns instead."""
+        """Moves the model to the device `target` in place, with all its contents. Returns the model, or the object that
+        the framework's own move returns instead."""
         self._check(target)
         moved = self._backend.move_model(self._model, target)
         moved = self._model if moved is None else moved
@@ -208,7 +207,7 @@ class WholeModel:
         return moved
 
     def copy(self, target: Device) -> Any:
-        """Returns a copy of the model, and of everything that it holds, on the device `target`."""
+        """Returns a copy of the model, with all its contents, on the device `target`."""
         twin = self._backend.copy_model(self._model, target)
         # checked after the copy, because for an optimizer, the error from `copy_model` is better
         self._check(target)
@@ -245,8 +244,8 @@ class WholeModel:
 
     def _move_unlisted(self, moved: Any, target: Device, is_copy: bool) -> None:
         """Moves everything that the framework does not list to the device `target`. The framework itself must have
-        moved or copied the model before. `moved` is the result of that move or copy: the model itself if it was moved
-        in place, otherwise a new model."""
+        moved or copied the model beforehand. `moved` is the result of that move or copy: the model itself if it was
+        moved in place, otherwise a new model."""
         if not self._holdings:
             return
         backend = self._backend
@@ -291,9 +290,9 @@ class WholeModel:
 
 
 def move(backend: Backend, model: Any, target: Device) -> Any:
-    """Moves a model to the device `target` in place, with everything that it holds. Returns the model, or the object
-    that the framework's own move returns instead. Does nothing if the whole model is on the device already. If the move
-    fails, the model is moved back."""
+    """Moves a model to the device `target` in place, with all its contents. Returns the model, or the object that the
+    framework's own move returns instead. Does nothing if the whole model is on the device already. If the move fails,
+    the model is moved back."""
     whole = WholeModel(backend, model)
     if whole.is_all_on(target):
         return model
@@ -337,9 +336,9 @@ def move_back(
 def refuse(
     backend: Backend, model: Any, verb: str = "saving", only_trained: bool = False
 ) -> None:
-    """Raises `UnsupportedError` for a model that holds layers or parameters which the framework
-    does not list, because an operation such as "saving" (`verb`) would miss them. With
-    `only_trained`, layers without trainable variables are ignored."""
+    """Raises `UnsupportedError` for a model with layers or parameters that the framework does not
+    list, because an operation such as "saving" (`verb`) would miss them. If `only_trained` is True,
+    layers without trainable variables are ignored."""
     whole = WholeModel(backend, model)
     # a state dict helps to save the model, not to train it
     instead = (
@@ -371,9 +370,9 @@ def _is_flat(value: Any) -> bool:
 
 
 def _readable(part: Any) -> dict[str, Any]:
-    """Returns the `__dict__` of `part`, a model or a submodel. Raises `ContainerError` if a
-    slot of `part` holds tensors. Frameworks read only the `__dict__`, so these tensors would be
-    missing from a copy that PyTorch or Paddle makes."""
+    """Returns the `__dict__` of `part`, a model or a submodel. Raises `ContainerError` if a slot of
+    `part` contains tensors. Frameworks read only the `__dict__`, so these tensors would be missing
+    from a copy that PyTorch or Paddle makes."""
     for key in slots(type(part)):
         value = getattr(part, key, None)
         # the dict that owns the attribute is `{}` here, because `_holds` does not use it

@@ -198,17 +198,18 @@ def to_device(x: T, device: object, non_blocking: bool = False, **misspelled: No
 
     Args:
         x: a tensor, a model or optimizer, an object with its own method for moving, such as a `TensorDict`, or a
-            container of these, which may be nested. Containers keep their type, a tensor in two places stays one
+            container of these, which may be nested. Containers keep their type, a tensor that occurs twice stays one
             tensor, and other values pass through.
         device: any spelling that `xdevice.device` accepts.
         non_blocking: if True, the call returns before the copy is complete, if the framework supports this. The first
-            use of the result waits. Do not write into the source before `xdevice.sync()`.
+            use of the result waits for the copy. Do not write into the source before `xdevice.sync()`.
 
     Raises:
         DeviceNotFoundError, DeviceError: if a tensor's backend lacks the device; if `device` is not a device.
-        DTypeError: if the device lacks the dtype of a tensor, such as float64 on Apple's GPUs. Then nothing has moved.
-        NotATensorError, NotBuiltError: if `x` holds nothing that could move; if a model has no variables yet.
-        ContainerError: if a container cannot be rebuilt, or tensors in an unknown object would stay behind.
+        DTypeError: if the device lacks the dtype of a tensor, such as float64 on Apple's GPUs. In that case, nothing
+            has moved.
+        NotATensorError, NotBuiltError: if `x` contains nothing that could move; if a model has no variables yet.
+        ContainerError: if a container cannot be rebuilt, or if tensors in an object of an unknown type would not move.
 
     Costs less than the framework's own call if `x` is there already, otherwise one copy of each tensor.
 
@@ -253,9 +254,9 @@ def copy_to(x: T, device: object) -> T:
     """Returns a copy of `x` on a device. The copy is always in new storage, even on the device of `x`. Gradients flow.
 
     Arguments and errors are those of `to_device`. The copy of a model or container is a new object. A tensor or model
-    that appears twice is copied once. If a container holds a model and also some of its layers or parameters, its copy
-    holds the layers or parameters of the copied model. `UnsupportedError` is raised for a container in which two models
-    share a part, and for an optimizer, unless it belongs to a Keras model that is copied.
+    that appears twice is copied once. If a container contains a model and some of its layers or parameters, the copy
+    contains the layers or parameters of the copied model. `UnsupportedError` is raised for a container in which two
+    models share a part, and for an optimizer, unless it belongs to a Keras model that is copied.
 
     Costs one copy.
 
@@ -274,7 +275,7 @@ def copy_to(x: T, device: object) -> T:
 def device_of(x: object) -> Device:
     """Returns the device of a tensor, of a model, or of all tensors in a container. Costs under 1 us for a tensor.
 
-    On TensorFlow this is where the memory is (`backing_device`): an int32 tensor "on" GPU:0 may be on the CPU.
+    On TensorFlow, this is the device of the memory (`backing_device`): an int32 tensor "on" GPU:0 may be on the CPU.
 
     In a container, NumPy arrays are ignored if there are tensors of another backend, but tensors in objects of unknown
     types are included. A model's tensors in plain attributes, lists and dicts are included too, and so are an
@@ -283,8 +284,8 @@ def device_of(x: object) -> Device:
 
     Raises:
         DeviceMismatchError: if a model or container is spread over devices; the error names two tensors on different
-            ones.
-        NotBuiltError, NotATensorError: if a model has no variables yet; if `x` holds nothing that has a device.
+            devices.
+        NotBuiltError, NotATensorError: if a model has no variables yet; if `x` contains nothing that has a device.
         UnsupportedError: for a symbolic tensor (inside `jax.jit` or `tf.function`), a tensor spread over devices, or a
             tensor on a device that xdevice does not know (such as PyTorch's "lazy").
 
@@ -326,7 +327,7 @@ def _device_of(x: object) -> Device:
 
 
 def same_device(*xs: object) -> bool:
-    """Whether all tensors in the arguments are on the same device, also across frameworks. True if there are no
+    """Whether all tensors in the arguments, even of different frameworks, are on the same device. True if there are no
     tensors.
 
     `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are the same

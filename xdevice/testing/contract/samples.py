@@ -177,9 +177,9 @@ class Samples(ABC):
         return None
 
     def holders(self, x: Any) -> Mapping[str, tuple[Any, Callable[[Any], tuple[Any, object]]]]:
-        """Returns, by name, objects of the framework that hold the tensor `x` and are neither tensors nor models; {} if
-        there are no such objects. Each object is paired with a function that accepts the object, or a moved copy of the
-        object, and returns its tensor and another part. The suite compares the `str` of that part."""
+        """Returns, by name, objects of the framework that contain the tensor `x` and are neither tensors nor models; {}
+        if there are no such objects. Each object is paired with a function that accepts the object, or a moved copy of
+        the object, and returns its tensor and another part. The suite compares the `str` of that part."""
         return {}
 
     def failing_work(self) -> Any:

@@ -123,8 +123,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Turns each test that uses `xd` into one test for each backend on which it may run, or into one skipped test if
-    there is no such backend. It is an error if a marker of this plugin has wrong arguments, or is on a test that does
-    not use `xd`; only `xd_tol` may be on a test that does not use `xd`."""
+    there is no such backend. Fails if a marker of this plugin has wrong arguments. Also fails for a test that does not
+    use `xd` but has a marker of this plugin other than `xd_tol`."""
     definition = metafunc.definition
     marks = [mark for mark in definition.iter_markers() if mark.name in MARKERS]
     for mark in marks:

@@ -70,7 +70,7 @@ class Cuda:
             self._taken_here.append(f"{backend.name} {backend.version}")
 
     def pytest_report_header(self) -> str:
-        """Returns the line for the start of a run that says which device "cuda" is."""
+        """Returns the line at the start of a run that shows which device "cuda" stands for."""
         return f'xdevice: "cuda" is {self._device}, a virtual GPU in the memory of the host'
 
     def pytest_collection_finish(self) -> None:

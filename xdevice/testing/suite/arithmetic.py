@@ -43,7 +43,7 @@ class ArithmeticChecks(Suite):
 
     def check_kernels(self, x: Any) -> None:
         """Checks one kernel of each kind on `x`, the integer matrix `[[1, 2], [3, 4]]`. The results are exact in
-        float32. Does nothing if the adapter refuses a namespace."""
+        float32. Does nothing if the adapter has no array namespace."""
         try:
             xp = xdevice.array_namespace(x)
         except UnsupportedError:
@@ -139,8 +139,8 @@ class ArithmeticChecks(Suite):
         )
 
     def assert_number(self, x: Any, number: float, name: str) -> None:
-        """Checks that `x` is a float32 tensor without axes, and that it equals a number. The error calls the tensor
-        `name`."""
+        """Checks that `x` is a float32 tensor without axes, and that it equals a number. The error refers to the tensor
+        as `name`."""
         self.assert_holds(x, np.full((), number, "float32"), name)
 
     def flags(self, x: Any) -> Any:

@@ -90,7 +90,8 @@ class Suite:
     child_setup: ClassVar[str] = ""
     """Python code that child processes run before anything else."""
     patience: ClassVar[float] = 60
-    """The seconds after which a check stops waiting, for example for a thread, and fails."""
+    """The number of seconds after which a check stops waiting, for example for a thread, and
+    fails."""
 
     # the devices that checks run on
 

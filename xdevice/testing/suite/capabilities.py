@@ -19,7 +19,7 @@ CAPABILITIES: Final = (
     *contract.CAPABILITIES,
     *(part for product in contract.PRODUCTS for part in contract.capabilities_of(product)),
 )
-"""The capabilities of the device layer and of all products."""
+"""The capabilities of the device layer and of all other parts of xdevice."""
 
 HOOKS: Final = contract.methods_of(Primitives, *CAPABILITIES)
 """All hooks (methods and properties) of the whole contract by their names, in the contract's order."""

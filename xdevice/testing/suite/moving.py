@@ -261,8 +261,8 @@ class MovingChecks(Suite):
     def assert_walked(self, name: str, holder: Any, read: Any, verb: Any, target: Any) -> None:
         """Checks the result of `verb`, which is `to_device` or `copy_to`. The result must be an object of the same type
         as `holder`, with the tensor on `target` and the other part unchanged. A copy must be in new storage, and
-        `holder` itself must not change. `read` returns the tensor and the other part of such an object. Errors call the
-        object `name`."""
+        `holder` itself must not change. `read` returns the tensor and the other part of such an object. Errors refer to
+        the object as `name`."""
         x, beside = read(holder)
         moved = verb(holder, target)
         assert type(moved) is type(holder), name
@@ -292,7 +292,8 @@ class MovingChecks(Suite):
         natives: list[Any] = []
 
         class Mover:
-            """An object that holds a tensor. The check adds the method that moves such objects."""
+            """An object that contains a tensor. The check adds the method that moves such
+            objects."""
 
             def __init__(self, x: Any) -> None:
                 self.x = x

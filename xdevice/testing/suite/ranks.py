@@ -2,7 +2,7 @@
 as a launcher would start it.
 
 The process prints the failed checks as one line of JSON. Every rank creates the inputs of all ranks, so it can compute
-the right result by itself.
+the expected result itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _ROUNDING = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "complex64": 1e-6}
-"""The relative difference that rounding may cause in these dtypes. In all other dtypes, it is 1e-15."""
+"""Maps dtypes to the relative difference that rounding may cause. For all other dtypes, it is 1e-15."""
 
 
 class Ranks:
@@ -203,7 +203,8 @@ class Ranks:
 
 def faults(world: World) -> Iterator[str]:
     """Runs the checks with each dtype of the backend, and yields a message for each check that failed, such as "sums of
-    float16: ...". A check that the engine (gloo, NCCL) refuses is not a fault: it is added to `refused`."""
+    float16: ...". If the engine (gloo, NCCL) refuses a check, this is not a failure: the check is added to
+    `refused`."""
     backend = xdevice.backend()
     for dtype in sorted(backend.dtypes):
         if backend.dtype_refusal(dtype) is not None:
@@ -230,8 +231,8 @@ errors."""
 
 
 def train(world: World) -> Iterator[str]:
-    """Performs a training step in several processes, each with a part of the batch. The parts are uneven. The result
-    must equal the step of a single process with the whole batch. Yields a message for each fault."""
+    """Performs a training step in several processes, each with a part of the batch. The parts have different sizes. The
+    result must equal the step of a single process with the whole batch. Yields a message for each fault."""
     backend = xdevice.backend()
     # a few units in the last place, because the sum over the parts is computed in another order
     # than the sum over the whole batch
@@ -324,8 +325,8 @@ def _raise() -> None:
 
 
 def _call_for_long(world: World, stops: bool) -> None:
-    """Calls `all_reduce` with a large tensor again and again, until a call raises an error. With `stops`, this process
-    is stopped (SIGSTOP) after `STOPS_AFTER` seconds."""
+    """Calls `all_reduce` with a large tensor again and again, until a call raises an error. If `stops` is True, this
+    process is stopped (SIGSTOP) after `STOPS_AFTER` seconds."""
     # 256 MB, so that the process is stopped inside a call
     x = xdevice.zeros(1 << 26)
     if stops:

@@ -22,7 +22,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 import pytest
 
 LATE: Final = 2.0
-"""How many seconds the ranks wait for a late rank in the checks of failures (XDEVICE_TIMEOUT)."""
+"""The number of seconds that the ranks wait for a late rank in the checks of failures
+(XDEVICE_TIMEOUT)."""
 
 
 class _Promise(NamedTuple):
@@ -33,7 +34,7 @@ class _Promise(NamedTuple):
     why: str | None
     """The attribute `why` of a `PeerError`; None for other errors."""
     within: float
-    """The seconds within which the error must be raised."""
+    """The number of seconds within which the error must be raised."""
     words: str
     """A part of the error's message."""
     failing: int = 1
@@ -41,7 +42,7 @@ class _Promise(NamedTuple):
 
 
 STOPS_AFTER: Final = 1.5
-"""The seconds after which rank 1 stops, in the check of a stopped rank."""
+"""The number of seconds after which rank 1 stops, in the check of a stopped rank."""
 
 FAILURES: Final = {
     "is killed": _Promise("PeerError", "died", 1, "rank 1 has died"),
@@ -70,11 +71,11 @@ class SeveralProcesses:
     engine: ClassVar[str] = "auto"
     """The engine that moves the tensors, as in XDEVICE_ENGINE."""
     size: ClassVar[int] = 2
-    """How many processes the check without failures starts."""
+    """The number of processes that the check without failures starts."""
     patience: ClassVar[float] = 240
-    """The seconds after which a check stops waiting for a process, and kills it."""
+    """The number of seconds after which a check stops waiting for a process, and kills it."""
     damp: ClassVar[float] = 1.5
-    """By how many seconds an error may exceed the time in `FAILURES`, because the machine may be busy."""
+    """The number of seconds by which an error may be later than `FAILURES` allows, because the machine may be busy."""
 
     def test_every_verb_in_every_dtype_and_a_step_that_equals_that_of_one_process(self) -> None:
         port = _port()

@@ -6,7 +6,7 @@ affects all threads, so each call first checks whether its own thread or task is
 forward hooks would not be enough: Keras has no such hooks, Gluon's hooks are not called for a layer that raises an
 error, and no framework has hooks for all models of a program.
 
-This code must keep these rules:
+This code must follow these rules:
 
 - Inputs and outputs are copied immediately, because a later layer may write into them.
 - A layer with parameters is recorded as a single call, and the calls of the layers inside it are not recorded. The only
@@ -101,8 +101,8 @@ class _Frame:
 
 
 def is_called(name: str) -> bool:
-    """Returns whether a function named `name` is running in this thread. Adapters pass the name of the function that
-    runs the backward pass in their framework."""
+    """Whether a function named `name` is running in this thread. Adapters pass the name of the function that runs the
+    backward pass in their framework."""
     # walks from the caller outward
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != name:
@@ -194,8 +194,8 @@ class Watch:
         return frame.ends(result)
 
     def _is_symbolic(self, arguments: Any) -> bool:
-        """Returns whether a layer is called with symbols (stand-ins for tensors, without values), as when Keras builds
-        a model. Raises `UnsupportedError` if a compiler is tracing the call."""
+        """Whether a layer is called with symbols (stand-ins for tensors, without values), as when Keras builds a model.
+        Raises `UnsupportedError` if a compiler is tracing the call."""
         tracer = self._backend.tracing()
         if tracer is not None:
             raise self._backend.unsupported(
@@ -401,7 +401,7 @@ def _leaves(backend: Primitives, value: Any, kind: str) -> Iterator[Any]:
 
 
 def _is_of_kind(backend: Primitives, value: Any, kind: str) -> bool:
-    """Returns whether a value is of the given kind, "tensor" or "symbol". NumPy arrays are treated as tensors."""
+    """Whether a value is of the given kind, "tensor" or "symbol". NumPy arrays are treated as tensors."""
     return backend.classify(type(value)) == kind or (
         kind == "tensor" and isinstance(value, numpy.ndarray)
     )

@@ -38,8 +38,8 @@ _KERNELS: Final = {
     "linear": {"weight": layouts.TRANSPOSED},
 }
 _NO_STATISTICS: Final = dict.fromkeys((layouts.MEAN, layouts.VARIANCE, layouts.COUNTER))
-"""The names of the statistics of an instance norm. Only PyTorch has these statistics, so each name maps to None, which
-tells `layouts.parts` that the framework lacks the parameter."""
+"""The names of the statistics of an instance norm. Only PyTorch has these statistics. Each name therefore maps to None,
+which `layouts.parts` reads as a parameter that the framework lacks."""
 
 
 def refused(

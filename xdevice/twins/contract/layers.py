@@ -40,9 +40,9 @@ class Layers(Models):
         )
 
     def has_layers(self, x: object) -> bool:
-        """Returns whether `x` is a model for `layers`, `variables` and the capabilities built on them, although
-        `classify` does not return "model" for the type of `x`. This is the case for the modules of Flax and Equinox.
-        Such an object is still moved as a container."""
+        """Whether `x` is a model for `layers`, `variables` and the capabilities built on them, although `classify` does
+        not return "model" for the type of `x`. This is the case for the modules of Flax and Equinox. Such an object is
+        still moved as a container."""
         return False
 
     def write_layers(self, model: Any, values: Mapping[str, Any]) -> None:
@@ -110,7 +110,7 @@ class Calls(Layers, Conversion):
         raise self.unsupported("tracing the calls of models", "pass the model")
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Returns the result of calling a model with these arguments in evaluation mode. The framework records no
+        """Returns the result of calling a model in evaluation mode with these arguments. The framework records no
         gradients for the call. Afterwards, the model returns to its former mode. Raises `UnsupportedError` if `named`
         is not empty and the framework's models do not accept keyword arguments."""
         raise self.unsupported("calling models", "call the model yourself")
@@ -129,14 +129,14 @@ class Calls(Layers, Conversion):
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
         """While the block is open, the model is in evaluation mode; afterwards it returns to its former mode. A model
-        without modes is left alone."""
+        without modes is not changed."""
         yield
 
     def is_training(self, model: Any) -> bool | None:
-        """Returns whether a model is in training mode; None if the model has no modes."""
+        """Whether a model is in training mode; None if the model has no modes."""
         return None
 
     def has_channels_last(self, model: Any) -> bool | None:
-        """Returns whether a model expects images with the channels as the last axis, after rows and columns; None if
-        this is not known."""
+        """Whether a model expects images with the channels as the last axis, after rows and columns; None if this is
+        not known."""
         return None

@@ -93,7 +93,7 @@ NORMED: Final = ("weight_g", "weight_v")
 weight as `v * g / |v|`. g has the length 1 along each axis over which |v| is summed."""
 SPECTRAL: Final = ("weight_orig", "spectral_u", "spectral_v")
 """The names of the parameters of a layer with a spectral norm, which replace its weight. The layer computes the weight
-as `weight_orig / (u W v)`. W is `weight_orig` reshaped to a matrix, with one row for each number of u."""
+as `weight_orig / (u W v)`. W is `weight_orig` reshaped to a matrix, with one row for each element of u."""
 NORM_NAMES: Final = (
     NORMED,
     ("parametrizations.weight.original0", "parametrizations.weight.original1"),
@@ -113,8 +113,8 @@ SPECTRAL_AXIS: Final = "axis of the spectral norm"
 COMPUTES_IN: Final = "compute_dtype"
 """The setting with the dtype to which a layer casts its weights before it computes, as mixed precision does."""
 ASSEMBLED: Final = "assembled"
-"""The setting that marks an attention layer put together from linear layers. Everything that such an attention computes
-between these layers is in the model's code, which is not read."""
+"""The setting that marks an attention layer that a model builds from linear layers. The model's own code computes
+everything between these layers, and this code is not read."""
 PADDED: Final = "output at padding_idx"
 """The setting that says which vector an embedding returns for padding_idx. Its value is `ZEROS` or `ROW`."""
 ZEROS: Final = "zeros"
@@ -161,8 +161,8 @@ class Rule(NamedTuple):
     """True if `canonical` cannot restore all values after `native` has converted them."""
     order: str = ""
     """The reason why the array stores the numbers of a flattened image with the channels last. The rule changes this
-    order to channels first. "" if the rule does not change the order. Two models with the channels last may have the
-    same order."""
+    order to channels first. "" if the rule does not change the order. Between two frameworks with the channels last,
+    the order need not change."""
 
 
 class Part(NamedTuple):
@@ -218,7 +218,7 @@ def _kernel_first(x: Array) -> Array:
 
 def _swapped_gates(x: Array) -> Array:
     """Returns the array with its first two gates exchanged: r, z, n becomes z, r, n, and vice versa. The three gates
-    lie along the first axis."""
+    are along the first axis."""
     first, second, third = np.split(x, 3)
     return np.concatenate([second, first, third])
 
@@ -234,7 +234,7 @@ def _thirds(x: Array) -> tuple[Array, ...]:
 
 
 def _joined(*parts: Array) -> Array:
-    """Joins three arrays along their first axis, the reverse of `_thirds`. Raises `UnfitError` if their shapes
+    """Joins three arrays along their first axis: the inverse of `_thirds`. Raises `UnfitError` if their shapes
     differ."""
     # three arrays of different sizes cannot be split into thirds again
     if len({part.shape for part in parts}) > 1:
@@ -283,7 +283,7 @@ def _gru_biases_to_torch(x: Array) -> tuple[Array, Array]:
 
 
 def _gru_biases_from_torch(ih: Array, hh: Array) -> Array:
-    """Converts PyTorch's bias_ih and bias_hh to one array, the reverse of `_gru_biases_to_torch`."""
+    """Converts PyTorch's bias_ih and bias_hh to one array: the inverse of `_gru_biases_to_torch`."""
     # r and z are the first two of PyTorch's three gates
     start_of_n = len(ih) // 3 * 2
     return np.concatenate([(ih + hh)[:start_of_n], ih[start_of_n:], hh[start_of_n:]])
@@ -407,7 +407,7 @@ def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
 
 def rows(rule: Rule, first: int, last: int, total: int) -> Rule:
     """Returns the rule for an array of `total` rows in the framework. PyTorch's array contains only the rows
-    `first:last`. On the way back from PyTorch, the other rows are filled with zeros. `rule` is the rule for the array
+    `first:last`. In the conversion from PyTorch, the other rows are filled with zeros. `rule` is the rule for the array
     with all of its rows."""
 
     def native(x: Array) -> Array:
@@ -633,8 +633,8 @@ def _attention(settings: Settings) -> Iterator[Part]:
 
 
 def is_packed(shapes: Mapping[str, Sequence[int]]) -> bool:
-    """Returns whether PyTorch stores the weights of queries, keys and values in one array. `shapes` gives the shape of
-    each parameter of the layer by PyTorch's name. The result is False if `shapes` contains none of these weights."""
+    """Whether PyTorch stores the weights of queries, keys and values in one array. `shapes` gives the shape of each
+    parameter of the layer by PyTorch's name. The result is False if `shapes` contains none of these weights."""
     return (
         len({tuple(shapes[f"{name}.weight"]) for name in _IN if f"{name}.weight" in shapes})
         == 1
@@ -698,7 +698,7 @@ def present_layers(
 ) -> list[Layer]:
     """Returns the layers that a model has, each with only the parts that the model has. `names` contains the names of
     the model's variables. A layer that is passed without parts first gets the parts of PyTorch's own layer of its kind.
-    The layers stay in their order, except inside a block, which is a module that calls its layers in another order.
+    The layers keep their order, except inside a block, which is a module that calls its layers in another order.
     `blocks` gives, by the path of each block, the names of the layers in the order in which the block calls them."""
     with_parts = ((layer, layer.parts or parts(layer.kind, layer.settings)) for layer in layers)
     present = (
@@ -756,8 +756,8 @@ def order_of_block(norm_first: bool, *attentions: str) -> tuple[str, ...]:
 
 
 def same_setting(one: object, other: object) -> bool:
-    """Returns whether two settings are equal. Floats are compared with a relative tolerance of 1e-6, because some
-    frameworks store their settings in float32."""
+    """Whether two settings are equal. Floats are compared with a relative tolerance of 1e-6, because some frameworks
+    store their settings in float32."""
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-6)
     return one == other
