@@ -91,7 +91,7 @@ _frame_callback = private.get("torch._C._dynamo.eval_frame.get_eval_frame_callba
 
 
 def _is_dynamo_active() -> bool:
-    """Whether torch.compile traces the calling code, or would trace the functions that this code calls."""
+    """Whether torch.compile is tracing the calling code, or would trace the functions that this code calls."""
     # after a graph break, Python runs a frame that torch.compile does not compile, in which `is_dynamo_compiling` is
     # False; but torch.compile would trace the functions that such a frame calls
     return torch.compiler.is_dynamo_compiling() or bool(_frame_callback())
@@ -151,8 +151,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self._gpus if kind == "gpu" else int(kind in self.kinds)
 
     def describe(self, device: Device) -> DeviceInfo:
-        """Returns the name of a device and the size of its memory in bytes. The size is None for the CPU, for meta and
-        for virtual GPUs, and for a GPU whose vendor's module does not report it."""
+        """Returns the name of a device and the size of its memory in bytes. The size is None for the CPU, meta and
+        virtual GPUs, and for a GPU if its vendor's module does not report the size."""
         if device.kind != "gpu":
             return DeviceInfo(device.kind, None)
         if self.virtual:
@@ -181,8 +181,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return accelerators.lacks(self._gpu, device.index)
 
     def is_started(self, device: Device) -> bool:
-        """Whether this process has already started the GPU `device`. If it has, reading more facts about the GPU
-        creates no new context. Returns True for a device that is not a GPU."""
+        """Whether this process has already started the GPU `device`. If so, reading further properties of the GPU
+        creates no CUDA context. Returns True for a device that is not a GPU."""
         return device.kind != "gpu" or self._is_started(device.index)
 
     def to_native(self, device: Device) -> torch.device:
@@ -224,7 +224,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
 
     def _place(self, native: torch.device) -> Device:
         """Returns the `Device` for a `torch.device`. A GPU without an index is this thread's current GPU. Raises
-        `UnsupportedError` for a device type other than "cpu", "meta" and the type that `gpu:i` stands for."""
+        `UnsupportedError` if the device type is not "cpu", "meta" or the type of the GPUs that xdevice calls
+        `gpu:i`."""
         if native.type == self._gpu:
             return devices.of("gpu", self._current() if native.index is None else native.index)
         # a device of another vendor: xdevice cannot wait for its work
@@ -277,8 +278,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
 
     def devices_of(self, cls: type, tensors: Sequence[torch.Tensor]) -> set[Device]:
         """Returns the set of the devices of one or more tensors of exactly the type `cls`. If all tensors are on the
-        host, or all on the same CUDA GPU, does not read the attribute `device` of each tensor, because this is
-        slower."""
+        host or on the same CUDA GPU, uses faster checks than reading each tensor's `device`."""
         if cls in _PLAIN:
             for x in tensors:  # faster than all(map(...))
                 if not x.is_cpu:
@@ -324,7 +324,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return super().move_all(tensors, device)
 
     def start_move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        """Returns a copy of `x` on another device, possibly before its values have arrived."""
+        """Returns a copy of `x` on another device, possibly before the values of the copy have arrived."""
         # only builds for CUDA can copy in the background
         started = (
             staging.started(x, self.to_native(device))
@@ -408,7 +408,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
 
     def to_numpy(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
         """Returns the values of a tensor as an array, which may share the tensor's memory. If NumPy cannot represent
-        the tensor, raises `UnsupportedError` with a hint about what to read instead."""
+        the tensor, raises `UnsupportedError`, and the message suggests a tensor that NumPy can represent."""
         self._require_values(x)
         try:
             return self._read(x)
@@ -455,9 +455,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         )
 
     def tracing(self) -> str | None:
-        """Returns the name of the PyTorch tracer that is tracing the calling code, such as
-        "torch.jit.trace", or None if nothing is tracing. torch.compile is not considered
-        tracing here, because it runs this code at each call, outside its graphs."""
+        """Returns the name of the PyTorch tracer that is tracing the calling code, such as "torch.jit.trace", or None
+        if nothing is tracing. torch.compile is not treated as tracing here, because this code runs at each call,
+        outside the compiled graphs."""
         # `is_compiling` is quick, and it is also true while torch.export traces, so at nearly
         # every call the second test is not needed
         if torch.compiler.is_compiling() and _is_exporting():
@@ -506,8 +506,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return Memory(total, free, allocated, peak)
 
     def empty_cache(self, device: Device) -> None:
-        """Makes PyTorch return unused GPU memory to the driver; otherwise PyTorch reserves this
-        memory for later tensors. `device` is ignored."""
+        """Makes PyTorch return unused GPU memory to the driver. By default PyTorch keeps this memory for later tensors.
+        `device` is ignored."""
         self._module().empty_cache()
 
     def reset_peak(self, device: Device) -> None:
@@ -522,7 +522,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # floats of a parity run
 
     def default_to_float64(self) -> None:
-        """Makes PyTorch create float64 tensors where no dtype is specified, for a run of the parity check."""
+        """Makes float64 PyTorch's default dtype, for a run of the parity check."""
         torch.set_default_dtype(torch.float64)
 
     # explanations for users
@@ -561,8 +561,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         )
 
     def _require_values(self, x: torch.Tensor) -> None:
-        """Raises an error if `x` has no values: `UnsupportedError` if `x` is on meta or is a
-        symbol of a traced function, `NotBuiltError` if `x` is a parameter without a shape."""
+        """Raises an error if `x` has no values. The error is `UnsupportedError` if `x` is on meta or is a symbol of a
+        traced function, and `NotBuiltError` if `x` is a parameter without a shape."""
         if x.is_meta:
             raise self.unsupported(
                 "reading a tensor on the meta device",

@@ -3,13 +3,14 @@ the accelerator lacks.
 
 `torch.accelerator` alone is not enough:
 
-- As soon as a plugin is registered, even without devices, it reports the plugin as the current
-  accelerator instead of CUDA. So `detect` counts the devices of each accelerator.
+- Once a plugin is registered, `torch.accelerator` reports the plugin instead of CUDA as the current accelerator, even
+  if the plugin has no devices. So `detect` counts the devices of each accelerator.
 - `torch.accelerator.synchronize` does not work for a backend written in Python, and the modules of some vendors have no
   `synchronize`. So `waiter` calls the vendor's function first, and then PyTorch's.
-- On some backends its `Stream` and `Event` silently belong to device 0. So only the streams and
-  events of CUDA and XPU are used.
-- It does not list lazy devices, which compute only when a result is read. It is impossible to wait for such a device.
+- On some backends, PyTorch's generic `Stream` and `Event` always belong to device 0, without an error. So xdevice uses
+  only the streams and events of CUDA and XPU.
+- `torch.accelerator` does not list lazy devices, which compute only when a result is read. It is impossible to wait for
+  such a device.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ _LACKS: Final = {
     "mps": frozenset(("float64", "complex128", *SHORT_FLOATS)),
     "hpu": frozenset(("float64", "complex64", "complex128")),
 }
-"""The dtypes that each accelerator lacks: for MPS according to PyTorch's source (MPS accepts complex128 tensors, but
-cannot compute with them), for HPU according to Gaudi's documentation."""
+"""The dtypes that each accelerator lacks. The source for MPS is PyTorch's code, and the source for HPU is Gaudi's
+documentation. MPS accepts complex128 tensors, but cannot compute with them."""
 
 
 def detect() -> tuple[str, int]:
-    """Returns PyTorch's name for the device type of `gpu:i`, and the number of devices of this type, or ("cuda", 0) if
-    there is no accelerator. After this call users may write the name as a device."""
+    """Returns PyTorch's name for the device type of `gpu:i`, and the number of devices of this type. Returns ("cuda",
+    0) if there is no accelerator. After this call, users may write this name for the device."""
     from xdevice.contract.accelerators import choose
 
     current = _current()
@@ -97,9 +98,8 @@ def lacks(name: str, index: int) -> frozenset[str]:
     """Returns the dtypes that tensors on the device with this type and index cannot have, or an
     empty set if nothing is known about the device.
 
-    For vendors that are not in `_LACKS`, only float64 and complex128 are looked up in PyTorch's
-    list of supported dtypes, because some vendors omit the small integers and the 8-bit floats
-    from this list although they support them.
+    If an accelerator is not in `_LACKS`, only float64 and complex128 are looked up in PyTorch's list of supported
+    dtypes. Some vendors support the small integers and the 8-bit floats, but omit them from this list.
     """
     if name in _LACKS or name != _current():
         return _LACKS.get(name, frozenset())

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from xdevice.contract.primitives import Primitives
 
 _waited = Shared(per_thread=True)
-"""Counts the open blocks of each thread: the first block enters the dispatch mode, and the last
-block exits it."""
+"""Counts the open `with backend.blocking():` blocks of each thread. The first block enters the dispatch mode, and the
+last block to end exits it."""
 
 
 def is_blocking() -> bool:
@@ -51,7 +51,7 @@ class _Wait(Mode):
 
 def blocking(backend: Primitives) -> AbstractContextManager[Any]:
     """Returns a context manager in which each PyTorch operation of this thread returns only
-    after its result has been computed. Raises `UnsupportedError` if PyTorch lacks a private
-    name that blocking mode needs."""
+    after its result has been computed. Raises `UnsupportedError` if this version of PyTorch lacks a private function or
+    class that blocking mode needs."""
     private.require("blocking")
     return _waited.on(lambda: enter_mode(_Wait(backend)))

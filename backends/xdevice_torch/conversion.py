@@ -4,13 +4,12 @@ frameworks lend.
 Facts about PyTorch that the code depends on:
 
 - `from_dlpack` crashes the process if a stride is negative.
-- A DLPack capsule cannot express that a tensor is a lazy conjugate or negative: `to_dlpack`
-  exports the values that are in memory, which are not conjugated or negated. So `export`
-  refuses such a tensor.
+- A DLPack capsule cannot express that a tensor is lazily conjugated or negated: `to_dlpack` exports the values that are
+  in memory, which are not conjugated or negated. So `export` refuses such a tensor.
 - `x.__dlpack__(stream=...)` makes streams of PyTorch's current device wait for each other, and
   fails if `x` is on another GPU. `to_dlpack` makes no stream wait. This is sufficient, because
   the core has already waited for the tensor.
-- JAX cannot adopt memory of one GPU while PyTorch's current device is another GPU.
+- JAX cannot use memory of one GPU while PyTorch's current device is another GPU.
 """
 
 from __future__ import annotations
@@ -79,8 +78,8 @@ def require_shape(x: torch.Tensor) -> None:
 def is_plain(cls: type[torch.Tensor]) -> bool:
     """Whether tensors of this type store their values in their own memory. Subclasses with a
     `__torch_dispatch__`, such as DTensor, masked tensors and many quantized tensors, consist of
-    other tensors instead. FakeTensor and FunctionalTensor, which replace other tensors while
-    torch traces a function, are treated as plain."""
+    other tensors instead. FakeTensor and FunctionalTensor, which replace other tensors while torch traces a function,
+    are treated as if they had memory."""
     return cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__ or issubclass(
         cls, _STAND_INS
     )
@@ -174,8 +173,8 @@ class TorchConversion(Conversion):
         return x.data_ptr(), x.is_contiguous(), True  # PyTorch has no negative strides
 
     def export(self, x: torch.Tensor) -> Any:
-        """Returns a DLPack capsule of `x`, a detached tensor. Raises BufferError if `x` is a lazy conjugate or
-        negative, because the memory does not contain the values of such a tensor."""
+        """Returns a DLPack capsule of `x`, a detached tensor. Raises BufferError if `x` is lazily conjugated or
+        negated, because its memory then contains other values."""
         # the copy of the values to the host may still be in progress
         x = staging.arrive(x)
         if x.is_conj() or x.is_neg():
@@ -205,8 +204,8 @@ class TorchConversion(Conversion):
         return torch.from_numpy(array.view(BITS_AS[name])).view(getattr(torch, name))
 
     def gives_away(self, x: torch.Tensor) -> bool:
-        """Whether the array that `to_numpy(x)` returns has memory that nothing else uses. This is the case only if `x`
-        is on a real GPU."""
+        """Whether nothing else uses the memory of the array that `to_numpy(x)` returns. This is True only if `x` is on
+        a real GPU."""
         # `to_numpy` copies the values from a real GPU; a virtual GPU uses the host's memory,
         # which is not copied
         return not x.is_cpu and not self.virtual

@@ -1,5 +1,5 @@
-"""The extra state of modules: the state besides parameters and buffers that a module saves with
-`get_extra_state` and loads with `set_extra_state`, such as the scales of FP8 layers."""
+"""The extra state of modules, such as the scales of FP8 layers. A module saves this state, which is neither a parameter
+nor a buffer, with `get_extra_state`, and loads it with `set_extra_state`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ NAME: Final = next(iter(_Probe().state_dict()))
 
 
 def lost(model: Module, extra: Iterable[str]) -> str | None:
-    """Returns the first key in `extra` that belongs to a module without `set_extra_state`, because the entry with this
-    key could not be loaded. Returns None if there is no such key. `extra` contains the keys of the extra states in the
-    state dict of `model`."""
+    """Returns the first key in `extra` that belongs to a module without `set_extra_state`, or None if there is no such
+    key. The entry with this key cannot be loaded. `extra` contains the keys of the extra states in the state dict of
+    `model`."""
     takers = _takers(model)
     return next((name for name in extra if name not in takers), None)
 

@@ -1,18 +1,17 @@
 """Moves PyTorch's modules and optimizers in place, and moves objects of other types that contain tensors.
 
 Facts about PyTorch that the code depends on:
-- Some modules, such as those of torchmetrics, have tensors that are neither parameters nor
-  buffers, and move these tensors in an `_apply` or `to` of their own. So modules without
-  parameters and buffers are moved too, and these tensors are also considered when xdevice
-  determines where a module is.
+- Some modules, such as those of torchmetrics, have tensors that are neither parameters nor buffers, and move these
+  tensors in their own `_apply` or `to`. So xdevice also moves modules without parameters and buffers, and considers
+  these tensors when it determines where a module is.
 - If two modules share a buffer, `Module.to` creates a new tensor in each module, so the buffer
   is no longer shared.
 - The `batch_sizes` of a `PackedSequence` stay on the CPU when its other tensors move.
 - `weight_norm`, `spectral_norm` and `prune` add an attribute to a module, and recompute it from the module's parameters
   before each call. PyTorch refuses to copy such an attribute, because it is the result of recorded operations.
-- TorchScript stores its tensors in C++, where their contents can be replaced, but not the
-  tensors themselves. So a tensor cannot move to a device with a different kind of tensors, such
-  as a virtual GPU or meta. The tensors of a frozen ScriptModule are in its code.
+- TorchScript stores its tensors in C++, where their contents can be replaced, but not the tensors themselves. So a
+  tensor cannot move to a device that stores tensors differently, such as a virtual GPU or meta. The tensors of a frozen
+  ScriptModule are in its code.
 """
 
 from __future__ import annotations
@@ -73,9 +72,9 @@ _set_contents: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the name and the tensor of each tensor that moves with a module or an optimizer.
-    If a module has no tensors, but its class has a property `device`, yields an empty tensor on
-    that device with the name "device"."""
+    """Yields a (name, tensor) pair for each tensor that moves with a module or an optimizer. If a module has no
+    tensors, but its class has a property `device`, yields the pair of the name "device" and an empty tensor on that
+    device."""
     if not isinstance(model, Module):
         for number, state in enumerate(_states(model)):
             yield from _tensors(state, f"state[{number}]")
@@ -107,7 +106,7 @@ def _own_device(model: Module) -> Any:
 
 def _attribute_tensors(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Searches the attributes of each submodule whose class overrides PyTorch's `_apply`, because such a submodule may
-    move more than its parameters and buffers. Yields the name and the tensor of each tensor in these attributes."""
+    move more than its parameters and buffers. Yields a (name, tensor) pair for each tensor in these attributes."""
     for path, module in model.named_modules():
         if _own_apply(type(module)) is not _APPLY:
             own = {name: value for name, value in vars(module).items() if name not in _KEPT}
@@ -119,7 +118,7 @@ def _attribute_tensors(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the name and the tensor of each tensor in `value`, which is a tensor, or consists of nested dicts (or
+    """Yields a (name, tensor) pair for each tensor in `value`, which is a tensor, or consists of nested dicts (or
     `_MovingState`s), lists and tuples. `name` is the name of `value`. Keys are appended to the name as "['key']" and
     indices as "[1]". If `dot` is ".", the keys of `value` itself are appended as ".key"."""
     if isinstance(value, torch.Tensor):
@@ -256,7 +255,7 @@ def _refuse_script(model: Module, native: torch.device) -> None:
 
 def _refuse_meta(model: Module, native: torch.device) -> None:
     """Raises `UnsupportedError` if the target device `native` is not meta, but a tensor of the module is on meta, and
-    so has no values. A module that has an attribute `to` of its own is not checked."""
+    so has no values. A module with its own `to` attribute is not checked."""
     # the library accelerate replaces the model's `to`; the error of its replacement says where
     # the values are
     if native.type == "meta" or "to" in vars(model):
@@ -340,8 +339,8 @@ def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
 
 
 def _moved(value: Any, native: torch.device) -> Any:
-    """Returns `value`, a part of an optimizer's state, with all its tensors on the device
-    `native`. A part may be a list, because LBFGS stores its history in lists."""
+    """Returns `value`, an entry of an optimizer's state, with all its tensors on the device `native`. An entry may be a
+    list, because LBFGS stores its history in lists."""
     return replaced(torch.Tensor, lambda x: x.to(native), value)
 
 
@@ -364,8 +363,8 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _refuse_unknown(key: str, value: Any) -> None:
-    """Raises `UnsupportedError` if `value`, the entry `key` of an optimizer's state, is or contains an object with
-    attributes, because tensors in these attributes would not be moved."""
+    """Raises `UnsupportedError` if `value` is or contains an object with attributes, because tensors in these
+    attributes would not be moved. `value` is the entry `key` of an optimizer's state."""
     for leaf in leaves(value):
         # a function also has a `__dict__`, but stores no state there
         if (
@@ -435,8 +434,8 @@ def _packed(backend: Primitives) -> Way:
 
 
 class TorchModels(Models):
-    """The hooks that list, move and copy the tensors of PyTorch's modules and optimizers, and the hook that returns how
-    containers of PyTorch, and of libraries based on PyTorch, are walked or moved."""
+    """The hooks that list, move and copy the tensors of PyTorch's modules and optimizers. Another hook returns how to
+    walk or move containers that PyTorch and libraries based on PyTorch define."""
 
     lists_layers = "torch.nn.ModuleList, ModuleDict or ParameterList"
     _places: dict[torch.device, Device]
@@ -489,8 +488,8 @@ class TorchModels(Models):
         return state.items()
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
-        """Returns a tuple for a model and for each of its submodules: the path, the module, and the names of the
-        attributes that xdevice need not search for tensors. Returns an empty list for an optimizer."""
+        """Returns a list with one tuple for a model and for each of its submodules: the path, the module, and the names
+        of the attributes that xdevice need not search for tensors. Returns an empty list for an optimizer."""
         modules = model.named_modules() if isinstance(model, Module) else ()
         # attributes that a hook recomputes before each call need not move
         return [
@@ -510,8 +509,8 @@ class TorchModels(Models):
 
     def move_held(self, x: torch.Tensor, device: Device) -> torch.Tensor:
         """Returns `x`, a tensor in an attribute of a module, on a device. A leaf that requires a
-        gradient is moved in place and returned, because an optimizer may refer to it. Another
-        tensor is copied unless it is on the device already."""
+        gradient is moved in place and returned, because an optimizer may refer to it. Any other tensor is copied,
+        unless it is already on the device."""
         if self._places[x.device] is device:
             return x
         if not (x.requires_grad and x.is_leaf):
@@ -622,7 +621,7 @@ class TorchModels(Models):
             return None
 
         def rebuild(old: Any, children: list[Any]) -> Any:
-            """Returns an object like `old` with other children."""
+            """Returns an object like `old` with different children."""
             # the second result of `flatten_fn` is the static part of the object
             return node.unflatten_fn(children, node.flatten_fn(old)[1])
 

@@ -40,16 +40,16 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 def _viewed_as(dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
-    """Returns `x` with its bits interpreted as `dtype`, a dtype of the same size, or `x` itself
-    if it already has this dtype."""
+    """Returns `x` itself if it has the dtype `dtype`. Otherwise returns `x` with its bits interpreted as `dtype`, which
+    has the same size."""
     # view() of a lazy conjugate raises an error even for its own dtype
     return x if x.dtype is dtype else x.view(dtype)
 
 
 def is_for_nccl(tensors: list[torch.Tensor]) -> bool:
     """Whether NCCL can sum these tensors, which have the same shape and dtype, in place. The tensors must be on
-    different GPUs, contiguous and not empty, and have one of the dtypes in `_NCCL`. No tensor may be a lazy negative,
-    because its memory contains the numbers with the opposite sign."""
+    different GPUs, contiguous and not empty, and have one of the dtypes in `_NCCL`. No tensor may be lazily negated,
+    because the numbers in its memory have the opposite sign."""
     return (
         # the first tensor represents all tensors, because they differ only in device and
         # values. These dtypes are real, so no tensor is a lazy conjugate
@@ -79,7 +79,7 @@ class TorchReplicas(Replicas):
     """The hooks for tensors on several devices of this process."""
 
     def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        """Returns the parts, joined along their first axis. Parts without axes are joined to a vector."""
+        """Returns the parts, joined along their first axis. 0-d parts are joined into a vector."""
         # `cat` does not accept 0-d tensors
         return torch.cat(parts) if parts[0].dim() else torch.stack(parts)
 
@@ -133,8 +133,8 @@ class TorchReplicas(Replicas):
         return _viewed_as(first.dtype, total.to(dtype))
 
     def all_reduce(self, tensors: list[torch.Tensor], mean: bool) -> list[torch.Tensor]:
-        """Sums tensors on several devices, or computes their mean if `mean` is True. Returns a list with the result
-        once on the device of each tensor. The result is written to each tensor that can be written."""
+        """Sums tensors on several devices, or computes their mean if `mean` is True. Returns a list with one result for
+        each tensor, on the device of the tensor. Also writes the result to each tensor that PyTorch can write to."""
         if not is_for_nccl(tensors):
             return super().all_reduce(tensors, mean)
         by_nccl(tensors, mean)

@@ -1,10 +1,9 @@
 """The block `with device:` on PyTorch: PyTorch's own device context, modified so that a
 shuffling `DataLoader` works in it.
 
-Inside `with torch.device("cuda"):` PyTorch tries to draw the random order of a
-`DataLoader(shuffle=True)` on the GPU with a generator of the CPU, and raises "Expected a 'cuda'
-device type for generator" (pytorch/pytorch#110820). In xdevice's block, the functions of
-`torch.utils.data` draw on the device of their generator, as they do outside a block.
+Inside `with torch.device("cuda"):` PyTorch tries to draw the random order of a `DataLoader(shuffle=True)` on the GPU
+with a CPU generator, and raises "Expected a 'cuda' device type for generator" (pytorch/pytorch#110820). In xdevice's
+block, the functions of `torch.utils.data` draw on the device of their generator, as they do outside a block.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Copies tensors between the host and GPUs: large tensors through the ring (buffers of
-page-locked memory that xdevice reserves for this purpose, see `xdevice.cuda_driver.ring`), and
-some tensors in the background.
+"""Copies tensors between the host and GPUs. Large tensors are copied through the ring: buffers of page-locked memory
+that xdevice reserves for this purpose (see `xdevice.cuda_driver.ring`). Some tensors are copied in the background.
 
 Nothing may be copied through the ring while a CUDA graph is recorded, because each replay would
 copy the data that are in the ring at that time. Memory that is already page-locked is copied
@@ -38,11 +37,11 @@ _can_arrive = private.has("torch.Tensor._make_wrapper_subclass") and (
     private.has("torch._C.DisableTorchFunctionSubclass")
 )
 TO_GPU: Final = 24 << 20
-"""The size in bytes from which a copy to a GPU through the ring (of page-locked buffers) is
-faster than PyTorch's own copy."""
+"""The smallest size in bytes for which a copy to a GPU through the ring (of page-locked buffers) is faster than
+PyTorch's own copy."""
 TO_HOST: Final = 32 << 20
-"""The size in bytes from which a copy to the host through the ring (of page-locked buffers) is faster than PyTorch's
-own copy. Below this size PyTorch's copy is faster, because malloc returns host memory that was used before."""
+"""The smallest size in bytes for which a copy to the host through the ring (of page-locked buffers) is faster than
+PyTorch's own copy. For smaller copies PyTorch is faster, because malloc returns host memory that was used before."""
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 """The types of tensors that may be copied through the ring. A tensor of a subclass may consist of more than its
 memory."""
@@ -68,8 +67,8 @@ def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    """Whether the memory of `x` contains exactly its values (so `x` is no lazy conjugate and no
-    wrapper), and nothing traces, maps or watches operations on `x`."""
+    """Whether the memory of `x` contains exactly its values, and nothing traces, maps or intercepts operations on `x`.
+    A wrapper, or a lazily conjugated or negated tensor, has other values in its memory."""
     return (
         not torch.compiler.is_compiling()
         and type(x) in _PLAIN
@@ -83,7 +82,7 @@ def _is_plain(x: torch.Tensor) -> bool:
 
 def has_modes() -> bool:
     """Whether a dispatch mode, such as FakeTensorMode, is active in this thread. Under such a
-    mode, tensors may have no memory. Returns True if this version of PyTorch cannot tell."""
+    mode, tensors may have no memory. Returns True if this version of PyTorch cannot list the modes."""
     return bool(_dispatch_modes())
 
 
@@ -147,8 +146,8 @@ def _through_ring(source: torch.Tensor, native: torch.device) -> torch.Tensor | 
 
 def _to_host(source: torch.Tensor, target: torch.Tensor) -> bool:
     """Copies the memory of `source`, a tensor on a GPU, to `target`, a tensor on the host,
-    after the work that is already queued on the GPU's current stream. Returns whether the ring
-    has made the copy."""
+    after the work that is already queued on the GPU's current stream. Returns True if the ring has made the copy, and
+    False if it cannot."""
     from xdevice.cuda_driver import ring
 
     stream = torch.cuda.current_stream(source.device).cuda_stream
@@ -160,7 +159,7 @@ def _to_host(source: torch.Tensor, target: torch.Tensor) -> bool:
 def _to_gpu(owner: Any, address: int, target: torch.Tensor) -> bool:
     """Copies bytes from the host to `target`, a tensor on a GPU, on the GPU's current stream.
     `address` is the address of the first byte, and `owner`, a tensor or an array, keeps the
-    bytes alive. Returns whether the ring has made the copy."""
+    bytes alive. Returns True if the ring has made the copy, and False if it cannot."""
     from xdevice.cuda_driver import ring
 
     stream = torch.cuda.current_stream(target.device).cuda_stream
@@ -183,8 +182,8 @@ def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | 
 
 def of_modules(model: torch.nn.Module, native: torch.device) -> AbstractContextManager[Any]:
     """Returns a context manager for the call `model.to(native)`. In its block, large tensors are copied through the
-    ring. The context manager does nothing unless a CUDA device is involved, because it costs time: PyTorch calls its
-    function mode for each attribute of each tensor."""
+    ring. Without a CUDA device, the context manager does nothing, because its function mode costs time: PyTorch calls
+    the mode for each attribute of each tensor."""
     variables = (*model.parameters(), *model.buffers())
     is_for_cuda = native.type == "cuda" or any(x.is_cuda for x in variables)
     return _OfModules() if is_for_cuda else nullcontext()
@@ -215,8 +214,8 @@ class _OfModules(TorchFunctionMode):
 # many tensors
 
 _SMALL: Final = 1 << 20
-"""The size in bytes up to which tensors are sent in a group, with a single wait for the group, because this was faster
-in measurements."""
+"""The largest size in bytes of a tensor that is sent in a group. Up to this size, a single wait for the group was
+faster in measurements."""
 
 
 def sent(
@@ -254,10 +253,9 @@ def _is_small(x: torch.Tensor) -> bool:
 
 
 def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
-    """Starts to copy `x` to another device, and returns the copy, whose values may arrive
-    later. On a GPU, later work is ordered after the copy. A copy on the host waits for its
-    values before it is read. Returns None if `x` cannot be copied in the background; then the
-    caller must copy `x` and wait."""
+    """Starts to copy `x` to another device, and returns the copy, whose values may arrive later. Work that is queued
+    later on a GPU starts after the copy. A copy on the host waits for its values before it can be read. Returns None if
+    `x` cannot be copied in the background; then the caller must copy `x` and wait."""
     if not (_can_arrive and _is_plain(x)):
         return None
     # while CUDA copies from memory that is not page-locked, the host waits

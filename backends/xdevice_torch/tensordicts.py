@@ -95,7 +95,7 @@ def _hidden(
     library: ModuleType, x: Any, name: str = "", is_inside: bool = False
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the path and the tensor of each tensor inside a non-tensor entry of the collection `x`, such as a dict.
-    `name` is the path to `x`, `is_inside` tells whether `x` itself is inside such an entry, and `library` is the module
+    `name` is the path to `x`, `is_inside` is True if `x` itself is inside such an entry, and `library` is the module
     tensordict."""
     # a non-tensor entry is wrapped in an object whose attribute `data` is the entry
     if not is_inside and library.is_non_tensor(x):
@@ -108,8 +108,8 @@ def _hidden(
 
 
 def _refuse_left_behind(library: ModuleType, x: Any, native: torch.device) -> None:
-    """Raises `ContainerError` if a tensor in a non-tensor entry of a collection is not on `native`, the device to which
-    the collection is moved, because the library would not move this tensor."""
+    """Raises `ContainerError` if a tensor in a non-tensor entry of a collection is not on `native`, the target device.
+    The library would not move this tensor."""
     left = next((path for path, leaf in _hidden(library, x) if leaf.device != native), None)
     if left is not None:
         raise ContainerError(

@@ -1,2 +1,2 @@
-"""Devices and their spellings, dtypes, the version, and helpers for forked processes. This is the lowest room of
-xdevice, and imports nothing else of xdevice but its error classes."""
+"""Devices and their spellings, dtypes, the version, and helpers for forked processes. This is the lowest of xdevice's
+rooms (folders). From the rest of xdevice it imports only the error classes."""

@@ -31,8 +31,7 @@ HARDWARE: Final = {
     "gcu",
     "neuron",
 }
-"""The words for `gpu:i` that each mean one specific kind of hardware. An adapter adds the names of its framework's
-plugins."""
+"""Names for `gpu:i` that each mean one kind of hardware. An adapter adds the names of its framework's plugins."""
 # the list of spellings at the end of most errors about a device
 _ACCEPTED: Final = (
     'a Device, "cpu", "gpu", "gpu:1", "cuda:1", "GPU:1", "/GPU:1", '
@@ -49,8 +48,8 @@ _SPELLING: Final = (
 
 
 class CoreFunctions:
-    """Functions that need the backends, so that only `core` can supply them: the modules `registry`, `selection` and
-    `scopes` of `core` set these attributes when they are imported."""
+    """Functions that need the backends, which only `core` knows. The modules `registry`, `selection` and `scopes` of
+    `core` set these attributes when they are imported."""
 
     to_native: Callable[[Device], Any]
     from_native: Callable[[object], Device | None]
@@ -62,12 +61,12 @@ core_functions: Final = CoreFunctions()
 
 
 class Device:
-    """A place where tensors live: a kind and an index, the same on every framework.
+    """A device that stores tensors: a kind and an index, which are the same on every framework.
 
-    Immutable and hashable. Compare devices by `==`, also with a string: `cuda:1` and `gpu:1` are equal. `gpu` is the
-    backend's accelerator, whatever hardware that is. "cuda", "rocm", "mps", "xpu", "npu", "hpu" and the name of a
-    plugin each mean one kind of hardware: a backend refuses such a name if its `gpu:i` is different hardware. Virtual
-    GPUs accept every name.
+    Immutable and hashable. Compare a device with another device or a string by `==`: `cuda:1` and `gpu:1` are equal.
+    `gpu` is the backend's accelerator, whatever hardware that is. "cuda", "rocm", "mps", "xpu", "npu", "hpu" and the
+    name of a plugin each mean one kind of hardware: a backend refuses such a name if its `gpu:i` is different hardware.
+    Virtual GPUs accept every name.
 
     | backend | `Device("gpu:1").native` | `Device("cpu").native` |
     |---|---|---|
@@ -130,8 +129,9 @@ class Device:
         """Makes this the default device inside the block, for xdevice's creation functions and for those of the
         selected framework.
 
-        Blocks can be nested, end even after an exception, and apply to one thread. Paddle has one current device for
-        the whole process, so a block affects Paddle's own creation functions in other threads too, but never xdevice's.
+        Blocks can be nested, and apply only to the current thread. An exception also ends a block. Paddle has one
+        current device for the whole process, so a block affects Paddle's own creation functions in other threads too,
+        but never xdevice's.
 
         An asyncio task must not `await` inside the block, because the other tasks of the thread would use this device.
         If it does, the block ends at the `await`, and exiting the block raises `ScopeError`. Exiting a block that
@@ -166,8 +166,8 @@ class Device:
 
 
 class Named(Device):
-    """`gpu:i`, named by a word for its hardware, such as `cuda:1`. Equals `gpu:i`. A backend's `require` returns
-    `gpu:i` in its place, or raises an error if the backend's GPUs are different hardware."""
+    """`gpu:i`, named by a word for its hardware, such as `cuda:1`. Equals `gpu:i`. A backend's `require` replaces it by
+    `gpu:i`, or raises an error if the backend's GPUs are different hardware."""
 
     __slots__ = ("plain", "word")
 
@@ -209,8 +209,8 @@ _interned: dict[tuple[str, int], Device] = {}
 _interned_weakly: Any = None
 _lock = forks.renewed(allocate_lock())
 _MOST_KEPT: Final = 1024
-"""Devices with this index or a higher index, which no machine has, are interned only as long as something refers to
-them. Otherwise a program that names more and more devices would fill the memory."""
+"""A device with this index or a higher one, which no machine has, is interned only while something refers to it.
+Otherwise a program that names more and more devices would fill the memory."""
 spelled: Final[dict[str, Device]] = {}
 """The device of each string that was parsed or registered by `spell`."""
 
@@ -278,7 +278,7 @@ def spell(text: str, device: Device) -> None:
 
 
 def _index_hint(spec: object) -> str:
-    """Returns the advice that ends the error if `spec` is a bare int, which PyTorch accepts as the index of a GPU.
+    """If `spec` is a bare int, which PyTorch accepts as the index of a GPU, returns advice for the end of the error.
     Returns "" for any other object."""
     # not `isinstance`, because True is an int too
     if type(spec) is int and spec >= 0:
@@ -313,8 +313,8 @@ def _parse_text(text: str) -> Device:
 
 
 def _nearest(name: str) -> str:
-    """Returns a hint for an error message ("did you mean ...?") with the known device word most similar to `name`; ""
-    if no word is similar."""
+    """Returns a hint ("did you mean ...?") for an error message, with the known name of a device that is most similar
+    to `name`. Returns "" if no name is similar."""
     import difflib
 
     close = difflib.get_close_matches(name, sorted(KINDS | HARDWARE), n=1)

@@ -50,8 +50,8 @@ _OTHER_NAMES: Final = {
 }  # fmt: skip
 
 _framework_names: dict[type, dict[object, str]] = {}
-"""The names of the frameworks' own dtype objects, in a separate dict for each type of these objects: torch.compile
-cannot look an object up in a dict that also contains TensorFlow's dtypes, whose hash function is in C++."""
+"""The names of the frameworks' own dtype objects. Each type of dtype object has a separate dict, because TensorFlow's
+dtypes have a hash function in C++. torch.compile cannot look up an object in a dict with such keys."""
 # the empty dict in which a dtype is looked up if its type is not in `_framework_names` yet
 _NONE: Final[dict[object, str]] = {}
 # two caches: dtypes by their names, and names by their dtypes

@@ -71,9 +71,9 @@ def effective(name: str = "float32") -> str:
 
 
 def take(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns an array that a program has passed in, changed as XDEVICE_FLOATS requests: converted to float64, or with
-    each number changed by one ULP, to the next larger or smaller float. Without XDEVICE_FLOATS, returns the array
-    unchanged."""
+    """Changes an array from the program as XDEVICE_FLOATS requests, and returns the result. The array is converted to
+    float64, or each number is changed by one ULP, to the next larger or smaller float. Without XDEVICE_FLOATS, returns
+    the array unchanged."""
     if _setting == FLOAT64:
         name = array.dtype.name
         return array.astype(_WIDE[name]) if name in _WIDE else array

@@ -26,8 +26,8 @@ def in_child(function: F) -> F:
 
 
 def renewed(lock: Lock) -> Lock:
-    """Registers a lock to be released in each forked child, and returns the lock. Without this, a lock that another
-    thread of the parent held would never be released in the child, where that thread does not exist."""
+    """Registers a lock to be released in each forked child, and returns the lock. Otherwise a lock that another thread
+    of the parent held would never be released in the child, because the child does not have that thread."""
     # Python's own modules, such as logging, call this private method of their locks
     renew = getattr(lock, "_at_fork_reinit", None)
     if renew is not None:

@@ -23,8 +23,8 @@ empty if the program has requested none."""
 
 
 def exist() -> bool:
-    """Whether there is such a request. A variable with an invalid value counts as a request;
-    `xdevice.contract.environment.check` reports the error later."""
+    """Whether the program or an environment variable requests virtual GPUs, blocking mode or other floats. Returns True
+    for a variable with an invalid value; `xdevice.contract.environment.check` reports this error later."""
     return bool(virtual_gpus) or any(
         os.environ.get(name, "").strip() not in ("", "0")
         for name in (VIRTUAL_GPUS, BLOCKING, FLOATS)

@@ -36,11 +36,11 @@ class DeviceReport(TypedDict):
 class Report(TypedDict):
     """The state of one backend on this machine: an item of `xdevice info --json`.
 
-    `imports` tells whether the framework can be imported, and `error` says why it cannot. `why_no_gpu` says why the
+    `imports` is True if the framework can be imported; if it cannot, `error` says why. `why_no_gpu` says why the
     backend has no GPU; it is None if the backend has one. `install` says how to install the backend. `lacking` contains
-    a sentence for each capability that xdevice refuses, because the capability needs a private name that this version
-    of the framework lacks. `engines` are the framework's own engines for several processes, the best one first.
-    `launcher` describes the launcher that started this process as one of several; it is None without a launcher.
+    a sentence for each capability that xdevice refuses. Such a capability needs a private name that this version of the
+    framework lacks. `engines` are the framework's own engines for several processes, the best one first. `launcher`
+    describes the launcher that started this process as one of several; it is None without a launcher.
     """
 
     backend: str

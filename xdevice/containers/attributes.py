@@ -151,8 +151,8 @@ def write(x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
 
 def fill(new: Any, x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
     """Sets the attributes of `new`, the result of `empty(x)`, to `children`, and returns `new`. `keys` are the
-    attributes' keys. If an attribute records the device of the object's tensors, and these have moved, it is set to
-    their new device."""
+    attributes' keys. An attribute that records the device of the object's tensors is set to their new device if they
+    have moved."""
     values = dict(zip(map(as_name, keys), children, strict=True))
     # an attribute with a name such as `device` or `weights_device` may record a device
     for name, child in values.items():

@@ -28,10 +28,11 @@ _movable: Final = registry.movable
 
 
 def flatten_batch(x: Any, batch: Batch | None = None, depth: int = _DEEPEST) -> Batch | None:
-    """Returns the `Batch` of a dict, list or tuple that contains only tensors, numbers, strings, None, and further
-    containers of this kind. Returns None if the container contains anything else, if it contains the same container
-    twice, or if one of its tensor types has not been looked up yet. In the call for a nested container, `batch` is the
-    result so far, which the call extends, and `depth` is the number of further levels that are allowed.
+    """Returns the `Batch` of a dict, list or tuple that contains only tensors, numbers, strings, None, and inner
+    containers with the same restriction. Returns None if the container contains anything else, if it contains the same
+    container twice, or if one of its tensor types has not been looked up yet. In a recursive call for an inner
+    container, `batch` is the result so far, which the call extends. `depth` is the number of levels that may still
+    follow.
 
     For three tensors that are already on the device, `to_device` takes 1.8 us with this function and 2.9 us with
     `trees.flatten`. For 1,000 tensors in lists of ten, the times are 0.24 ms and 0.5 ms.

@@ -1,4 +1,4 @@
-"""Reads the items and attributes of each kind of container, and rebuilds a container with other items and attributes.
+"""Reads the items and attributes of each kind of container, and rebuilds a container with new items and attributes.
 
 State that is neither an item nor an attribute is copied from the old container. If this is not possible, because the
 type's constructor or methods change or lose a part of the container, a `ContainerError` is raised.
@@ -27,8 +27,8 @@ Names = Iterable[Any]
 Children = Sequence[Any]
 
 _KEYS: Final = Attribute("keys()")
-"""The key of an additional leaf, which contains all keys of a mapping if some of these keys hold tensors. Rebuilding
-never replaces that leaf."""
+"""The key of an additional leaf. If some keys of a mapping hold tensors, the leaf contains all keys of the mapping.
+Rebuilding never replaces this leaf."""
 
 # the parts of a `functools.partial`, in the order in which its `__setstate__` expects them
 _PARTIAL: Final = tuple(map(Attribute, ("func", "args", "keywords")))
@@ -39,10 +39,10 @@ class Walk(NamedTuple):
 
     read: Callable[[Any], tuple[Names, Children]]
     write: Callable[[Any, Names, Children], Any]
-    """Rebuilds a container with other children (items and attributes). All other state comes from the old container."""
+    """Rebuilds a container with new children (items and attributes). All other state comes from the old container."""
     is_plain: bool = False
-    """Whether the container is rebuilt even if its children are the same. If the container were not rebuilt, a rebuilt
-    outer container would share it with the old outer container."""
+    """Whether the container is rebuilt even if its children are the same. Otherwise the old outer container and its
+    rebuilt copy would share this container."""
     dense: str = ""
     """For an object whose tensors cannot be split, joined or summed one by one, such as a sparse array: advice on how
     to make it dense. An error ends with this text. Empty for all other objects."""
@@ -144,9 +144,9 @@ def _tensor_ids(x: Any) -> set[int]:
 
 
 def write_keyed(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a copy of the dict `x` with other values and attributes. These are `children`, and their keys are `keys`
-    (an `Attribute` for each attribute). The copy is made with `copy.copy`, which preserves all other state of `x`.
-    Raises `ContainerError` if the copy changes the type of a value."""
+    """Returns a copy of the dict `x` with new values and attributes. These are in `children`, and their keys are in
+    `keys` (an `Attribute` for each attribute). The copy is made with `copy.copy`, which preserves all other state of
+    `x`. Raises `ContainerError` if the copy changes the type of a value."""
     new = copy.copy(x)
     # the class has its own `__copy__`, which returned something else
     if new is x or type(new) is not type(x):
@@ -195,9 +195,9 @@ def _read_mapping(x: Any) -> tuple[Names, Children]:
 
 def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
     """Returns a new mapping, created by calling the type of `x` with a dict. The values and attributes of the new
-    mapping are `children`, and their keys are `keys` (an `Attribute` for each attribute). (`copy.copy` is not used:
-    without a method `__copy__`, the copy would share the inner dict of `x`.) Raises `ContainerError` if the new mapping
-    does not contain exactly these children, or lacks an attribute of `x`."""
+    mapping are in `children`, and their keys are in `keys` (an `Attribute` for each attribute). `copy.copy` is not
+    used, because its result would share the inner dict of `x` unless the type defines `__copy__`. Raises
+    `ContainerError` if the new mapping does not contain exactly these children, or lacks an attribute of `x`."""
     pairs = [
         (key, child) for key, child in zip(keys, children, strict=True) if key is not _KEYS
     ]
@@ -214,8 +214,8 @@ def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _constructed(x: Any, inside: Any) -> Any:
-    """Calls the type of `x` with the contents `inside`, and returns the new object. Raises `ContainerError` if the new
-    object has a different type than `x`, or lacks an attribute of `x`."""
+    """Calls the type of `x` with the contents `inside`, and returns the new object. Raises `ContainerError` if the type
+    of the new object is not the type of `x`, or if the new object lacks an attribute of `x`."""
     # the constructor may return an object of another type, if the class defines `__new__`
     new = type(x)(inside)
     if type(new) is not type(x):
@@ -264,7 +264,7 @@ def _items(x: Any) -> list[Any]:
 
 
 def _write_listed(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a copy of the list `x` with other items and attributes. `children` contains first the items and then the
+    """Returns a copy of the list `x` with new items and attributes. `children` contains first the items and then the
     attributes; `keys` are their keys."""
     new = copy.copy(x)
     # the first children are the items; the attributes follow
@@ -296,8 +296,8 @@ def _read_tuple(x: Any) -> tuple[Names, Children]:
 
 
 def _write_tuple(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a new tuple of the type of `x` with other items and attributes. `children` contains first the items and
-    then the attributes; `keys` are their keys."""
+    """Returns a tuple of the type of `x` with new items and attributes. `children` contains first the items and then
+    the attributes; `keys` are their keys."""
     # a struct sequence (see `_read_tuple`) has its own layout in C, so only its constructor can create
     # it
     if hasattr(x, "n_sequence_fields"):
@@ -325,8 +325,8 @@ def _read_partial(x: Any) -> tuple[Names, Children]:
 
 
 def _write_partial(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a copy of `x`, a `functools.partial`, with another function and other arguments and attributes.
-    `children` contains these in the order in which `_read_partial` returns them; `keys` are their keys."""
+    """Returns a copy of `x`, a `functools.partial`, with a new function, new arguments and new attributes. `children`
+    contains these in the order in which `_read_partial` returns them; `keys` are their keys."""
     new = copy.copy(x)
     more = list(zip(keys, children, strict=True))[len(_PARTIAL) :]
     # the attributes of a partial are read-only, but its state can be set, as pickle does
@@ -363,8 +363,8 @@ def _write_deque(x: Any, keys: Names, children: Children) -> Any:
 
 ATTRIBUTES: Final = Walk(by_attributes.read, by_attributes.write)
 SELF_REFERRING: Final = Walk(by_attributes.read, by_attributes.write)
-"""The walk of an object if something inside the object refers back to it, as the inverse of a transform refers to the
-transform. It equals `ATTRIBUTES`, so the two are distinguished with `is`."""
+"""The `Walk` of an object if something inside it refers back to the object. For example, the inverse of a transform
+refers to the transform. This `Walk` equals `ATTRIBUTES`, so the two are distinguished with `is`."""
 
 # the first entry whose classes include the type is used, so special classes come before general
 # classes

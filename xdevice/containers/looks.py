@@ -4,7 +4,7 @@ inside these.
 The search does not run the object's code, not even a property, so it does not find values that the object computes.
 Some objects store references only in C. The search finds the values behind these references if the object's type
 reports them to Python's garbage collector, as Python requires of all types. xdevice cannot refuse every object that may
-store references in C, because batches may contain locks, loggers, open files and random generators.
+store references in C, because batches may contain such objects: locks, loggers, open files and random generators.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ class _References(NamedTuple):
 
     is_proxy: bool
     asks_collector: bool
-    """Whether the garbage collector is asked for the references of an object, because the object may have references
-    other than its attributes. The collector is not asked if the type has a `base` or `fields`, from which the
-    references are read, and not for functions. If such types were refused instead, 38 of 66 everyday objects would be
-    refused, such as locks, open files, and objects that contain these."""
+    """Whether xdevice asks the garbage collector for an object's references, because the object may have references
+    other than its attributes. xdevice does not ask about a function, or about an object whose type has a `base` or
+    `fields`, from which xdevice reads the references. If xdevice refused the objects about which it asks, it would
+    refuse 38 of 66 everyday objects, such as locks, open files, and objects that contain these."""
     base: Any
     """The built-in container type that the type is or inherits from; None if the type is not a container."""
     fields: tuple[str, ...]
@@ -140,8 +140,7 @@ def has_method(cls: type, name: str) -> bool:
 
 @registry.kept_by_type
 def can_hold(cls: type) -> bool:
-    """Whether objects of a type may have references to other objects that are worth a
-    search."""
+    """Whether objects of a type may refer to other objects that are worth searching."""
     # a type whose objects can refer to other objects takes part in garbage collection
     if not cls.__flags__ & _IS_COLLECTED or issubclass(cls, _NEVER_SEARCHED):
         return False
@@ -158,7 +157,7 @@ def _is_function(cls: type) -> bool:
 
 
 def is_proxy(cls: type) -> bool:
-    """Whether objects of a type are proxies: each proxy stands for another object, and `isinstance` uses the class of
+    """Whether objects of a type are proxies: each proxy represents another object, and `isinstance` uses the class of
     that object. Examples are TensorFlow's wrappers around the dicts and tuples of its modules, and `wrapt.ObjectProxy`.
     A decorator with a property `__wrapped__` is not a proxy, because `isinstance` uses the decorator's own class."""
     return all(
@@ -177,7 +176,7 @@ def _defined(cls: type, name: str) -> Any:
 
 
 def _behind_proxy(x: Any) -> Any:
-    """Returns the object for which the proxy `x` stands; None if the proxy has no object yet."""
+    """Returns the object that the proxy `x` represents; None if the proxy has no object yet."""
     try:
         return x.__wrapped__
     # the proxy may be lazy, for example, and may have no object yet

@@ -42,17 +42,19 @@ def register_container(
 
     You need this for objects that hold tensors and have no method `.to(device)`. If you pass no function, as in a
     decorator, the attributes of the objects are walked, and an object is rebuilt without calling `__init__`. The type
-    then also becomes a node of the trees of JAX, PyTorch and optree, if these are imported. The call takes effect at
-    once, and does not slow the handling of other types. docs/reference/devices.md has examples.
+    then also becomes a node of the trees of JAX, PyTorch and optree, if these are imported. The registration takes
+    effect at once, and does not make xdevice slower for other types. docs/reference/devices.md has examples.
 
     Args:
         cls: the type. If it is registered several times, the last call applies.
         flatten: a function that returns the contents of an object, as a dict or a list.
         rebuild: `rebuild(old, inside)` returns a new object with the contents `inside`, in `flatten`'s form.
-        move: `move(x, device)` returns `x` itself or a new object, on a `Device`. `copy_to` passes a deep copy to it.
+        move: `move(x, device)` returns `x` itself or a new object, on a `Device`. `copy_to` calls `move` with a deep
+            copy.
 
     Raises:
-        ContainerError: if `cls` is no type, a built-in type or a tensor's type, or the functions cannot be combined.
+        ContainerError: if `cls` is not a type, or is a built-in type or a tensor's type, or if the functions cannot be
+            combined.
 
     Example:
         >>> @xdevice.register_container

@@ -2,9 +2,9 @@
 themselves.
 
 An object can move itself in two cases. In the first case, its type was registered with `move`. In the second case, all
-tensors in the object belong to one framework, and its type has the method that libraries around this framework use for
-moving (`Backend.moves_by`, such as `to`). No other stranger can be moved. Its tensors would stay behind, so moving a
-container with such an object raises an error.
+tensors in the object belong to one framework, and its type has the method that libraries based on this framework use to
+move objects (`Backend.moves_by`, such as `to`). No other stranger can be moved. Its tensors would stay behind, so
+moving a container with such an object raises an error.
 
 If the object's own method leaves a tensor behind, an error names the method, because xdevice cannot determine whether
 the method forgot the tensor or leaves it on the host on purpose. The tensors that stay on purpose are listed in the
@@ -259,7 +259,7 @@ class Stranger:
 
 def _duplicate(x: Any, parts: list[Inner]) -> Any:
     """Returns a deep copy of `x`. The tensors among `parts` are copied by their frameworks, so that gradients flow to
-    the old tensors, and the copies share no storage with these."""
+    the old tensors. The copies share no storage with the old tensors."""
     # `deepcopy` treats the objects in this dict as already copied
     memo: dict[int, Any] = {}
     for _, value, backend, kind in parts:
@@ -307,10 +307,10 @@ def find(x: Any, way: Way | None, with_host: bool = False) -> Stranger | None:
     be moved. `way` is the way in which the object's type was registered (None if it was not registered). If `way` names
     a function that moves the object, the result is never None.
 
-    If `way` names a function that lists the object's tensors, exactly these are its parts. Otherwise the object is
-    searched. The search ignores arrays of a framework that has only host memory, unless `with_host` is True. Such
-    arrays cannot be moved, but a copy of the object needs copies of the arrays. Raises `ContainerError` if the object
-    contains too much to be searched."""
+    If `way` names a function that lists the object's tensors, the `Stranger` has exactly these tensors as its parts.
+    Otherwise the object is searched. The search ignores arrays of a framework that has only host memory, unless
+    `with_host` is True. Such arrays cannot be moved, but a copy of the object needs copies of the arrays. Raises
+    `ContainerError` if the object contains too much to be searched."""
     if way is not None and way.tensors is not None:
         named = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
         parts = [looks.Inner(name, value, *owned) for name, value, owned in named if owned]

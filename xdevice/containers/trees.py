@@ -1,8 +1,8 @@
 """Walks containers, rebuilds them with other tensors, and registers the user's types (`register`).
 
-This module walks Python's own containers itself (the module `batches` has a faster way for containers with nothing but
-tensors, numbers and strings). The module `ways` determines how other types are walked, once for each type. The result
-is cached until the type is deleted, a backend is loaded, or a type is registered.
+This module walks Python's own containers itself. The module `batches` is faster for containers with nothing but
+tensors, numbers and strings. The module `ways` determines how other types are walked, once for each type. The result is
+cached until the type is deleted, a backend is loaded, or a type is registered.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
     _Node = tuple[Any, Walk, Iterable[Any], Sequence[Any], dict[int, Any]]
-    """A tuple of five items: a container that was walked; how it is read and written; its keys; its children; and, by
-    index, the nodes of the children that are containers."""
+    """A tuple of five items: a container that was walked; its `Walk`; its keys; its children; and a dict. The dict maps
+    the index of each child that is a container to the child's node."""
     Walked = tuple[_Node | None, list[Any], dict[int, type]]
     """The result of a walk: the root node of the container (None if the object was a leaf itself); every leaf, tensor
-    or not, in the order of the walk; and the types of the leaves, by their `id`s, because some types cannot be hashed.
-    Nodes and results are tuples, because with classes `to_device` took 2.5 times as long for three tensors that were
-    already on the device."""
+    or not, in the order of the walk; and a dict of the leaves' types. Its keys are the types' `id`s, because some types
+    cannot be hashed. Nodes and results are tuples, because classes are slower: `to_device` took 2.5 times as long for
+    three tensors that were already on the device."""
 
 
 # stands for a type that was not looked up yet, because None stands for a leaf
@@ -57,17 +57,17 @@ _NO_CONTAINERS: Final[dict[int, Any]] = {}
 
 
 class Leaf(NamedTuple):
-    """A leaf of a container, which is a value that is not walked further, and the path to the leaf in the form that
-    follows the container's name: `['x'][1]`."""
+    """A leaf of a container, and the path to the leaf in the form that follows the container's name: `['x'][1]`. A leaf
+    is a value that is not walked further."""
 
     path: str
     value: Any
 
 
 def flatten(x: Any, keep_movers: bool = False, once: bool = False) -> Walked:
-    """Walks a container, and returns `(root, leaves, kinds)`: the root node, which `rebuild` needs to replace the
-    leaves (None if `x` is a leaf itself); every leaf; and a dict of the leaves' types, by the `id` of the type. Raises
-    `ContainerError` if the container contains itself or is nested too deeply.
+    """Walks a container, and returns `(root, leaves, kinds)`. `root` is the root node, which `rebuild` needs to replace
+    the leaves; it is None if `x` is a leaf itself. `leaves` lists every leaf. `kinds` maps the `id` of each leaf's type
+    to the type. Raises `ContainerError` if the container contains itself or is nested too deeply.
 
     If `keep_movers` is True, an object that moves itself is treated as a leaf, and is not walked. If `once` is True, a
     container that is in several places is walked only in the first place. Otherwise, a chain of thirty lists, each
@@ -106,7 +106,7 @@ def _walk(
     If `keep_movers` is True, an object that moves itself is treated as a leaf.
 
     If `once` is None, a container in several places is walked in each place. Otherwise `once` maps the `id` of each
-    container that was met before to its node. While a container is being walked, its `id` maps to None instead. If
+    container that was already walked to its node. While a container is being walked, its `id` maps to None instead. If
     something inside the container refers back to the container, the `id` then maps to `_REFERRED_TO`. Raises
     `RecursionError` for a container that contains itself and could not be rebuilt.
     """
@@ -275,7 +275,7 @@ class Tree:
                 )
 
     def refuse_sparse(self, name: str, verb: str) -> None:
-        """Raises `UnsupportedError` if the container is or contains an object whose tensors have a meaning only
+        """Raises `UnsupportedError` if the container is or contains an object whose tensors are meaningful only
         together, such as a sparse array. `name` is the name of the container in the error, and `verb` is the function
         that was called."""
         # a list as a stack, because containers may be nested deeply
@@ -385,8 +385,8 @@ def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]], copies: bool = 
     `leaves`. If these are the same objects as before, returns `x` itself.
 
     Raises:
-        ContainerError: if a leaf is an object that holds tensors or, if `copies` is True, NumPy arrays, because the
-            result would share these with `x`; also if a container cannot be walked or rebuilt.
+        ContainerError: if a leaf is an object that holds tensors or, if `copies` is True, NumPy arrays. The result
+            would share these with `x`. Also raised if a container cannot be walked or rebuilt.
     """
     tree = searched(x)
     tree.refuse_strangers()
@@ -420,7 +420,7 @@ def way_of(x: Any, keep_movers: bool) -> Walk | None:
 def mover(x: Any) -> strangers.Stranger | None:
     """Returns the `Stranger` (the tensors in an object, and how the object moves) for an object with a registered
     function that moves it. A user or a framework has registered this function for the object's type. Returns None for
-    any other object, and for an object whose type no walk has met yet."""
+    any other object, and for an object if no object of its type has been walked yet."""
     way = walks.get(id(type(x)))
     if type(way) is not MaybeMover or way.way is None:
         return None
@@ -464,9 +464,9 @@ def _rebuild(
     done: dict[int, tuple[_Node, list[Any], Any]],
 ) -> Any:
     """Returns a new container for a node, with leaves from the iterator `changed`. `touched` contains `id`s of leaves;
-    a container with such a leaf is rebuilt even if nothing in it has changed. `done` maps the `id` of each container
-    that was rebuilt to its node, its new children and the new container, so that a container in two places stays a
-    single container."""
+    a container with such a leaf is rebuilt even if nothing in it has changed. `done` maps the `id` of each rebuilt
+    container to its node, its new children and the new container. So a container in two places remains a single
+    container."""
     container, way, _, children, inner = node
     # not None if this container was already rebuilt in another place
     earlier = done.get(id(container))
@@ -620,9 +620,9 @@ def _refuse_registration(cls: object, flatten: object, rebuild: object, move: ob
 
 
 def forget(_: Backend | None = None) -> None:
-    """Discards the cached ways in which types are walked. Called whenever a backend is loaded, because types may then
-    be walked differently; the argument, the backend, is ignored. Replaces the cache `walks` by a new dict, so that a
-    walk in progress detects that it has to begin again."""
+    """Discards the cache of how types are walked. Called whenever a backend is loaded, because this may change how
+    types are walked. The argument (the backend) is ignored. Replaces the cache `walks` by a new dict, so that a walk in
+    progress detects that it has to begin again."""
     global walks
     walks = dict.fromkeys(PLAIN) | {id(cls): way for cls, way in OWN.items()}
 

@@ -1,4 +1,4 @@
-"""Determines how the objects of a type are walked. The first of these rules that applies is used:
+"""Determines how the objects of a type are walked. The first applicable rule is used:
 
 1. A type that a user has registered is walked in the registered way.
 2. A type that is registered with a framework (a JAX pytree) is walked in the framework's way if it is a mapping, a
@@ -99,7 +99,7 @@ def way_into(x: Any) -> Walk | MaybeMover | None:
 
 def may_move(cls: type) -> bool:
     """Whether the objects of a type may move themselves, because the type has a method, such as `to`, that libraries
-    around a loaded framework use for moving."""
+    based on a loaded framework use to move objects."""
     names = {backend.moves_by for backend in registry.list_loaded() if backend.moves_by}
     return any(looks.has_method(cls, name) for name in names)
 

@@ -1,6 +1,6 @@
 """The names that an adapter (the package that makes a framework a backend) imports. The names belong to the contract
-(the class `Backend` with its methods) or are types of the arguments and results of these methods. A product's additions
-to the contract are in the product's folder `contract`, such as `xdevice.math.contract` or
+(the class `Backend` with its methods) or are types of the arguments and results of these methods. Products of xdevice,
+such as `xdevice.math` and `xdevice.testing`, add to the contract in their own folders, `xdevice.math.contract` and
 `xdevice.testing.contract`."""
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ A capability is a part of the contract that an adapter may omit. The device laye
 | `streams.Streams` | streams and events |
 | `blocking.Blocking` | waiting after each operation |
 
-Each product lists its own capabilities as `CAPABILITIES` in its folder `contract`. An adapter also has a folder for
-each product, which lists the adapter's classes for these capabilities as `MIXINS`. Both folders are loaded only when
-they are needed: when a method of a product is first used on a backend, the backend's class is extended by the product's
-capabilities (`Backend.__getattr__`).
+Each product, such as `xdevice.math`, lists its own capabilities as `CAPABILITIES` in its folder `contract`. An adapter
+also has a folder for each product, which lists the adapter's classes for these capabilities as `MIXINS`. Both folders
+are loaded only when a method of the product is first used on a backend. `Backend.__getattr__` then adds the product's
+capabilities to the backend's class.
 
 The class of a capability has defaults for its methods. Most of these defaults raise an `UnsupportedError` that names
 the missing feature.
@@ -141,8 +141,8 @@ def hooks_of(product: str) -> frozenset[str]:
 def extended(cls: type[Backend], product: str) -> type[Backend]:
     """Returns a subclass of the backend's class `cls` that also has the capabilities of a product. Methods are looked
     up first in `cls`, then in the adapter's folder for the product, then among the defaults. A class in that folder
-    with `precedes = True` comes before `cls`, because it extends methods of the device layer, which it calls with
-    `super()`.
+    with `precedes = True` comes before `cls`. It extends methods of the device layer, and calls the original methods
+    with `super()`.
 
     Raises:
         ContractError: if the adapter breaks the contract of the product.
@@ -256,8 +256,8 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
 
 def _violations(cls: type[Backend], parts: tuple[type[Primitives], ...]) -> list[str]:
     """Returns a list of the errors of an adapter's class. `parts` are the capabilities that are checked. There is an
-    error for each method with other required arguments than in the contract, and for each capability that is
-    incomplete, because the class has only some of the needed methods. The list is empty if nothing is wrong."""
+    error for each method whose required arguments differ from the contract. There is also an error for each capability
+    of which the class has only some of the needed methods. The list is empty if nothing is wrong."""
     import inspect
 
     own, hooks = _adapter_attributes(cls), methods_of(*parts)

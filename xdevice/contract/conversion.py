@@ -42,8 +42,8 @@ class Takes(NamedTuple):
     """The strides that are allowed. "any": all strides; "forward": no negative strides; "compact": only the strides of
     C order."""
     labels: Mapping[str, tuple[int, int]] = MappingProxyType({})
-    """For the name of each dtype that the framework labels differently from DLPack, the framework's own code and number
-    of bits."""
+    """Maps the name of each dtype that the framework labels differently from DLPack to the framework's own code and
+    number of bits."""
 
 
 def aligned(nbytes: int) -> np.ndarray[Any, Any]:
@@ -75,7 +75,7 @@ def owned(
 
 
 class Conversion(Primitives):
-    """The capability of sharing memory: lending the memory of a tensor to another framework, and making a tensor in
+    """The capability of sharing memory: lending the memory of a tensor to another framework, and creating a tensor in
     memory that another framework lends. If an adapter lacks this capability, its tensors are copied through the host.
 
     - The capsule that `export` returns describes the memory that contains the tensor's values, and keeps this memory
@@ -89,13 +89,13 @@ class Conversion(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("export", "takes", "adopt")
 
     def takes(self) -> Takes | None:
-        """Returns a description of the memory in which `adopt` can make tensors; None if
-        `adopt` cannot use another framework's memory at all."""
+        """Returns a description of the memory in which `adopt` can create tensors; None if `adopt` cannot use another
+        framework's memory at all."""
         return None
 
     def shares(self, device: Device) -> bool:
-        """Whether other frameworks can use the memory of this device in place. By default, this is the case for the
-        memory of the host and of real GPUs, but not of virtual GPUs."""
+        """Whether other frameworks can use the memory of this device in place. By default, they can use the memory of
+        the host and of real GPUs, but not of virtual GPUs."""
         return device is devices.CPU or (device.kind == "gpu" and not self.virtual)
 
     def detached(self, x: Any) -> Any:
@@ -156,7 +156,7 @@ class Conversion(Primitives):
         return self.to_numpy(x)
 
     def dtype_refusal(self, dtype: str) -> str | None:
-        """Returns the reason why the framework, with its present settings, would replace `dtype` by a narrower dtype,
-        and advice on what to do. Returns None if the framework would not replace `dtype`. `dtype` is one of the
-        adapter's `dtypes`. JAX, for example, has 64-bit dtypes only if jax_enable_x64 is set."""
+        """Returns the reason why the framework, with its current settings, would replace `dtype` by a narrower dtype.
+        The text includes advice on what to do. Returns None if the framework would not replace `dtype`. `dtype` is one
+        of the adapter's `dtypes`. JAX, for example, has 64-bit dtypes only if jax_enable_x64 is set."""
         return None

@@ -154,7 +154,7 @@ class Lent:
         return adopt(self)
 
     def seen_by_numpy(self) -> np.ndarray[Any, Any]:
-        """Returns the memory as a NumPy array that is only meant to be read. The array keeps the memory alive."""
+        """Returns the memory as a NumPy array that is meant only for reading. The array keeps the memory alive."""
         import numpy
 
         return numpy.from_dlpack(self)

@@ -67,8 +67,8 @@ def _refuse_misspelt() -> None:
 
 
 def provide(backend: Backend) -> None:
-    """Sets up a backend that is being loaded as the program or the environment requests: with virtual GPUs, with the
-    default dtype float64, or in blocking mode."""
+    """Sets up a backend that is being loaded, with the settings that the program or the environment requests: virtual
+    GPUs, the default dtype float64, or blocking mode."""
     if wanted := requested_gpus():
         # imported by name, and only here and in `parsed`, because the device layer must not depend on the
         # product `virtual`
@@ -110,7 +110,7 @@ def virtual_gpus_wanted() -> int:
 
     Raises:
         SettingError: if the value of XDEVICE_VIRTUAL_GPUS does not begin with a non-negative int, or if an unknown
-            property of virtual GPUs follows the int (a known one is ":no_float64").
+            property of virtual GPUs follows the int. A known property is ":no_float64".
 
     Example:
         >>> from xdevice.contract.environment import virtual_gpus_wanted
@@ -163,8 +163,8 @@ def parsed(text: str) -> tuple[Any, ...]:
 
 
 def refuse_too_late(backend: Backend) -> None:
-    """Raises `SettingError` if XDEVICE_VIRTUAL_GPUS now requests other virtual GPUs than the backend was loaded with.
-    Called when a program counts GPUs, or names a GPU that does not exist."""
+    """Raises `SettingError` if XDEVICE_VIRTUAL_GPUS no longer requests the virtual GPUs with which the backend was
+    loaded. Called when a program counts GPUs, or names a GPU that does not exist."""
     text = _variable()
     # a backend that has only the CPU, such as NumPy, never gets virtual GPUs
     if not text or backend.is_host_only:

@@ -42,8 +42,8 @@ def importing(*, own_symbols_after: str | None = None) -> Iterator[None]:
 
 
 def import_apart(name: str, *, beside: str) -> None:
-    """Imports the module `name` so that its shared libraries use their own linker symbols. Does nothing unless the
-    module is installed and the module `beside` is already imported.
+    """Imports the module `name` so that its shared libraries use their own linker symbols. Does nothing if the module
+    is not installed, or if the module `beside` has not been imported yet.
 
     Call this function inside `importing()`. PyTorch's builds for GPUs come with triton, and import triton for the first
     optimizer. TensorFlow 2.20 and 2.21 make the symbols of their LLVM global, so triton would call TensorFlow's LLVM

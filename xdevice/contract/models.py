@@ -31,8 +31,8 @@ class Models(Primitives):
         "copy_model",
     )
     lists_layers: ClassVar[str] = ""
-    """The name of the framework's container class whose layers and parameters become parts of a model, unlike layers
-    and parameters in a Python list. An error suggests this class to users. Empty if there is no such class."""
+    """The names of the framework's container classes for layers and parameters, which an error suggests to users. Their
+    contents become parts of a model, unlike the contents of a Python list. Empty if there are no such classes."""
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         """Yields the name and the device of each variable that determines the device of a model. Raises `NotBuiltError`
@@ -55,12 +55,13 @@ class Models(Primitives):
         return bool(places) and all(place is device for place in places)
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
-        """Yields the name and the value of each variable that the framework's own state dict lists. These include
-        running statistics, but exclude unsaved buffers and the variables of an optimizer that the model owns. A shared
-        variable is yielded under each of its names, as the same object. The variables of an optimizer are its state. If
-        the model is itself one variable, that variable is yielded under the name "". Names are unique, and models that
-        are built in the same way have the same names. Each value is a tensor or a `tf.Variable`, which `device_of` and
-        `to_numpy` must accept. Raises `NotBuiltError` if the model has not been built yet."""
+        """Yields the name and the value of each variable that the framework's own state dict lists. Such a state dict
+        includes running statistics, but excludes unsaved buffers and the variables of an optimizer that the model owns.
+        A shared variable is yielded under each of its names, as the same object. If `model` is an optimizer, its
+        variables are its state. If the model is itself one variable, that variable is yielded under the name "". Names
+        are unique, and models that are built in the same way have the same names. Each value is a tensor or a
+        `tf.Variable`, which `device_of` and `to_numpy` must accept. Raises `NotBuiltError` if the model has not been
+        built yet."""
         raise self._no_models()
 
     def move_model(self, model: Any, device: Device) -> Any:

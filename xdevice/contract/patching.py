@@ -44,8 +44,9 @@ _replaced: dict[tuple[int, str], _Hook] = {}
 
 
 class _Hook:
-    """A replaced attribute: its owner, its previous value, the replacement (the result of `make` for that value), and
-    the number of open blocks that need the replacement. For a property of a class, the value is the property object."""
+    """A replaced attribute: its owner, its previous value, its replacement, and the number of open blocks that need the
+    replacement. The replacement is the result of `make` for the previous value. For a property of a class, the value is
+    the property object."""
 
     def __init__(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         self.owner = owner

@@ -1,15 +1,15 @@
 """The part of the contract that every adapter must provide: the devices and the tensors of a framework. The other parts
 of the contract are capabilities, which a framework may lack.
 
-The rules that are the same for all frameworks are not in the adapters but in the core, the packages of xdevice that
-call the adapters. The core guarantees to an adapter that
+The core (the packages of xdevice that call the adapters) implements the rules that are the same for all frameworks. It
+guarantees to an adapter that
 
 - a `device` that is passed to a method exists on this backend; only `to_native` and `describe_missing` may get a device
   that does not exist, and `from_native` may get the framework's object for such a device;
 - `move` is called only for a symbol (see `Kind`), for a tensor that is not on the device, or for a tensor for which
-  `device_of` raises `UnsupportedError`, because the tensor is on several devices or on a device that the adapter does
-  not know; `move_model` is called only if `is_all_on` returns False; `device_of` and `wait` are called only for
-  tensors;
+  `device_of` raises `UnsupportedError` (a tensor on several devices or on a device that the adapter does not know);
+- `move_model` is called only if `is_all_on` returns False;
+- `device_of` and `wait` are called only for tensors;
 - a `dtype` that is passed to a method is one of the adapter's `dtypes`, and the device does not lack it (see `lacks`);
 - an adapter need not handle containers, the fallback to the CPU, spellings of devices, or the wording of errors.
 """
@@ -61,15 +61,15 @@ class Memory(NamedTuple):
     peak: int | None = None
     """The maximum of `allocated` since the program started, or since the last call of `reset_peak_memory_stats`."""
     pinned: int = 0
-    """For the CPU only: the bytes of page-locked memory that xdevice holds for copies to and from GPUs."""
+    """For the CPU only: the bytes of page-locked memory that xdevice reserves for copies to and from GPUs."""
     name: str = ""
     """The framework's name for the device, such as "NVIDIA H200"."""
 
 
 class Way(NamedTuple):
     """The way in which an object that is neither a tensor nor a model is searched for tensors, or moved.
-    `xdevice.register_container` makes a `Way` from its arguments, and an adapter's `container_way` returns a `Way` for
-    a type that is registered with the framework. If no field is set, the attributes of the object are walked."""
+    `xdevice.register_container` creates a `Way` from its arguments, and an adapter's `container_way` returns a `Way`
+    for a type that is registered with the framework. If no field is set, the attributes of the object are walked."""
 
     flatten: Callable[[Any], Any] | None = None
     """A function that returns the contents of an object, as a dict or a list."""
@@ -86,15 +86,15 @@ class Way(NamedTuple):
     with the path from the object to the tensor, such as ".x". If this field is None, all tensors that can be found in
     the object determine the device."""
     stays: tuple[str, ...] = ()
-    """The names of attributes, at any depth, whose tensors a move leaves where they are by design, such as the index
-    tensors that PyG's `Batch` stores on the host. These tensors do not determine the object's device."""
+    """The names of attributes, at any depth, whose tensors are deliberately not moved. An example is the index tensors
+    that PyG's `Batch` stores on the host. These tensors do not determine the object's device."""
     instead: str = ""
     """For an object that can be neither walked nor moved: advice on what to do instead. The error ends with this
     text."""
     dense: str = ""
     """For a sparse or packed array, whose indices and lengths are tensors too: advice on how to make it dense. Such an
-    object can be moved and copied, but not split, joined or summed tensor by tensor; the error about that ends with
-    this text."""
+    object can be moved and copied, but not split, joined or summed tensor by tensor. An error about such an operation
+    ends with this text."""
 
 
 class Primitives(ABC):
@@ -126,10 +126,10 @@ class Primitives(ABC):
     kinds: ClassVar[tuple[str, ...]] = ("cpu", "gpu")
     """The kinds of devices that the framework may have, in the order in which they are listed."""
     guests: ClassVar[tuple[str, ...]] = ()
-    """The libraries that run on several frameworks, and whose models the adapter can move if they run on this
-    framework. An example is ("keras",)."""
+    """The libraries that run on several frameworks, such as ("keras",). The adapter can move their models if they run
+    on this framework."""
     moves_by: ClassVar[str | None] = None
-    """The name of the method, such as "to", with which objects of libraries around the framework move themselves to a
+    """The name of the method, such as "to", with which objects of libraries based on the framework move themselves to a
     native device. None if the libraries have no such method in common."""
     private_names: ClassVar[Names | None] = None
     """The private names of the framework that the adapter needs. `xdevice info` lists the names that are absent."""
@@ -146,13 +146,13 @@ class Primitives(ABC):
     """The number of the backend's GPUs if these are virtual, otherwise 0. The core sets this attribute after
     `make_virtual_gpus`."""
     answered: frozenset[str] = frozenset()
-    """A cache of the words for hardware for which `answers_to` returned True. These words stay valid, because the
-    accelerator that `gpu:i` means changes only if the GPUs become virtual, and then every word is valid."""
+    """A cache of the names of hardware, such as "cuda", for which `answers_to` returned True. These names stay valid,
+    because the accelerator that `gpu:i` means changes only if the GPUs become virtual, and then every name is valid."""
     computes_on: ClassVar[Literal["operands", "scope"]] = "operands"
-    """The device on which the framework's operations compute. "operands": the device of their operands. "scope":
-    whatever the devices of the operands, the device of the innermost `scope` or, outside any scope, the framework's
-    default device. In the case "scope", a process with a GPU of its own works in the scope of that GPU, and an error
-    about tensors on two devices says on which device operations compute."""
+    """The device on which the framework's operations compute. "operands": the device of their operands. "scope": the
+    device of the innermost `scope` or, outside any scope, the framework's default device, even if the operands are on
+    other devices. In the case "scope", a process that has its own GPU works in the scope of that GPU. An error about
+    tensors on two devices then says on which device operations compute."""
     most_axes: int = 64
     """The maximum number of axes of a tensor. The default is NumPy's limit, because values pass through NumPy."""
     longest_axis: int = 2**63 - 1
@@ -406,9 +406,9 @@ class Primitives(ABC):
         return type(device) is Device or self.answers_to(device)
 
     def require(self, device: Device) -> Device:
-        """Returns the device under its plain name: `gpu:1` for `cuda:1`. Raises `DeviceNotFoundError` if the device
-        does not exist, or is not the hardware that its name says. Raises `SettingError` instead if XDEVICE_VIRTUAL_GPUS
-        was set after the backend was loaded, and requests other GPUs than the backend has."""
+        """Returns the device without the name of its hardware: `gpu:1` for `cuda:1`. Raises `DeviceNotFoundError` if
+        the device does not exist, or is not the hardware that its name specifies. Raises `SettingError` instead if
+        XDEVICE_VIRTUAL_GPUS was set after the backend was loaded, and the backend has different GPUs."""
         if self.has(device):
             return device if type(device) is Device else devices.plain(device)
         # the program may expect a virtual GPU, but may have set the variable too late
@@ -440,7 +440,7 @@ class Primitives(ABC):
 
     def answers_to(self, device: Device) -> bool:
         """Whether the name of a device is valid on this backend, even if the device does not exist. Valid names are
-        plain names (`gpu:1`), and names with a word for the hardware that `gpu:i` is here (`cuda:1`)."""
+        `gpu:1` and names of the hardware that `gpu:i` is here, such as `cuda:1`."""
         if type(device) is not devices.Named or device.word in self.answered:
             return True
         # virtual GPUs, and GPUs of unknown hardware, accept every word

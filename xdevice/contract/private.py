@@ -124,7 +124,8 @@ class Names:
         return default if value is _ABSENT else value
 
     def has(self, dotted: str) -> bool:
-        """Whether the framework has this name, even if only as an attribute that the instances of a class have."""
+        """Whether the framework has this name. The name may be that of an attribute that only instances of a class
+        have."""
         self._row(dotted)
         return is_there(dotted)
 
@@ -185,9 +186,8 @@ class Names:
         )
 
     def _is_promised(self, row: Private) -> bool:
-        """Whether every build of the installed framework should have the names of a row. This is the case if the row
-        has no condition (`only`), or if the condition is "newer" and the installed version is the tested version or
-        later."""
+        """Whether every build of the installed framework should have the names of a row. It should if the row has no
+        condition (`only`), or if the condition is "newer" and the installed version is the tested version or later."""
         if row.only == "newer":
             # a framework that is not imported is treated as the tested version
             installed = getattr(sys.modules.get(self.framework), "__version__", self.tested)
@@ -334,8 +334,8 @@ def look_up(dotted: str) -> Any:
 
 
 def is_there(dotted: str) -> bool:
-    """Whether a framework has a name. This is the case if the owner has the attribute, or if code of the owner, a class
-    or function, reads or writes an attribute of that name."""
+    """Whether a framework has a name. Returns True if the owner has the attribute. Also returns True if the owner is a
+    class or function whose code reads or writes an attribute with this name."""
     owner_name, _, name = dotted.rpartition(".")
     if look_up(dotted) is not _ABSENT:
         return True

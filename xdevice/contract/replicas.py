@@ -19,7 +19,8 @@ class Replicas(Primitives):
     gradients flow.
 
     - The result of a reduction is identical, bit for bit, on all devices.
-    - If a tensor can be written into, a reduction writes its result into that tensor; otherwise it makes a new tensor.
+    - If a tensor can be written into, a reduction writes its result into that tensor; otherwise it creates a new
+      tensor.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("join", "leaf", "total")
@@ -32,9 +33,9 @@ class Replicas(Primitives):
         return [x[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
     def join(self, parts: list[Any]) -> Any:
-        """Joins the parts along their first axis, and returns the result in new storage. Parts without axes become a
-        vector. The parts are on the same device, have the same dtype, and differ at most in the length of the first
-        axis. Gradients flow."""
+        """Joins the parts along their first axis, and returns the result in new storage. 0-d parts become a vector. The
+        parts are on the same device, have the same dtype, and differ at most in the length of the first axis. Gradients
+        flow."""
         raise self.unsupported("gather", "its adapter must override Backend.join()")
 
     def leaf(self, x: Any, device: Device) -> Any:
@@ -49,9 +50,9 @@ class Replicas(Primitives):
         return False
 
     def memory_of(self, x: Any) -> tuple[int, tuple[int, ...]] | None:
-        """Returns the memory into which `write` writes: the address of the first element of a
-        dense tensor, and its strides in bytes. If the framework allocates a tensor's memory only when it computes the
-        values, the method waits for this tensor, because the address may change until then; it waits for nothing else.
+        """Returns the memory into which `write` writes: the address of the first element of a dense tensor, and its
+        strides in bytes. Some frameworks allocate a tensor's memory only when they compute its values, and the address
+        may change until then. In this case the method waits for the values of this tensor, but for nothing else.
         Returns None if two writable tensors can never share memory in this framework."""
         return None
 
@@ -94,7 +95,7 @@ class Replicas(Primitives):
 
 def add_up(total: Any, rest: Iterable[Any], mean: bool) -> Any:
     """Returns the sum of tensors, or their mean if `mean` is True. This is the part of `Replicas.total` that is the
-    same in all adapters. `total` is the first tensor, in storage of its own and in the dtype of the sum. The tensors of
+    same in all adapters. `total` is the first tensor, in its own storage and in the dtype of the sum. The tensors of
     `rest` are added to `total` in the given order, in place if the framework's tensors can be written into."""
     count = 1
     for x in rest:

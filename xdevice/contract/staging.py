@@ -3,12 +3,11 @@
 The framework does not notice when the ring (the page-locked buffers of `xdevice.cuda_driver.ring`) reads and writes
 memory. An adapter that passes memory to the ring must therefore make sure that
 
-- memory to be read contains the computed values, and is kept until it has been read; memory to be written was allocated
-  for the copy, and nothing else uses it yet;
+- the source contains the computed values, and is kept until the ring has read it; the target was allocated for the
+  copy, and nothing else uses it yet;
 - the copy is ordered with the work before and after it, either by the stream that the adapter passes, or because the
   host waits;
-- tensors are plain: dense, in C order, on one device, and not recorded by a compiler, vmap or a
-  gradient computation;
+- tensors are dense, in C order, on one device, and not recorded by a compiler, vmap or a gradient computation;
 - if the ring would not be faster, or refuses the copy, the framework makes its own copy, and raises its own errors.
 """
 

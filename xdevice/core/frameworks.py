@@ -31,11 +31,11 @@ class Known:
         self.install = install
         """The command that installs the framework."""
         self.brings = brings
-        """The backends whose frameworks this backend's framework imports, if they are installed. Such an import says
-        nothing about the user's choice."""
+        """The backends whose frameworks this backend's framework imports, if they are installed. So an import of those
+        frameworks does not show that the user has chosen them."""
         self.is_fragile = is_fragile
-        """Whether a plain import of the framework may fail or leave it broken, even if no other
-        framework is imported."""
+        """Whether an import of the framework without xdevice's help may fail or leave the framework broken, even if no
+        other framework is imported."""
 
 
 KNOWN: Final = (

@@ -114,12 +114,12 @@ class Place:
 
 entered: ContextVar[tuple[Place, ...]] = ContextVar("xdevice_random", default=())
 _process: dict[str, Place] = {}
-"""The place of the process, under the key "". The place is created when it is first needed."""
+"""The `Place` of the process, under the key "". It is created when it is first needed."""
 
 
 def current_place() -> Place:
-    """Returns the place that supplies the random numbers of this thread or task. This is the place of the innermost
-    block or task or, without a block or task, the place of the process."""
+    """Returns the `Place` that supplies the random numbers of this thread or task. It belongs to the innermost block or
+    task or, without a block or task, to the process."""
     places = entered.get()
     if places:
         return places[-1]

@@ -3,9 +3,9 @@ program's own `import mxnet`, for example, loads xdevice's backend for MXNet.
 
 `import xdevice` imports this module, so this module must not import anything that takes time.
 
-While Python asks the finders of `sys.meta_path` for a module, it holds a lock that every import needs for a moment. A
-finder that imports a module waits forever if another thread has begun the import of that module and needs that lock.
-So the code that `_Finder.find_spec` calls must not import anything.
+While Python asks the finders of `sys.meta_path` for a module, it holds a lock that every import needs for a moment. So
+if a finder imports a module that another thread has begun to import, the two threads may wait for each other forever.
+Therefore the code that `_Finder.find_spec` calls must not import anything.
 
 Python holds a lock for each module that is being imported. To avoid deadlocks, all code that loads a backend acquires
 locks in this order: the lock of the framework's module, the lock of the adapter's module, and then
@@ -49,9 +49,10 @@ makes the request."""
 
 
 class _Finder:
-    """Hands the import of a framework to xdevice if a plain import may not be enough. This is the case if environment
-    variables of xdevice apply to every framework, if xdevice itself has loaded or is loading the backend, if another
-    framework has been imported, or if a plain import may fail or break the framework (`Known.is_fragile`)."""
+    """Hands the import of a framework to xdevice if an ordinary import may not be enough. It may not be enough if
+    environment variables of xdevice apply to every framework, if xdevice itself has loaded or is loading the backend,
+    or if another framework has been imported. An ordinary import may also fail or break the framework
+    (`Known.is_fragile`)."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -90,7 +91,7 @@ def _find_with_others(
 
 
 class _Loader:
-    """Wraps the loader of a framework, so that xdevice makes the framework's backend while the framework is being
+    """Wraps the loader of a framework, so that xdevice creates the framework's backend while the framework is being
     imported."""
 
     def __init__(self, loader: object, framework: Known) -> None:
@@ -102,8 +103,9 @@ class _Loader:
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Imports the framework with its own loader, and returns its module. xdevice makes the backend before that
-        import or, for a library that runs on several frameworks, such as Keras, after that import."""
+        """Imports the framework with its own loader, and returns its module. xdevice creates the backend before this
+        import. For a library that runs on several frameworks, such as Keras, it creates the backend after the
+        import."""
         from importlib import import_module
 
         here = _thread.get_ident(), self._known
@@ -128,7 +130,7 @@ class _Loader:
         module.__spec__ = self._spec
 
     def _is_brought_by_another(self) -> bool:
-        """Whether a framework that is being imported also imports this framework, as TensorFlow imports JAX. Making a
+        """Whether a framework that is being imported also imports this framework, as TensorFlow imports JAX. Creating a
         backend could then deadlock, because the thread that imports the other framework may hold `import_lock` while it
         waits for this import."""
         return any(self._known.name in other.brings for _, other in tuple(_being_handed_over))
@@ -145,8 +147,8 @@ class _Loader:
             time.sleep(0.01)
 
     def _hand_over(self, name: str) -> None:
-        """Makes the backend of the module called `name`, which is being imported. Ignores errors of xdevice's adapter,
-        which are raised again when the program first uses the backend.
+        """Creates the backend of the module called `name`, which is being imported. Ignores errors of xdevice's
+        adapter, which are raised again when the program first uses the backend.
 
         Raises:
             SettingError: if an environment variable of xdevice has an invalid value.
@@ -176,7 +178,7 @@ _finder: Final = _Finder()
 
 
 def _is_needed(framework: Known) -> bool:
-    """Whether xdevice has to take over the import of a framework, because a plain import may fail, or would ignore
+    """Whether xdevice has to take over the import of a framework, because an ordinary import may fail, or would ignore
     settings in xdevice's environment variables."""
     # the adapter itself imports its framework, and in the right way
     if f"xdevice_{framework.name}" in sys.modules:
@@ -191,7 +193,8 @@ def _is_needed(framework: Known) -> bool:
 
 
 def install() -> None:
-    """Installs the finder. From now on, xdevice takes over the imports of frameworks for which that is necessary."""
+    """Installs the finder. From now on, xdevice takes over an import of a framework if this is necessary (see
+    `_is_needed`)."""
     # `importlib.reload(xdevice)` calls this again
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)

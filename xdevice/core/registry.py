@@ -46,11 +46,11 @@ on_load: Final[list[Callable[[Backend], None]]] = []
 """Functions that are called with each backend when it is loaded."""
 
 _creation_lock = _thread.RLock()
-"""Held while a backend is created and set up as environment variables request, so that only one thread does this at a
-time."""
+"""Held while a backend is created, and set up according to environment variables, so that only one thread does this at
+a time."""
 _loaded: dict[str, Backend] = {}
 _compiling: Final[list[tuple[Callable[[], bool] | None, Backend]]] = []
-"""For each loaded backend whose adapter overrides `eagerly`, its `is_compiling` and the backend."""
+"""A pair for each loaded backend whose adapter overrides `eagerly`: the adapter's `is_compiling`, and the backend."""
 _owners: dict[int, Owned | None] = {}
 """The backend and kind of each type that was looked up, by the type's `id`; None for a type that belongs to no backend.
 The kind is None if the type belongs to a framework, but the type's objects are neither tensors nor symbols nor
@@ -251,9 +251,9 @@ def list_loaded() -> tuple[Backend, ...]:
 
 
 def _load_untraced(name: str) -> Backend:
-    """Returns the backend for a name or alias. If the backend has to be loaded, torch.compile does not trace this. If
-    the first call of xdevice is in a compiled function, torch.compile would otherwise trace the import of the adapter,
-    which took 22 s instead of 2.5 s (PyTorch 2.13)."""
+    """Returns the backend for a name or alias. torch.compile does not trace the loading of a backend. Otherwise, if the
+    first call of xdevice is in a compiled function, torch.compile would trace the import of the adapter. This took 22 s
+    instead of 2.5 s (PyTorch 2.13)."""
     dynamo = sys.modules.get("torch._dynamo")
     load_backend: Callable[[str], Backend] = _load if dynamo is None else dynamo.disable(_load)
     return load_backend(canonical(name))
@@ -261,7 +261,7 @@ def _load_untraced(name: str) -> Backend:
 
 def _load(name: str) -> Backend:
     """Returns the backend of this name, which is not an alias. If the backend is not loaded yet, imports its framework
-    and makes the backend. Raises the errors of `load`."""
+    and creates the backend. Raises the errors of `load`."""
     if name in _loaded:
         return _loaded[name]
     if not is_installed(name):
@@ -293,8 +293,8 @@ def _load(name: str) -> Backend:
 
 
 def make(name: str) -> Backend:
-    """Returns the backend of this name, which is not an alias. Makes the backend if it is not loaded yet. The framework
-    must have been imported, or this thread must be importing it. Raises the errors of `load`."""
+    """Returns the backend of this name, which is not an alias. Creates the backend if it is not loaded yet. The
+    framework must have been imported, or this thread must be importing it. Raises the errors of `load`."""
     if name in _loaded:
         return _loaded[name]
     from xdevice.contract import check, environment

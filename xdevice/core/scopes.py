@@ -1,7 +1,7 @@
 """Implements `with device:`, `with stream:` and `set_default_device`.
 
 xdevice stores the current device in a context variable, whose value an `await` does not change. A framework, however,
-has one current device for each thread, and Paddle has one for the whole process, so during an `await` that device would
+has one current device for each thread, and Paddle has one for the whole process. During an `await`, that device would
 apply to whichever task runs next. Therefore, if an asyncio task waits inside a block, the framework's previous device
 is restored at that point, and the end of the block raises a `ScopeError`. Blocks that overlap in one task, as blocks in
 generators may, can end in any order.

@@ -74,7 +74,7 @@ def default() -> Backend | None:
 
 
 def restore_default(before: Backend | None) -> None:
-    """Makes `before`, a value that `default` returned earlier, the default again. Unlike `set_backend(None)`, this does
+    """Restores `before`, a value that `default` returned earlier, as the default. Unlike `set_backend(None)`, this does
     not reset the choice that was made from the environment."""
     global _default
     _default = before
@@ -231,12 +231,12 @@ def set_backend(name: str | Backend | None) -> None:
 class use_backend:
     """Selects a backend for a block, in this thread or task only: `with xdevice.use_backend("paddle"): ...`.
 
-    Blocks can be nested, and end even after an exception. The same object may be entered several times, and by several
-    threads. The choice stays in effect across an `await`. The backend is loaded when the block is entered, and `as`
-    binds it to a name.
+    Blocks can be nested, and an exception also ends a block. The same object may be entered several times, and by
+    several threads. The choice stays in effect across an `await`. The backend is loaded when the block is entered, and
+    `as` binds it to a name.
 
     Raises:
-        ScopeError: if a thread or asyncio task exits the block although another one has entered it. The backend then
+        ScopeError: if a thread or asyncio task exits a block that another thread or task has entered. The backend then
             stays selected in the thread or task that entered the block.
         BackendNotFoundError, BackendImportError: on entering, as with `backend`.
 

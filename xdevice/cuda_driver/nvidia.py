@@ -28,9 +28,9 @@ def uuid(index: int) -> str | None:
 
 @functools.cache
 def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
-    """Returns the unique ids of the GPUs that are visible to a program if CUDA_VISIBLE_DEVICES is `wanted`: the GPUs
-    that the variable names, in this order, up to the first invalid name. If `wanted` is None, the variable is not set,
-    and all GPUs are visible. `uuids` are the ids of all GPUs of the driver."""
+    """Returns the unique ids of the GPUs that are visible to a program if CUDA_VISIBLE_DEVICES is `wanted`. These are
+    the GPUs that the variable names, in the order of the variable, up to the first invalid name. None means that the
+    variable is not set, so all GPUs are visible. `uuids` are the ids of all GPUs of the driver."""
     if wanted is None:
         return uuids
     chosen: list[str] = []

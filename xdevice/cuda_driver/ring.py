@@ -1,12 +1,12 @@
-"""Copies between ordinary host memory and NVIDIA GPUs. Several threads make each copy, through a ring of page-locked
+"""Copies between ordinary host memory and NVIDIA GPUs. Several threads share each copy, and use a ring of page-locked
 buffers.
 
-The driver copies ordinary memory with a single thread, which also touches each new page for the first time. This
-reaches 2 GB/s to the host and 8 GB/s to the GPU, on a bus of 55 GB/s (docs/explanation/measurements.md). In this
-module, each of several threads copies chunks between the caller's memory and a slot of the ring (a buffer of 4 MB), and
-the GPU reads or writes the slot at the speed of the bus.
+The driver copies ordinary memory with a single thread, which is also the first to touch each new page. Its copies reach
+2 GB/s to the host and 8 GB/s to the GPU, on a bus of 55 GB/s (docs/explanation/measurements.md). In this module, each
+of several threads copies chunks between the caller's memory and a slot of the ring (a buffer of 4 MB), and the GPU
+reads or writes the slot at the speed of the bus.
 
-Any change of this module must preserve these rules:
+Any change to this module must preserve these rules:
 
 - The GPU's part of each copy is queued on the stream that the caller names, so it runs after the work that is already
   on this stream, and before work that is added later. Each slot has an event, after which the GPU no longer uses the
@@ -33,10 +33,10 @@ from typing import Any, Final
 SLOT: Final = 4 << 20
 """The size in bytes of one buffer of the ring."""
 SLOTS: Final = 16
-"""The number of buffers of the ring, which have 64 MB in total."""
+"""The number of buffers of the ring. Together the buffers have 64 MB."""
 FEW: Final = 64 << 10
-"""A copy to the host that has fewer bytes than this, and does not wait for a stream, is made in the caller's thread. In
-a thread of the ring, a copy of 4 bytes took 120 us longer (H200, 2026-11-26)."""
+"""The size in bytes below which a copy to the host runs in the caller's thread, if it does not wait for a stream. In a
+thread of the ring, a copy of 4 bytes took 120 us longer (H200, 2026-11-26)."""
 _PER_THREAD: Final = 2
 """CUDA's handle for the default stream of the calling thread (CU_STREAM_PER_THREAD). In the ring's threads, this handle
 would mean a different stream, so the framework makes the copies on this stream."""
@@ -57,8 +57,8 @@ _MADV_HUGEPAGE: Final = 14
 
 
 class DriverError(Exception):
-    """A call to the CUDA driver has failed. The framework then makes the copy, and raises its own error if this fails
-    too."""
+    """A call to the CUDA driver has failed. The framework then makes the copy, and raises its own error if its copy
+    fails too."""
 
 
 def is_usable() -> bool:
@@ -140,7 +140,7 @@ def _result_of(name: str, kind: Any, *arguments: Any) -> Any:
 
 def _make_copy(copy: _Copy) -> bool:
     """Makes a copy through the ring, and returns True. Returns False if the ring cannot make the copy, or has failed;
-    the framework then makes the copy, and raises its own error if this fails too."""
+    the framework then makes the copy, and raises its own error if its copy fails too."""
     global _ring
     # in the ring's threads, this handle would mean a different stream
     if copy.stream == _PER_THREAD:
@@ -311,8 +311,8 @@ class _Copy:
         raise NotImplementedError
 
     def end(self) -> None:
-        """Does the work that follows the last chunk of a thread; by default, nothing. Called in each thread, even if
-        its last chunk has failed."""
+        """Called after the last chunk of a thread. By default, does nothing. Called in each thread, even if its last
+        chunk has failed."""
 
     def wait(self) -> None:
         """Waits in the caller's thread until all threads have finished their part. If the copy has failed, raises its

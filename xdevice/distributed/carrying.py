@@ -1,9 +1,9 @@
-"""Passes tensors through an engine: converts them to the engine's framework and back, and implements the operations
+"""Passes tensors through an engine: converts them to the engine's framework and back. Also implements the operations
 that engines lack: means, weighted means, and sums of 16-bit floats that are rounded only once.
 
-If a tensor can be written in place, the result is written to it, without a copy if the engine's
-framework can use the tensor's memory. Otherwise a new tensor is created. Nothing here votes,
-because the ranks have already voted on the call.
+If a tensor can be written in place, the result is written to it. No copy is needed if the engine's framework can use
+the tensor's memory. Otherwise a new tensor is created. No function of this module votes, because the ranks have already
+voted on the call.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SMALL_BYTES: Final = 2**16
 """The maximum size, in bytes, of a tensor that is sent together with other tensors in one call
 of `all_reduce` or `broadcast`."""
 _JOINED: Final = (*FLOATS, "int32", "int64")
-"""The dtypes whose tensors the backend of every engine can join to one vector."""
+"""The dtypes of the tensors that the backend of every engine can join into one vector."""
 _WIDE: Final = {"float16": "float32", "bfloat16": "float32"}
 """Maps each 16-bit float dtype to the dtype in which its values are summed."""
 
@@ -333,8 +333,8 @@ class Carrier:
         return _cast(result, dtype) if dtype in _WIDE else result
 
     def _summand(self, y: Any, dtype: str, weight: Weight | None) -> Any:
-        """Prepares `y` for a reduction by the engine, and returns it: 16-bit floats are cast to float32, and the tensor
-        is multiplied by this rank's weight if there is one.
+        """Returns `y`, prepared for a reduction by the engine. Casts 16-bit floats to float32, and multiplies the
+        tensor by this rank's weight if there is one.
         """
         wide = _WIDE.get(dtype)
         # a sum of 16-bit floats would be rounded once for each rank, in an order that depends
@@ -363,8 +363,8 @@ class Carrier:
         return self.engine.times(y, own)
 
     def broadcast(self, operand: Operand, root: int) -> Any:
-        """Returns the values that the operand has on the rank `root`, in the caller's tensor or
-        in a new tensor, as `all_reduce` does."""
+        """Returns the values that the operand has on the rank `root`. Writes them to the caller's tensor or to a new
+        tensor, as `all_reduce` does."""
         if _is_empty(operand):
             return operand.value
         y, is_shared = self._as_writable(operand)
@@ -409,8 +409,8 @@ class Carrier:
                 self.engine.send(self.read_only(operand), to)
 
     def recv(self, operand: Operand, source: int) -> Any:
-        """Returns the values that the rank `source` sends, in the caller's tensor or in a new
-        tensor, as `all_reduce` does."""
+        """Returns the values that the rank `source` sends. Writes them to the caller's tensor or to a new tensor, as
+        `all_reduce` does."""
         if _is_empty(operand):
             return operand.value
         y, is_shared = self._as_writable(operand)

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 _checked: dict[tuple[type, Any, str], Backend] = {}
 """Maps the type and dtype of a tensor, together with an operation, to the tensor's backend. An entry means that such a
-tensor has passed the checks of a collective in a world of one. Later calls skip most of these checks, which would take
-most of the time in such a world, so a collective takes only a microsecond or two."""
+tensor has passed the checks of a collective in a world of one. Later calls skip most of these checks, so a collective
+takes only a microsecond or two. In such a world, the checks would take most of the time."""
 _NO_OP: Final = "none"
 """The operation in the keys of `_checked` for collectives that do not reduce."""
 
@@ -142,8 +142,7 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
 
 def all_gather(session: Session, x: Any, even: bool) -> Any:
     """Does the work of `World.all_gather`: checks the arguments, votes on them, and gathers the
-    tensors one by one. `even` tells whether the first axis of each tensor has the same length on
-    all ranks."""
+    tensors one by one. `even` is True if the first axis of each tensor has the same length on all ranks."""
     if session.is_ready_world_of_one and _is_checked(session, x, _NO_OP):
         return x
     x = registry.as_array(x)
@@ -259,7 +258,8 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
     what = signatures(operands) + others_text(x)
 
     def describe_call() -> str:
-        """Returns the string that describes this call. The hub receives the string only if the call takes long."""
+        """Returns the string that describes this call. The hub receives the string only if the call takes a long
+        time."""
         return f"{verb} with rank {other}: {what}"
 
     # without `agree`, because the other ranks of the world take no part in this call
@@ -374,9 +374,9 @@ def _replaced(x: Any, operands: list[Operand], new: dict[int, Any]) -> Any:
 
 
 def _is_checked(session: Session, x: Any, op: str) -> bool:
-    """Whether a world of one can return `x` without the full checks. It can if another tensor of the same type and
-    dtype has already passed the full checks, and `x` itself is dense, has a first axis, and is on the CPU or on the
-    device of the session.
+    """Whether a world of one can return `x` without the full checks. Another tensor of the same type and dtype must
+    have passed the full checks. `x` itself must be dense, have a first axis, and be on the CPU or on the device of the
+    session.
     """
     backend = _checked.get((type(x), getattr(x, "dtype", None), op))
     # for a tensor without a first axis, `all_gather` returns a vector, and `split_batch` raises an error

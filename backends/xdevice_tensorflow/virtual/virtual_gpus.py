@@ -1,9 +1,9 @@
 """Virtual GPUs for TensorFlow. A virtual GPU is one of TensorFlow's logical CPUs, which can be created only before
 TensorFlow has run anything.
 
-TensorFlow itself copies operands between logical CPUs, as it does between real GPUs, so no operation needs to be
-replaced for such copies. These functions are replaced (the functions in the second and third rows only if virtual GPUs
-have limits):
+TensorFlow itself copies operands between logical CPUs, as it does between real GPUs, so xdevice replaces no operation
+to make these copies. It replaces the following functions. The functions in the second and third rows are replaced only
+if virtual GPUs have limits:
 
 | function of TensorFlow | replaced by | because |
 |---|---|---|
@@ -41,7 +41,7 @@ _STRATEGIES = private.place("tensorflow.python.distribute.device_util.canonicali
 def _keep_out_of_strategies(backend: VirtualGpus) -> None:
     """Makes `tf.distribute` strategies raise `UnsupportedError` for names such as "/GPU:0",
     because there are no such devices while the GPUs are virtual. A strategy with such a name
-    would hang in `fit`, or train on the CPU (2.21)."""
+    would hang in `fit`, or train on the CPU (in TensorFlow 2.21)."""
 
     canonicalize = getattr(*_STRATEGIES)
 
@@ -67,7 +67,7 @@ _MAKERS = (
     private.place("tensorflow.python.framework.constant_op.convert_to_eager_tensor"),
     private.place("tensorflow.__internal__.EagerTensor._copy"),
 )
-"""The functions and the method that create tensors. `_checking` wraps each of these functions and the method."""
+"""Three functions and one method that create tensors. `_checking` wraps each of them."""
 _values = private.field("tensorflow.__internal__.EagerTensor._numpy_internal")
 # the operations that assign and read the value of a variable
 _ASSIGN, _READ = "AssignVariableOp", "ReadVariableOp"
@@ -83,7 +83,7 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
 
     def why_no_virtual_gpus(self) -> str | None:
         """Returns why virtual GPUs cannot be created now, or None if they can be created. Raises `UnsupportedError` if
-        this TensorFlow lacks a private name that virtual GPUs need."""
+        this version of TensorFlow lacks a private function or class that virtual GPUs need."""
         # "waiting" lists the private name with which `is_started` finds out whether TensorFlow
         # has started, without starting it
         private.require("waiting")
@@ -161,7 +161,7 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         return checked
 
     def _check(self, x: Any, owner: Any) -> None:
-        """Counts the memory of the tensor `x` as long as `owner` exists. `owner` is the tensor itself, or the handle of
+        """Counts the memory of the tensor `x` until `owner` is freed. `owner` is the tensor itself, or the handle of
         the variable to which the tensor was assigned. Raises TensorFlow's error if the tensor's virtual GPU does not
         support the dtype, or does not have enough memory."""
         # from the name of the CPU, where CPU:1 is gpu:0. `device_of` is not used, because it

@@ -39,10 +39,9 @@ class TorchProcesses(Processes):
         return processes.TorchEngine(name, group, self.to_native(group.device))
 
     def start_native_group(self, group: Group) -> NativeGroup:
-        """Creates PyTorch's default process group from the processes of `group`, and returns its scope and the
-        functions that end it. Raises `UnsupportedError` if this build of PyTorch has no engine, and `LaunchError` if
-        the program has already created a default group that has other ranks, or that exists on only some of the
-        ranks."""
+        """Creates PyTorch's default process group from the processes of `group`. Returns its scope and the functions
+        that end it. Raises `UnsupportedError` if this build of PyTorch has no engine. Raises `LaunchError` if the
+        program has already created a default group with different ranks or on only some of the ranks."""
         from . import native_group
 
         # a build of PyTorch without torch.distributed has no process groups

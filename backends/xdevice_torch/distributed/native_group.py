@@ -30,14 +30,13 @@ version of PyTorch lacks it."""
 
 
 def start_native_group(group: Group, native: torch.device) -> NativeGroup:
-    """Creates PyTorch's default process group, with gloo for tensors on the host, and also with
-    NCCL if `native`, the device of this process, is a CUDA GPU. All ranks of `group` call this
-    at the same time. Returns the scope that the program's thread enters as long as the group
-    exists, and the functions that end the group.
+    """Creates PyTorch's default process group. The group uses gloo for tensors on the host. It also uses NCCL if
+    `native`, the device of this process, is a CUDA GPU. All ranks of `group` call this at the same time. Returns the
+    scope that the program's thread enters for as long as the group exists, and the functions that end the group.
 
     If the program has already created a default group with the same ranks, that group is used, and the returned
-    functions do nothing. Raises `LaunchError` if the program has created a default group that has other ranks, or that
-    exists on only some of the ranks."""
+    functions do nothing. Raises `LaunchError` if the program has created a default group with different ranks or on
+    only some of the ranks."""
     is_initialized = dist.is_initialized()
     own_group = (
         f"rank {dist.get_rank()} of {dist.get_world_size()}" if is_initialized else "none"

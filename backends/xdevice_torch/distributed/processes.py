@@ -1,9 +1,9 @@
 """Moves tensors between processes: with gloo if they are on the host, with NCCL if they are on GPUs.
 
-`TorchEngine` creates process groups of its own, without `init_process_group`, so that a program can use
-`torch.distributed` as well; the module `native_group` creates the default group. gloo is told which address to listen
-on, because otherwise gloo would look up the name of the host. The ranks find each other's addresses in a store. The
-store gets a socket that already listens on the right address.
+`TorchEngine` creates its own process groups, without `init_process_group`, so that a program can also use
+`torch.distributed`. The module `native_group` creates the default group. xdevice gives gloo the address to listen on,
+because gloo would otherwise look up the host's name. The ranks find each other's addresses in a store. The store
+receives a socket that already listens on the right address.
 
 gloo can sum eight dtypes. Tensors of other dtypes are converted to one of these dtypes before they are summed. Tensors
 that are not summed are sent as bytes. `reduce_scatter_tensor`, which works on flat tensors, is deprecated since torch
@@ -53,10 +53,10 @@ _SUMMED_AS: Final = {
     torch.complex64: torch.float32,
     torch.complex128: torch.float64,
 }
-"""Maps each dtype that gloo or NCCL cannot sum to the dtype in which tensors of the former dtype are summed. A sum of
-wider integers has the same low bits; a complex number is summed as a pair of floats. For gloo the missing dtypes are
-reported in https://github.com/pytorch/pytorch/issues/89197 (bool) and https://github.com/pytorch/pytorch/issues/156632
-(complex)."""
+"""Maps each dtype that gloo or NCCL cannot sum to the dtype that is used for the sum instead. If integers are summed as
+wider integers, the low bits of the sum are the same. A complex number is summed as a pair of floats. For gloo the
+missing dtypes are reported in https://github.com/pytorch/pytorch/issues/89197 (bool) and
+https://github.com/pytorch/pytorch/issues/156632 (complex)."""
 # the names of PyTorch's operations instead of `ReduceOp.SUM` itself, because a build of PyTorch
 # without torch.distributed has no ReduceOp
 _OPS: Final = {"sum": "SUM", "mean": "AVG", "max": "MAX", "min": "MIN"}
@@ -91,8 +91,8 @@ class TorchEngine(Engine):
         self._gloo: Any = None
         self._nccl: Any = None
         self._last: Any = None
-        """PyTorch's object for the last mean whose function (the result of `start_mean`) was called; None if no such
-        function was called. On a GPU only the stream has waited for this mean."""
+        """PyTorch's object for the last mean that a function from `start_mean` has returned; None if there is none yet.
+        On a GPU, only the stream has waited for this mean."""
         # both groups use the same store, in which the prefixes separate their addresses
         if kind == "nccl":
             torch.cuda.set_device(native)
@@ -135,9 +135,9 @@ class TorchEngine(Engine):
         return [_as_tensor_like(part, x) for part in parts]
 
     def reduce_scatter(self, x: torch.Tensor, op: str) -> torch.Tensor:
-        """Reduces the tensors `x` of all ranks as `all_reduce` does, splits the result along the first axis into one
-        part for each rank, and returns the part of this rank. The length of the first axis is a multiple of the number
-        of ranks."""
+        """Reduces the tensors `x` of all ranks as `all_reduce` does. Splits the result along the first axis into one
+        part for each rank, and returns this rank's part. The length of the first axis is a multiple of the number of
+        ranks."""
         buffer = self._buffer(x)
         parts = [part.contiguous() for part in buffer.chunk(self.size)]
         # the collective writes to a tensor of the dtype that it sums, which may differ from the
@@ -183,7 +183,7 @@ class TorchEngine(Engine):
             work = self._gloo.allreduce([buffer], options)
 
         def wait() -> torch.Tensor:
-            """Waits for the sum, and returns the mean. On a GPU only the GPU's stream waits."""
+            """Waits for the sum, and returns the mean. On a GPU, only the GPU's stream waits, not the host."""
             if buffer.is_cuda:
                 with torch.cuda.device(buffer.device):
                     work.wait()  # only the stream waits, and not the host
@@ -236,7 +236,7 @@ class TorchEngine(Engine):
         self._gloo = self._nccl = None
 
     def abort(self) -> None:
-        """Ends the calls in progress after a failure, without waiting for their end."""
+        """Aborts the calls in progress after a failure, without waiting for them to end."""
         group = self._nccl
         # in a thread, because NCCL's `abort` may wait for a kernel for ever; some versions lack `abort`
         if group is not None and hasattr(group, "abort"):
@@ -247,10 +247,10 @@ class TorchEngine(Engine):
     def _wait(
         self, buffer: torch.Tensor, call: Callable[[Any], Any], in_steps: bool = True
     ) -> None:
-        """Starts a collective and waits until it has ended. `call` starts the collective; its
-        argument is the process group for `buffer` (NCCL's if `buffer` is on a GPU, otherwise
-        gloo's). With `in_steps`, waits in short steps, between which the core checks the other
-        ranks. Otherwise waits without interruption, in a thread that may be abandoned."""
+        """Starts a collective and waits until it has ended. `call` starts the collective. Its argument is the process
+        group for `buffer`: NCCL's if `buffer` is on a GPU, and otherwise gloo's. With `in_steps`, waits in short steps,
+        and the core checks the other ranks after each step. Otherwise waits without interruption, in a thread that may
+        be abandoned."""
         if buffer.is_cuda:
             self._wait_on_gpu(buffer, call, in_steps)
             return
@@ -359,7 +359,7 @@ def _as_tensor_like(buffer: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 @cache
 def _options(cls: Any, op: str, goes_on: bool = False) -> Any:
     """Returns options of PyTorch's class `cls` for the reduction `op`, such as "sum". With `goes_on`, the collective
-    runs on a stream of NCCL while the current stream continues to compute."""
+    runs on one of NCCL's streams while the current stream continues to compute."""
     options = cls()
     options.reduceOp = getattr(dist.ReduceOp, _OPS[op])
     # since 2.8, PyTorch runs NCCL on the current stream unless this option is set; older

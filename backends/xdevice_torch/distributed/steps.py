@@ -1,5 +1,5 @@
-"""The facts about a PyTorch training step: when a gradient is stored, how often a tensor was
-written, and the hyperparameters of an optimizer."""
+"""Reports facts about a PyTorch training step: when a gradient is stored, how often a tensor was written, and the
+hyperparameters of an optimizer."""
 
 from __future__ import annotations
 

@@ -6,14 +6,14 @@ read. Each operation that reaches PyTorch's dispatcher below autograd, even in t
 written as a line of source code. These lines form another function, the program.
 
 Rules for this module, and why:
-- The following is refused, because another call might have to do it differently: reading a value, a shape that depends
-  on values, an operation of another library, and writing to a tensor that is neither an argument nor created by the
-  function.
-- The function itself is called instead of the program if the call must do more than run the operations: if gradients
-  must flow through the call, under autocast, or inside other transformations. The function is also called on devices
-  for which compiling was not measured.
+- The following is refused, because the program might then be wrong for another call: reading a value, a shape that
+  depends on values, an operation of another library, and writing to a tensor that is neither an argument nor created by
+  the function.
+- The function itself is called instead of the program if running the operations is not enough: if gradients must flow
+  through the call, under autocast, or inside other transformations. The function is also called on devices for which
+  compiling was not measured.
 - PyTorch's `make_fx` records the same operations. It is not used, because it imports torch._dynamo, which takes 3 to 7
-  s (2.13).
+  s (in PyTorch 2.13).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _aten: Final = torch.ops.aten
 _ALIASES: Final = (_aten.detach.default, _aten.alias.default)
 _ZERO: Final = private["torch.ops.aten._efficientzerotensor"].default
 _OF_SHAPES: Final = ("is_same_size.default", "_has_same_storage_numel.default")
-"""The operations that return a bool or a number that does not depend on the values of tensors. If such an operation is
-missing here, functions that use this operation are refused, but no wrong program is created."""
+"""The operations that return a bool or a number that does not depend on the values of tensors. If an operation is
+missing from this list, functions that use the operation are refused, but no wrong program is created."""
 # PyTorch's tags for operations whose result, or the shape of the result, depends on the values
 # of a tensor
 _VALUE_DEPENDENT: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
@@ -210,8 +210,8 @@ class Recorder(Mode):
     def record(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Computes the operation `func`, adds it to the program, and returns its result with symbols instead of
         tensors. The arguments are those of `__torch_dispatch__`; `types` is not used. Raises `UnsupportedError` for an
-        operation that might have to be done differently in another call of the function. PyTorch calls this method for
-        each operation below autograd, because it is also the class's `__torch_dispatch__` (see below)."""
+        operation that might make the program wrong for another call of the function. PyTorch calls this method for each
+        operation below autograd, because it is also the class's `__torch_dispatch__` (see below)."""
         kwargs = kwargs or {}
         # autograd creates many aliases; they compute nothing, so they are not added to the program
         if func in _ALIASES and type(args[0]) is Symbol:
@@ -307,9 +307,9 @@ class Recorder(Mode):
                     )
 
     def _require_no_seed(self) -> None:
-        """Raises `UnsupportedError` if the function has changed the state of the random generator in another way than
-        by drawing numbers, for example with `torch.manual_seed`. Such a change is not an operation, so the program
-        would not repeat it."""
+        """Raises `UnsupportedError` if the function has changed the state of the random generator other than by drawing
+        numbers, for example with `torch.manual_seed`. Such a change is not an operation, so the program would not
+        repeat it."""
         if self._random_now != _random_state(self._inputs[0].device):
             raise self._refuse(
                 f"setting the seed or the state of the random generator {_WHILE_COMPILED}",
@@ -437,8 +437,8 @@ class Recorder(Mode):
     def finished_program(
         self, results: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], Program]:
-        """Returns the results of this first call as tensors, and the program. The program computes such results from
-        its arguments, and returns them as a list. `results` contains the tensors that the function has returned; most
+        """Returns the results of this first call as tensors, and the program. The program computes the same results for
+        new arguments, and returns them as a list. `results` contains the tensors that the function has returned; most
         are symbols. Raises `UnsupportedError` if the function has seeded the random generator."""
         if self._has_drawn:
             self._require_no_seed()
@@ -608,9 +608,9 @@ class TorchCompiling(Compiling):
 
 def _results_and_program(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, Any]:
     """Calls `call` once and records this call. Returns two pairs: `(note, results)` for this call, and `(note,
-    program)` for later calls. The note is an object of the core that is only passed on. If gradients must flow through
-    the results, undoes the effects of the call and returns `(None, None)`. In this case the core must call the function
-    itself."""
+    program)` for later calls. The note is an object of the core that this function only passes on. If gradients must
+    flow through the results, undoes the effects of the call and returns `(None, None)`. In this case the core must call
+    the function itself."""
     recorder = Recorder(tensors, refuse)
     _active.append(recorder)
     try:
@@ -642,8 +642,8 @@ def _results_and_program(call: Traced, tensors: list[Any], refuse: Refuse) -> tu
 
 def _first_indices(tensors: list[Any]) -> tuple[int, ...]:
     """Returns a tuple with the index of each tensor's first occurrence in `tensors`. Returns an empty tuple in the
-    usual case that no tensor occurs twice. The result is part of the key of a program, because `f(x, x)` may run other
-    operations than `f(x, y)`."""
+    usual case that no tensor occurs twice. The result is part of the key of a program, because `f(x, x)` may run
+    different operations from `f(x, y)`."""
     ids = [*map(id, tensors)]
     return tuple(map(ids.index, ids)) if len({*ids}) < len(ids) else ()
 

@@ -3,9 +3,9 @@
 Rules for this module:
 - It calls `autograd.grad`, because `backward()` would write to the `.grad` of every tensor on
   which the loss depends.
-- The function that is differentiated is called with detached aliases of its inputs. If an input
-  is itself a result of recorded operations, or if gradients are nested, the function is called
-  with views instead, through which gradients flow to the inputs.
+- The function that is differentiated is called with detached aliases of its inputs. If an input is the result of
+  recorded operations, or if gradients are nested, the function is called with views instead. Gradients flow through
+  these views to the inputs.
 - Autograd cannot record operations on tensors that were created in inference mode, so copies of
   such tensors are used.
 - Inside a transformation of `torch.func`, `requires_grad_()` does not work, so an error is
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from xdevice.math.contract.gradients import Call, Outcome
 
 _ENGINE = private.place("torch.autograd._engine_run_backward")
-"""The module and the name of the function that `torch.autograd.grad` calls after its checks, which take 8 of its 24 us.
-Virtual GPUs replace this function, so it is looked up at each call."""
+"""The module and the name of the function that `torch.autograd.grad` calls after its checks. The checks take 8 of the
+24 us of `torch.autograd.grad`. Virtual GPUs replace this function, so it is looked up at each call."""
 _has_engine = private.has("torch.autograd._engine_run_backward")
 _foreach_mul = private.get("torch._foreach_mul")
 # returns the innermost transformation of `torch.func` that is active in this thread, or None

@@ -32,8 +32,8 @@ _IGNORED_LABEL = -(2**62) - randbits(61)
 it by accident."""
 
 _ASSERTIONS_SUFFICE = torch.version.cuda is not None and not is_blocking_wanted()
-"""Whether the assertions in a GPU's kernels are sufficient to refuse indices out of range, although the error is raised
-only when the program next waits. True in builds for CUDA, unless the whole process is in blocking mode."""
+"""Whether xdevice relies on the assertions in a GPU's kernels to refuse indices out of range. Their error is raised
+only when the program next waits for the GPU. True in builds for CUDA, unless the whole process is in blocking mode."""
 _fused_adam = private.get("torch._fused_adam_")
 _is_compiling = torch.compiler.is_compiling
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
@@ -59,9 +59,9 @@ def ends(indices: Tensor) -> list[int]:
 
 
 def guards(indices: Tensor, kind: str) -> bool:
-    """Whether, on a device of the kind `kind`, the kernels themselves refuse indices out of range, so that the core
-    need not read `indices` first. Returns True on the CPU and on the types of devices in `_device_types_that_raise()`,
-    except while something traces or transforms the call."""
+    """Whether the kernels for a device of this kind refuse indices out of range. If so, the core need not read
+    `indices` first. Returns True on the CPU and on the types of devices in `_device_types_that_raise()`, except while
+    something traces or transforms the call."""
     if type(indices) is not torch.Tensor:  # for example, a symbol of torch.export
         return False
     if kind != "cpu" and indices.device.type not in _device_types_that_raise():
@@ -78,8 +78,8 @@ def _device_types_that_raise() -> tuple[str, ...]:
 
 
 def _is_unchecked_on_gpu(indices: Tensor) -> bool:
-    """Whether these indices are on a CUDA GPU in a compiled function. There the indices have not been checked, and an
-    index out of range would make the GPU unusable for the rest of the process."""
+    """Whether these indices are on a CUDA GPU in a compiled function. Such indices have not been checked, and an index
+    out of range would make the GPU unusable for the rest of the process."""
     return type(indices) is Symbol and indices.is_cuda
 
 

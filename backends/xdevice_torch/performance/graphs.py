@@ -1,9 +1,8 @@
 """CUDA graphs: records the work of a task (a function) on a GPU once, and repeats this work at each replay.
 
-A replay reads and writes the memory that the task used during the recording, even if that
-memory has been freed since then. So the graph keeps the memory alive that the task's operations
-read. Operations on devices other than the graph's GPU would run only once, during the
-recording, and not in a replay, so they raise an error.
+A replay reads and writes the memory that the task used during the recording, even if that memory has been freed since
+then. So the graph keeps alive the memory that the task's operations read. An operation on a device other than the
+graph's GPU raises an error, because it would run only during the recording, not in a replay.
 
 After a recording has failed, PyTorch 2.11 behaves as if the recording were still in progress:
 it does not free the recording's memory, can no longer draw random numbers on that GPU, and
@@ -121,10 +120,10 @@ def _abandon(graph: Any, stream: Any, pool: Any) -> None:
 
 def _free_random_numbers(stream: Any, generator_before: Any) -> None:
     """Makes the GPU's random generator usable again after a failed recording. PyTorch releases the generator only at
-    the end of a successful recording (no upstream issue known), so this function makes another, trivial recording. It
-    tries up to ten times, because another thread that waits for the GPU can also break the trivial recording.
-    `generator_before` is a copy of the generator from before the failed recording; its state is restored if all
-    attempts fail."""
+    the end of a successful recording (no upstream issue known), so this function makes another recording, which is
+    trivial. It tries up to ten times, because another thread that waits for the GPU can break this recording too.
+    `generator_before` is a copy of the generator as it was before the failed recording. If all attempts fail, the state
+    of this copy is restored."""
     for _ in range(10):
         with suppress(RuntimeError):
             with _recording(torch.cuda.CUDAGraph(), stream):
@@ -137,9 +136,8 @@ def _free_random_numbers(stream: Any, generator_before: Any) -> None:
 
 @contextmanager
 def _own_workspace() -> Iterator[None]:
-    """A block in which a graph gets a cuBLAS workspace of its own. cuBLAS has one workspace per
-    thread and stream, and two graphs with the same workspace could not run at the same time
-    (https://github.com/pytorch/pytorch/issues/193402)."""
+    """A block in which a graph gets its own cuBLAS workspace. cuBLAS has one workspace per thread and stream, and two
+    graphs with the same workspace could not run at the same time (https://github.com/pytorch/pytorch/issues/193402)."""
     _clear_workspaces()
     try:
         yield
@@ -161,9 +159,9 @@ def _no_casts_from_before() -> Iterator[None]:
 
 
 class OnlyOn(Mode):
-    """A dispatch mode that raises `DeviceMismatchError` if an operation reads a tensor on a
-    device other than `place`, the graph's device, or if an operation without operands creates a
-    tensor on another device.
+    """A dispatch mode that raises `DeviceMismatchError` for an operation on a device other than `place`, the graph's
+    device. This means that the operation reads a tensor on another device, or creates one there without having
+    operands.
 
     An operation on the graph's device may create tensors on another device, and later
     operations may read these tensors: for example, attention stores its seed on the CPU.
@@ -201,7 +199,7 @@ class OnlyOn(Mode):
         return [x for x in tensors if x.device != self._place]
 
     def _require(self, func: Any, elsewhere: list[torch.Tensor]) -> None:
-        """Raises `DeviceMismatchError` unless `elsewhere` is empty. `elsewhere` contains the tensors of the operation
+        """Raises `DeviceMismatchError` if `elsewhere` is not empty. `elsewhere` lists the tensors of the operation
         `func` that are on a wrong device."""
         if elsewhere:
             raise DeviceMismatchError(
@@ -277,7 +275,7 @@ class TorchGraphs(Graphs):
         return OnlyOn(self.to_native(device))
 
     def capture(self, graph: Any, stream: Any, task: Callable[[], Any]) -> Any:
-        """Calls `task`, records the work that it queues on `stream` in `graph`, and returns the task's result."""
+        """Calls `task`, and returns its result. Records in `graph` the work that `task` queues on `stream`."""
         return graph.capture(stream, task)
 
     def replay(self, graph: Any) -> None:

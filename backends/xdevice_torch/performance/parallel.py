@@ -23,8 +23,8 @@ class TorchParallel(Parallel):
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         """Reads this thread's gradient mode, autocast settings, default device and current GPU. Returns a function
-        without arguments. When another thread calls this function, it gets a context manager that applies the same
-        state to that thread."""
+        without arguments. In another thread, this function returns a context manager that applies the same state to
+        that thread."""
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         casts = [
             (kind, torch.get_autocast_dtype(kind), torch.is_autocast_cache_enabled())

@@ -1,5 +1,5 @@
 """Copies tensors and arrays to a device for `xdevice.prefetch` and `xdevice.load`. Each function of this module reads
-its source completely before it returns, so the owner may then overwrite the source."""
+its source completely before it returns, so the caller may then overwrite the source."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class TorchPrefetch(Prefetch):
         def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor: ...
 
     def stage(self, x: Any, device: Device) -> torch.Tensor:
-        """Starts to copy a tensor or a NumPy array to a device, and returns the new tensor. `x`
-        has been read when this method returns."""
+        """Starts to copy a tensor or a NumPy array to a device, and returns the new tensor. `x` has been read
+        completely when this method returns."""
         native = self.to_native(device)
         if isinstance(x, torch.Tensor):
             return self._owned(x, _copied(x, native))

@@ -1,13 +1,13 @@
 """Reports PyTorch's transfers: reads of tensors by the host, and copies between devices.
 
-The host reads through methods of `torch.Tensor`, most of which are inherited from a C class
-that cannot be changed. So the replacements that report a read are set on `torch.Tensor`. A
-dispatch mode, which each thread enters separately, reports the reads that C++ code makes (in
-`clip_grad_norm_`, in Adam's steps, for masks), and copies between devices.
+The host reads through methods of `torch.Tensor`, most of which are inherited from a C class that cannot be changed. So
+the replacements that report a read are set on `torch.Tensor`. A dispatch mode reports copies between devices, and the
+reads that C++ code makes, for example in `clip_grad_norm_`, in Adam's steps and for masks. Each thread enters this mode
+separately.
 
-A TorchFunctionMode would also receive most reads. But it works only in one thread, even if
-other threads run with a copy of the context; it makes torch.compile compile functions again;
-and the dispatch mode would still be needed.
+A TorchFunctionMode would also receive most reads, but the dispatch mode would still be needed. A TorchFunctionMode
+works only in one thread, even if other threads run with a copy of the context. It also makes torch.compile compile
+functions again.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _Watch(Mode):
 
 
 def _named(backend: Primitives, native: Any) -> Device | None:
-    """Returns the `Device` that stands for a `torch.device` in the record of a transfer, even if xdevice does not
+    """Returns the `Device` that represents a `torch.device` in the record of a transfer, even if xdevice does not
     support this type of device. Returns None if `native` is not a device."""
     try:
         return backend.from_native(native)
@@ -164,7 +164,7 @@ class TorchTransfers(Transfers):
         def target_of_cuda(
             x: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any
         ) -> Device | None:
-            """Returns the device to which `x.cuda(...)`, or the method of another accelerator, moves `x`."""
+            """Returns the device to which `x.cuda(...)`, or the same method for another accelerator, moves `x`."""
             return target_of_to(x, self._gpu if device is None else device)
 
         with Hooks(self, report, _size, source_of) as hooks:

@@ -58,7 +58,7 @@ class TorchSamples(Samples):
 
     def modes(self) -> Modes:
         """Returns a dict of the modes that each thread sets separately in PyTorch. For each mode the dict contains a
-        function that returns a context manager for the mode, and a function that tells whether the mode is active in
+        function that returns a context manager for the mode, and a function that returns whether the mode is active in
         this thread."""
         return {"no_grad": (torch.no_grad, lambda: not torch.is_grad_enabled())}
 
@@ -102,14 +102,14 @@ class TorchSamples(Samples):
         return {name: x for name, x in tensors.items() if not nn.parameter.is_lazy(x)}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
-        """Returns a model whose two layers share one weight, and a function that tells whether
-        the layers of a given model share their weight."""
+        """Returns a model whose two layers share one weight, and a function that returns whether the layers of a given
+        model share their weight."""
         first, second = nn.Linear(3, 3), nn.Linear(3, 3)
         second.weight = first.weight
         return nn.Sequential(first, second), lambda net: net[0].weight is net[1].weight
 
     def sharing(self) -> tuple[Any, Any, Callable[[], bool]]:
-        """Returns two models that share a buffer, and a function that tells whether the two models still share the
+        """Returns two models that share a buffer, and a function that returns whether the two models still share the
         buffer."""
         norm = nn.BatchNorm1d(3)
         other = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
@@ -146,8 +146,8 @@ class TorchSamples(Samples):
         return net, optimizer, step
 
     def long_work(self, device: Device) -> Work | None:
-        """Starts long-running work on a GPU. Returns the result of the work, and a function
-        that tells whether the work is done. Returns None for other devices."""
+        """Starts long-running work on a GPU. Returns the result of the work, and a function that returns whether the
+        work is done. Returns None for other devices."""
         if device.kind != "gpu" or not torch.cuda.is_available():
             return None
         x = torch.ones(8, device=torch.device("cuda", device.index))

@@ -128,8 +128,8 @@ def _rms_eps(module: Any) -> float:
 
 
 def _padded_row(module: Any) -> dict[str, object]:
-    """Returns a dict with one setting, which tells whether an embedding's row at `padding_idx` still contains only the
-    zeros with which PyTorch creates the row, or has been overwritten. Returns an empty dict for an embedding without
+    """Returns a dict with one setting. This setting describes whether an embedding's row at `padding_idx` still
+    contains only PyTorch's initial zeros or has been overwritten. Returns an empty dict for an embedding without
     `padding_idx` or without values."""
     # a weight on meta has no values
     if module.padding_idx is None or module.weight.is_meta:
@@ -276,8 +276,8 @@ def _pad(mode: str, axes: int, path: str, layer: Any) -> Layer:
 
 
 def _dropout(axes: str, path: str, layer: Any) -> Layer:
-    """Returns the description of the layer at `path`, a dropout. `axes` tells which numbers are dropped together, as in
-    `ops.dropout`."""
+    """Returns the description of the layer at `path`, a dropout. `axes` determines which numbers are dropped together,
+    as in `ops.dropout`."""
     return ops.dropout(path, layer.p, axes=axes)
 
 

@@ -2,12 +2,12 @@
 number that `state_dict()` uses for the parameter, and the tensor's key, as in "0.exp_avg".
 
 Facts about PyTorch that the code depends on:
-- An optimizer creates its state in its first step, and before that nothing shows what the state will be. So a copy of
-  the optimizer makes this step, with parameters on meta, where they need no memory. The copy has neither hooks nor a
-  scheduler's replacement of `step`, because `Optimizer.__getstate__` omits both.
+- An optimizer creates its state in its first step. Before this step, the optimizer does not reveal which state it will
+  have. So a copy of the optimizer makes this step, with parameters on meta, where they need no memory. The copy has
+  neither hooks nor a scheduler's replacement of `step`, because `Optimizer.__getstate__` omits both.
 - The step counter is on the host unless the optimizer is fused or capturable. Neither kind of optimizer works on meta.
-- The formula of an optimizer is known only if its class is in `_KINDS`. A subclass is not enough: AdamW derives from
-  Adam, and a user's class may derive from any class.
+- The formula of an optimizer is known only if its class is in `_KINDS`. The formula of a subclass may differ: AdamW
+  derives from Adam, and a user's class may derive from any class.
 - An optimizer does not refer to its scheduler, but a scheduler writes `initial_lr` into the parameter groups.
 """
 

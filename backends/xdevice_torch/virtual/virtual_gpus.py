@@ -193,8 +193,8 @@ class _Module:
         self._index(device)
 
     def manual_seed_all(self, seed: int) -> None:
-        """Does nothing. `torch.manual_seed` calls this method, but seeds the host's generator itself, and the host's
-        generator also draws the numbers of virtual GPUs."""
+        """Does nothing. `torch.manual_seed` calls this method, but it also seeds the host's generator, which draws the
+        numbers of virtual GPUs."""
 
     manual_seed = manual_seed_all
 
@@ -390,9 +390,8 @@ _get_data = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 
 def _set_data(x: torch.Tensor, new: torch.Tensor) -> None:
-    """Sets `x.data = new`. If only one of the two tensors is on a virtual GPU, PyTorch would
-    refuse this. In this case `x` swaps its contents with a new tensor that has the contents of
-    `new`, and remains the same object."""
+    """Sets `x.data = new`. PyTorch refuses this assignment if only one of the two tensors is on a virtual GPU. In this
+    case `x` remains the same object, but swaps its contents with a new tensor in the memory of `new`."""
     if (x.device.type == NAME) == (new.device.type == NAME):
         operations.set_data(x, new)
         return
@@ -458,8 +457,8 @@ def _received(
 
 
 def _making_storages(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `make`, the `__new__` of `UntypedStorage`: a storage on a virtual GPU is created from a storage on the
-    host, because PyTorch would ask the device for an allocator and crash."""
+    """Wraps `make`, the `__new__` of `UntypedStorage`. The wrapper creates a storage on a virtual GPU from a storage on
+    the host, because `make` would ask the device for an allocator and crash."""
 
     def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Any:
         """Creates a storage of the class `cls`, on the device `device` if it is not None."""

@@ -1,12 +1,12 @@
 """The operations of PyTorch's virtual GPUs. The function `run` carries out nearly all operations on the host.
 
-A tensor on a virtual GPU is a plain `torch.Tensor`. Its storage is labelled with the device, points to memory of the
-host, and has an attribute `host`: a tensor on the host in that memory. Sizes, strides and offset belong to the tensor
-on the virtual GPU itself. So views share their storage, and tensors that C++ code creates (in `detach`, in autograd, in
-`as_subclass`) also have values.
+A tensor on a virtual GPU is an ordinary `torch.Tensor`. Its storage is labelled with the device, points to memory of
+the host, and has an attribute `host`: a tensor on the host in that memory. Sizes, strides and offset belong to the
+tensor on the virtual GPU itself. So views share their storage, and tensors that C++ code creates (in `detach`, in
+autograd, in `as_subclass`) also have values.
 
 PyTorch has no kernels for a device that is implemented in Python (https://github.com/pytorch/pytorch/pull/157859), so
-`register` registers these:
+`register` registers the following kernels:
 
 | operations | what is done | why |
 |---|---|---|
@@ -26,8 +26,8 @@ fused kernels of a GPU |
 | sparse CSR, nested, quantized | refused by name | a tensor on a virtual GPU is always a storage with strides |
 
 Like CUDA, `run` raises an error for operands on two devices and for a generator of the host. Each tensor is created
-from a template: an empty tensor on the same device, which is created with DLPack, because nothing else in Python can
-create a tensor on a device with an index other than 0. For rows without a link, no upstream issue is known.
+from a template: an empty tensor on the same device. The template is created with DLPack, because nothing else in Python
+can create a tensor on a device whose index is not 0. For rows without a link, no upstream issue is known.
 """
 
 from __future__ import annotations
@@ -202,8 +202,8 @@ def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
 
 
 def _marked_as(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """Returns `new`, a new tensor, marked as a conjugate or negative if `x` is marked so. The
-    memory of both tensors contains the values before conjugation or negation."""
+    """Returns `new`, a new tensor, with the same marks for lazy conjugation and negation as `x`. The memory of both
+    tensors contains the values before conjugation or negation."""
     if x.is_conj():
         _set_conj(new, True)
     if x.is_neg():
@@ -212,10 +212,9 @@ def _marked_as(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 
 
 def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
-    """Returns a uint8 tensor on the host with the bytes of `storage`, a storage on a virtual
-    GPU that has no attribute `host`, because C++ code has created it, as in `torch.load`. The
-    tensor shares the memory of `storage`, but does not keep this memory alive. Raises
-    `UnsupportedError` if `storage` has a size but no memory."""
+    """Returns a uint8 tensor on the host with the bytes of `storage`. `storage` is on a virtual GPU, and has no
+    attribute `host`, because C++ code has created it, as in `torch.load`. The tensor shares the memory of `storage`,
+    but does not keep this memory alive. Raises `UnsupportedError` if `storage` has a size but no memory."""
     if storage.nbytes() and not storage.data_ptr():
         raise UnsupportedError(
             f"a storage on {storage.device} that was created in C++ has no memory; create the tensor on the CPU, "
@@ -404,8 +403,8 @@ def _check_devices(
 
 
 def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """Yields each tensor on the host among the arguments of an operation that runs on a GPU, if the operation requires
-    this tensor on the GPU too. `facts` are the `_Facts` of the operation."""
+    """Yields the arguments of an operation on a GPU that are tensors on the host, although the operation requires them
+    on the GPU. `facts` are the `_Facts` of the operation."""
     # `args` may be shorter than `names`, because trailing arguments have defaults
     for name, value in (*zip(facts.names, args, strict=False), *kwargs.items()):
         if name in facts.from_host:
@@ -473,10 +472,10 @@ def _wrapped(
     operands: dict[int, torch.Tensor] = _NOTHING,
     storages: dict[int, Any] = _NOTHING,
 ) -> Any:
-    """Returns the result of an operation on the host as tensors on the virtual GPU `gpu`. If an operand was written in
-    place, or passed as `out=`, the operand itself is returned; `operands` maps the `id` of its tensor on the host to
-    the operand. A view of an operand has the operand's storage; `storages` maps the `id` of the storage on the host to
-    this storage."""
+    """Returns the result of an operation on the host as tensors on the virtual GPU `gpu`. An operand that was written
+    in place, or passed as `out=`, is returned itself. `operands` maps the `id` of an operand's tensor on the host to
+    the operand. A view of an operand has the operand's storage. `storages` maps the `id` of the storage on the host to
+    the operand's storage."""
     if isinstance(result, torch.Tensor):
         if id(result) in operands:
             return operands[id(result)]
@@ -680,8 +679,8 @@ def register() -> list[torch.library.Library]:
 
 
 _COMPOSED = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
-"""The keys of kernels that compute an operation with other operations. PyTorch uses such a kernel on every device
-without a kernel of its own for the operation."""
+"""The keys of kernels that compute an operation with other operations. PyTorch uses such a kernel on every device that
+lacks its own kernel for the operation."""
 
 
 def _composed() -> Iterator[str]:

@@ -6,8 +6,8 @@ import socket
 
 
 def free_port(host: str) -> int:
-    """Returns the number of a free port of the address `host`: no program is listening on this port. The port is not
-    reserved: another program may bind it before the caller does.
+    """Returns the number of a port at the address `host` on which no program is listening. The port is not reserved, so
+    another program may bind it before the caller does.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:

@@ -59,7 +59,7 @@ class Group(NamedTuple):
     ranks must call `exchange` the same number of times and in the same order. It raises
     `PeerError` if a rank fails."""
     wait: Callable[[Callable[[float], bool]], None] = lambda done: None
-    """The function with which the methods named in `Engine.in_steps` wait: `wait(done)` waits until the call of the
+    """The methods named in `Engine.in_steps` wait by calling this function. `wait(done)` waits until the call of the
     engine has ended. `done(seconds)` must wait for at most that many seconds, and return whether the call has ended.
     `wait` raises `PeerError` if a rank fails in the meantime."""
 
@@ -93,11 +93,10 @@ class Engine(ABC):
 
     @abstractmethod
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
-        """Returns why the engine does not support the method `verb` for this dtype, in a few
-        words that complete the message "torch:gloo does not support max of uint64: ...".
-        Returns None if the engine supports it. `op` is "sum", "max" or "min", or None if the
-        method `verb` does not reduce. `refusal` is not called for operations that no framework
-        supports, such as the max of complex numbers or the sum of bools."""
+        """Returns why the engine does not support the method `verb` for this dtype. The reason is a few words that
+        complete the message "torch:gloo does not support max of uint64: ...". Returns None if the engine supports it.
+        `op` is "sum", "max" or "min", or None if the method `verb` does not reduce. `refusal` is not called for
+        operations that no framework supports, such as the max of complex numbers or the sum of bools."""
 
     @abstractmethod
     def all_reduce(self, x: Any, op: str) -> Any:
@@ -135,9 +134,9 @@ class Engine(ABC):
     # gradients, which are sent while others are still computed
 
     def start_mean(self, x: Any, divisor: float) -> Callable[[], Any] | None:
-        """Starts to compute a mean: the sum of the tensors `x` of all ranks, as in `all_reduce`, divided by `divisor`,
-        as in `over`. Does not wait for the result. Returns a function that waits for this mean and returns it. Returns
-        None if the engine can run only one operation at a time.
+        """Starts to compute a mean, without waiting for it. The tensors `x` of all ranks are summed as in `all_reduce`,
+        and the sum is divided by `divisor` as in `over`. Returns a function that waits for this mean and returns it.
+        Returns None if the engine can run only one operation at a time.
 
         All ranks start the same means in the same order, and call every returned function before they call any other
         method. The function waits by calling `group.wait`, as the methods in `in_steps` do. On a GPU it may return
