@@ -96,7 +96,7 @@ def note(error: BaseException, text: str) -> None:
 
 def listed(names: Iterable[object], limit: int) -> str:
     """Returns a string that lists names in an error message: the first `limit` names, separated by commas, and the
-    number of further names ("a, b and 3 more")."""
+    number of remaining names ("a, b and 3 more")."""
     texts = [str(name) for name in names]
     return ", ".join(texts[:limit]) + (
         f" and {len(texts) - limit} more" if len(texts) > limit else ""
@@ -104,7 +104,7 @@ def listed(names: Iterable[object], limit: int) -> str:
 
 
 class ArgumentError(XDeviceError, ValueError, TypeError):
-    """An argument that a function does not accept: it has a wrong type, is out of range, or is not one of the listed
+    """An argument that a function does not accept: it has the wrong type, is out of range, or is not one of the listed
     values."""
 
 
@@ -125,9 +125,9 @@ class SettingError(ArgumentError):
 
 
 class LaunchError(SettingError):
-    """The processes cannot work together as they were started. Either the variables that a launcher (torchrun, mpirun)
-    set for this process are incomplete or contradict each other, or no engine can move tensors between the processes,
-    or the call is not inside `with xdevice.distributed.processes():`."""
+    """The processes cannot work together as they were started. Possible reasons: the variables that a launcher
+    (torchrun, mpirun) set for this process are incomplete or contradict each other; no engine can move tensors between
+    the processes; or the call is not inside `with xdevice.distributed.processes():`."""
 
 
 class BackendNotFoundError(XDeviceError, LookupError):
@@ -172,8 +172,8 @@ class StateError(XDeviceError, ValueError):
     Nothing was written.
 
     Attributes:
-        pairs: a guess of which layer of the source corresponds to which layer of the target, if some layers could not
-            be paired; otherwise empty. It maps paths to paths, and can be passed as `names=`.
+        pairs: if some layers could not be paired, a guess at which layer of the source corresponds to which layer of
+            the target; otherwise empty. The guess maps paths to paths, and can be passed as `names=`.
     """
 
     def __init__(self, text: str = "", pairs: dict[str, str] | None = None) -> None:
@@ -211,9 +211,8 @@ class SharingError(XDeviceError, BufferError):
 
 
 class ScopeError(XDeviceError, RuntimeError):
-    """A `with` block is exited in a different thread or task than the one that entered it. Also raised if a block
-    contains an `await`, which lets other tasks run inside the block, although the framework has only one current device
-    for all tasks of a thread."""
+    """A `with` block was exited in a different thread or task from the one that entered it. Also raised if a task waits
+    inside a block (`await`): other tasks of the thread then run, and they share the framework's current device."""
 
 
 class TransferError(XDeviceError, RuntimeError):

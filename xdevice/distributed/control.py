@@ -1,5 +1,5 @@
-"""The control connection. Over this connection the ranks vote on each call before any tensors are sent, and learn that
-a rank has failed.
+"""The control connection: the ranks use it to vote on each call before any tensors are sent, and to learn that a rank
+has failed.
 
 Every rank has two connections, "vote" and "pulse", to the hub in rank 0. Rank 0's own
 connections are socket pairs. This module contains the frames (messages with a kind and a text),
@@ -84,10 +84,9 @@ MAX_FRAME: Final = 64 * 2**20
 MAX_FRAME_BEFORE_PROOF: Final = 4096
 """The maximum size of a frame, in bytes, before the other side has proved that it knows the token."""
 _EXPLAINED: Final = 1.5
-"""The number of seconds that `raise_reason` waits, after an engine's error, for the hub to name a failed rank as the
-reason."""
+"""After an engine's error, `raise_reason` waits this many seconds for the hub to name a failed rank as the reason."""
 _LONGEST: Final = 300
-"""The maximum number of characters of a call's text that the message about a mismatch quotes."""
+"""The message about a mismatch shortens any description of a call that has more characters than this."""
 _HEAD: Final = struct.Struct("!Ic")
 """The header of a frame: the length of the text in bytes, and the kind."""
 _open: weakref.WeakSet[Conn] = weakref.WeakSet()
@@ -186,7 +185,7 @@ class Conn:
         self.sock.close()
 
     def finish(self) -> None:
-        """Closes the sending direction, so that the other side can still read the last frame, and then the end of the
+        """Closes the connection for sending only. The other side can still read the last frame, and then the end of the
         stream."""
         try:
             self.sock.shutdown(socket.SHUT_WR)
@@ -194,8 +193,8 @@ class Conn:
             self.is_open = False
 
     def is_delivered(self) -> bool:
-        """Whether the operating system on the other side has acknowledged all bytes. After that, the other system
-        stores the bytes until its program reads them. Returns False if the system here cannot tell.
+        """Whether the operating system on the other side has acknowledged all bytes. That system then stores the bytes
+        until its program reads them. Returns False if this operating system does not report it.
         """
         if self.out:
             return False
@@ -224,7 +223,7 @@ def _after_fork() -> None:
 
 class Clock:
     """A clock that does not advance while this process is stopped or its machine sleeps.
-    Otherwise the other ranks would seem late afterwards. Between two calls of `tick` the clock
+    With an ordinary clock, the other ranks would seem to be late afterwards. Between two calls of `tick` the clock
     advances by at most `step` seconds."""
 
     def __init__(self, step: float) -> None:
@@ -242,8 +241,8 @@ class Clock:
 
 
 def beat_of(timeout: float) -> float:
-    """Returns the beat, in seconds: while ranks wait for another rank, the hub asks that rank a question once in each
-    beat. `timeout` is the number of seconds after which a rank is late.
+    """Returns the length of a beat, in seconds. While ranks wait for another rank, the hub asks that rank a question
+    once per beat. `timeout` is the number of seconds after which a rank is late.
     """
     # the hub asks at least eight times within the timeout, so that a single slow answer is not decisive
     return min(0.25, timeout / 8)
@@ -258,7 +257,7 @@ class Line:
 
     Args:
         vote: the socket of the connection for votes.
-        pulse: the socket of the connection for the hub's questions about signs of life.
+        pulse: the socket of the connection on which the hub asks for signs of life.
         host: the address at which the other ranks reach this process.
         timeout: the number of seconds after which a rank is late.
         hub: the hub's thread if this is rank 0, and otherwise None.
@@ -281,7 +280,7 @@ class Line:
         """Whether this rank is in a slow call of the engine, and has reported that to the hub."""
         self.failure: PeerError | CollectiveMismatchError | None = None
         """The error that has closed the world, and that every collective raises from then on;
-        None as long as the world is open."""
+        None while the world is open."""
         self.on_lost_hub: Callable[[], None] = lambda: None
         """A function to call when the hub has ended. It is called in the thread of `_answer`."""
         self.liveness = Liveness()
@@ -293,8 +292,8 @@ class Line:
         # the time of the last frame from the hub
         self._last_frame = 0.0
         self._lock = threading.RLock()
-        """Held by the thread that reads the connection for votes: usually the program's thread,
-        but the engine's thread while the engine starts."""
+        """The lock of the thread that reads the connection for votes. This is usually the program's thread, but the
+        engine's thread while the engine starts."""
         self._poll = _poller(self._vote)
         self._pulse = Conn(pulse)
         thread = threading.Thread(target=self._answer, name="xdevice pulse", daemon=True)
@@ -363,8 +362,8 @@ class Line:
                         )
 
     def fail(self, why: str, text: str) -> None:
-        """Reports to the hub, and thereby to all ranks, that this rank has failed. `why` is one word, "raised", and
-        `text` is the message of the error. Does nothing in a world that has already failed."""
+        """Reports to the hub, and thereby to all ranks, that this rank has failed. `why` is the reason in one word
+        ("raised"), and `text` is the message of the error. Does nothing in a world that has already failed."""
         if self.failure is None:
             # waits up to a second until the frame is sent, because the process may end right
             # after this call
@@ -438,7 +437,7 @@ class Line:
                 whether the call has ended.
             describe_call: returns the string that describes the call, and the number of seconds
                 that the call may take. It is called only for slow calls.
-            is_counted: whether all ranks make this call; if they do, the call has a number.
+            is_counted: whether all ranks make this call; only such a call has a number.
         """
         # a call that ends within this time needs neither a frame nor a description
         if done(0.1):
@@ -483,8 +482,8 @@ class Line:
             self._frames(0.05)
 
     def _answer(self) -> None:
-        """Runs in its own thread: answers the hub's questions, on the connection "pulse",
-        whether this process is still working, until this connection ends."""
+        """Runs in its own thread until the connection "pulse" ends. Whenever the hub asks on this connection, answers
+        whether this process is still working."""
         poll = _poller(self._pulse)
         # another thread may close the connection in the meantime, which raises one of these errors here
         with suppress(OSError, ValueError):
@@ -523,8 +522,7 @@ class Line:
 def _poller(conn: Conn) -> Callable[[float | None], bool]:
     """Returns a function that waits until the connection can be read or, if frames are waiting
     to be sent, written. The function's argument is the maximum number of seconds to wait; None
-    means no limit. The function returns whether the connection is ready; False means that the
-    time has passed first."""
+    means no limit. The function returns whether the connection is ready; False means that the time ran out first."""
     # Windows has no `poll`
     if not hasattr(select, "poll"):
         return lambda seconds: bool(
@@ -588,8 +586,8 @@ def _name_ranks(ranks: list[int]) -> str:
 
 
 def _short(call: str, calls: list[str]) -> str:
-    """Returns the description of a call for a message. A long description is shortened to its
-    beginning and the first items that differ between `calls`, the descriptions of all ranks."""
+    """Returns the description of a call for a message. A long description is shortened to its beginning and the first
+    items that differ from rank to rank. `calls` contains the descriptions of all ranks."""
     if len(call) <= _LONGEST:
         return call
     items = [text.split("; ") for text in calls]
@@ -624,7 +622,8 @@ def describe(error: BaseException) -> str:
 
 
 PROVEN: Final = ("rank", "line", "run", "world", "size", "nonce")
-"""The keys of the values in a rank's HELLO frame that its proof covers, in the order that the proof uses."""
+"""The keys of those values in a HELLO frame that the frame's proof covers, in the order in which the proof uses
+them."""
 
 
 class Terms(NamedTuple):
@@ -635,7 +634,7 @@ class Terms(NamedTuple):
     run: str
     """The string that identifies the run: see `Launch.run`."""
     world: int
-    """The number of this world, counted from 1: the processes can create several worlds, one after the other."""
+    """The number of this world, counted from 1: the processes can create several worlds in succession."""
     size: int
 
 
@@ -646,12 +645,12 @@ def nonce() -> str:
 
 
 def proof(key: str, *parts: object) -> str:
-    """Returns a string (an HMAC) that cannot be computed from these parts without the key."""
+    """Returns an HMAC of these parts: a string that nobody can compute without the key."""
     return hmac.new(key.encode(), json.dumps(parts).encode(), hashlib.sha256).hexdigest()
 
 
 def is_proof(claimed: object, key: str, *parts: object) -> bool:
-    """Whether `claimed`, which the other side has sent, is the `proof` for this key and these parts."""
+    """Whether `claimed`, a value that the other side has sent, equals `proof(key, *parts)`."""
     # `compare_digest` always takes the same time, wherever the strings differ, so nobody can
     # guess a proof digit by digit
     return isinstance(claimed, str) and hmac.compare_digest(
@@ -779,9 +778,9 @@ def _greet(
 
 
 def _read(sock: socket.socket) -> tuple[bytes, str]:
-    """Reads one frame from a blocking socket, and no byte of the next frame. Returns the kind
-    and the text of the frame. Raises `ValueError` if the frame is too long, and `OSError` if
-    the connection ends before the end of the frame, or if nothing arrives in time."""
+    """Reads one frame from a blocking socket, without reading any byte of the next frame. Returns the kind and the text
+    of the frame. Raises `ValueError` if the frame is too long, and `OSError` if the connection ends before the end of
+    the frame, or if nothing arrives in time."""
     length, kind = _HEAD.unpack(_exactly(sock, _HEAD.size))
     if length > MAX_FRAME_BEFORE_PROOF:
         raise ValueError("another protocol")

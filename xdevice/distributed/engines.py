@@ -99,9 +99,9 @@ def agree(lists: list[str]) -> str:
 
 
 def gpu_of(device: Device) -> str:
-    """Returns the JSON text of a list of two items: the name of `device`, the device of this
-    process, and the UUID of this GPU. The UUID is null if the GPU has none, or if the device is
-    a CPU. The ranks exchange these texts and pass them to `require_gpu_each`."""
+    """Returns a list of two items as JSON text: the name of `device`, which is the device of this process, and the UUID
+    of this GPU. The UUID is null if the GPU has none, or if the device is a CPU. The ranks exchange these texts and
+    pass them to `require_gpu_each`."""
     return json.dumps(
         [str(device), nvidia.uuid(device.index) if device.kind == "gpu" else None]
     )

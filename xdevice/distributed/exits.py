@@ -31,8 +31,8 @@ was a SystemExit; otherwise None."""
 
 def arm(error: BaseException | None) -> None:
     """Ensures that this process skips its exit hooks (`atexit`) when it ends with an error or with a status from
-    `sys.exit`. Otherwise, the hooks run for at most `PATIENCE` seconds. This function is called after a rank has
-    failed. `error` is the exception that leaves the block of `processes`, or None.
+    `sys.exit`. If the process ends normally, the hooks run for at most `PATIENCE` seconds. This function is called
+    after a rank has failed. `error` is the exception that leaves the block of `processes`, or None.
     """
     global _armed_in, _status
     # the program has set its exit status with `sys.exit`

@@ -6,8 +6,7 @@ In `averaging` the ranks vote twice: before the block, on the parameters, and af
 on the parameters that have no gradient. If a rank raises an error between the two votes, it
 reports the error to the other ranks over the control connection. Gradients that the framework
 does not report during the pass are sent after the pass. All ranks send every bucket whole and
-in the same order, with zeros for gradients that are None. So the engine remains usable if the
-second vote fails.
+in the same order, with zeros for gradients that are None. The engine therefore remains usable if the second vote fails.
 
 Comparing and sorting a few hundred parameters in each training step would take time, so a `Plan` stores the buckets of
 a model between steps.
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 _COMPARED: Final = "weights"
-"""A key that is in `Session.plans[model]` if the ranks have compared the weights of the model."""
+"""If this key is in `Session.plans[model]`, the ranks have compared the weights of the model."""
 
 
 def average_gradients(session: Session, model_or_gradients: Any, weight: float | None) -> Any:
@@ -405,10 +404,10 @@ class _Sending:
         self._sent: list[tuple[list[Operand], Callable[[], Any]]] = []
         """For each bucket that was started: its gradients, and the function that waits for their means."""
         self._writes_at_start = [_times_written(parameter) for parameter in parameters]
-        """How often each parameter had been written when the block began; None if the framework does not count
+        """How many times each parameter had been written when the block began; None if the framework does not count
         writes."""
         self._writes_when_taken: dict[int, int | None] = {}
-        """How often each gradient had been written when it was recorded."""
+        """How many times each gradient had been written when it was recorded."""
         # PyTorch runs a backward pass in several threads, one for each device
         self._lock = threading.Lock()
 
@@ -448,9 +447,9 @@ class _Sending:
 
     def first_changed(self) -> str:
         """Returns the name of the first parameter that was written since the block began. If there is no such
-        parameter, finds the first gradient that was written since it was recorded, and returns "the gradient of",
-        followed by the name of its parameter. Returns "" if nothing was written, or if the framework does not count
-        writes.
+        parameter, looks for a gradient that was written after it was recorded. Returns "the gradient of", followed by
+        the name of its parameter, for the first such gradient. Returns "" if nothing was written, or if the framework
+        does not count writes.
         """
         for i, parameter in enumerate(self.parameters):
             if _times_written(parameter) != self._writes_at_start[i]:
@@ -548,7 +547,6 @@ class _Sending:
 
 
 def _times_written(parameter: Operand) -> int | None:
-    """Returns how often a parameter has been written in place, or None if the framework does
-    not count writes."""
+    """Returns how many times a parameter has been written in place, or None if the framework does not count writes."""
     count: int | None = parameter.backend.times_written(parameter.value)
     return count

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from .session import Session
 
 _BLOCK: Final = "first(), where the ranks run one after another"
-"""The name of the block of `first` in the error that a collective raises when it is called in the block."""
+"""The name of the block of `first` in error messages. A collective raises such an error if it is called in the
+block."""
 _MAX_BYTES: Final = 16 * 2**20
 """The maximum total size of the values of all ranks, in bytes. One message on the control
 connection contains all of these values."""
@@ -133,7 +134,7 @@ def all_gather_object(session: Session, value: Any) -> list[Any]:
 
 def _require_json(value: object, name: str) -> None:
     """Raises `ArgumentError` if JSON would change the value; for example, JSON turns a tuple
-    into a list. `name` tells where the value is, for example "value[0]"."""
+    into a list. `name` states where the value is, for example "value[0]"."""
     # compares the types exactly, because JSON turns a value of a subclass into a plain one
     if value is None or type(value) in (bool, int, float, str):
         return

@@ -190,8 +190,8 @@ class Pending(NamedTuple):
     kind: bytes
     """VOTE, PAIR or SLOW."""
     number: int
-    """The number of collectives that the rank had begun when it sent the frame, so for SLOW
-    including this call; -1 for a slow `send` or `recv`."""
+    """The number of collectives that the rank had begun when it sent the frame. For SLOW, this includes the current
+    call. The number is -1 for a slow `send` or `recv`."""
     call: str
     """The string that describes the call. It must be the same on all ranks."""
     payload: str
@@ -208,8 +208,8 @@ class Peer:
         self.pulse: Conn | None = None
         self.pending: Pending | None = None
         self.still_since: float | None = None
-        """The time since which this rank, or during a slow call its engine, has made no progress. None while no other
-        rank is waiting for this rank."""
+        """The rank has made no progress since this time. During a slow call, this applies to the rank's engine. None
+        while no other rank is waiting for this rank."""
         self.answered_at = 0.0
         """The time of the rank's last answer to a question from the hub; before the first
         answer, the time of the first question."""
@@ -236,8 +236,8 @@ class UnprovenConn:
 
 
 class Calls:
-    """The calls that wait in the hub. Counters make it possible to compare the calls without a
-    loop over all ranks, which would make large worlds slow."""
+    """The calls that wait in the hub. The calls are compared by counters, because a loop over all ranks would make
+    large worlds slow."""
 
     def __init__(self) -> None:
         self.waiting: dict[int, Peer] = {}
@@ -247,11 +247,10 @@ class Calls:
         self.left: Peer | None = None
         """The last rank that has voted LEAVE, to leave the block; None if no rank has."""
         self._slow_calls: Counter[tuple[int, str]] = Counter()
-        """The number of slow ranks in each call, by the number and the string of the call, except
-        calls of `send` and `recv`."""
+        """Maps the number and the string of each call to the number of slow ranks in this call. Calls of `send` and
+        `recv` are not included."""
         self._voting: Counter[int] = Counter()
-        """The number of ranks that wait in a vote, by the number of calls that the rank had begun
-        before that vote."""
+        """Maps a number of calls to the number of waiting ranks that had begun this many calls before they voted."""
 
     def add(self, peer: Peer, pending: Pending) -> None:
         """Adds the call of a rank, which replaces the rank's previous call."""
@@ -287,10 +286,10 @@ class Calls:
             del counts[key]
 
     def has_begun_all(self, started: int) -> bool:
-        """`started` is the number of calls that a rank has begun. Returns whether this rank has begun every call in
-        which other ranks wait. If it has, the other ranks wait for the engine, and not for this rank. Returns False if
-        any rank waits for an answer to a vote, a `send` or a `recv`, because that answer may depend on this rank. Also
-        returns False if no call waits, because then there is no engine to wait for.
+        """Whether a rank that has begun `started` calls has begun every call in which other ranks wait. If so, the
+        other ranks wait for the engine, and not for this rank. Returns False if any rank waits for an answer to a vote,
+        a `send` or a `recv`, because that answer may depend on this rank. Also returns False if no call waits, because
+        then there is no engine to wait for.
         """
         latest = max((number for number, _ in self._slow_calls), default=-1)
         return len(self.slow) == len(self.waiting) > 0 and latest <= started
@@ -362,9 +361,9 @@ class Hub(threading.Thread):
         """The number of processes that were refused because they did not prove that they have the token."""
         self._calls = Calls()
         self._all_called_since = 0.0
-        """The time since which every rank has been in a call, and at least one rank in a slow call of the engine."""
+        """Since this time, every rank has been in a call, and at least one rank in a slow call of the engine."""
         self._waiting_since: float | None = None
-        """The time since which at least one rank has been waiting; None if no rank is waiting."""
+        """Since this time, at least one rank has been waiting. None if no rank is waiting."""
         self._log_after = timeout
         """The seconds of waiting after which the next warning is logged."""
 
@@ -532,8 +531,8 @@ class Hub(threading.Thread):
     def _end_if_one_cannot_join(self, refusal: dict[str, str]) -> None:
         """Ends the world at once if a process of this run cannot join, because then the world
         will never be complete. `refusal` is the result of `_refusal`. A process without the
-        token may belong to somebody else, so for such a process a warning is logged, and the
-        world continues. Does nothing if all ranks have already joined."""
+        token may belong to somebody else, so it causes only a warning, and the world continues. Does nothing if all
+        ranks have already joined."""
         if self._joined:
             return
         # the process has the token, and belongs to this run
@@ -549,7 +548,7 @@ class Hub(threading.Thread):
             )
 
     def _refusal(self, hello: dict[str, Any], nonce: str) -> dict[str, str] | None:
-        """Returns the reason why a process cannot join as the rank in its HELLO frame, as a dict for the frame REFUSED.
+        """Returns a dict for the frame REFUSED, which states why a process cannot join as the rank in its HELLO frame.
         The item "why" is "token" if the process has not proved that it knows the token, "run" if it belongs to another
         run or world, and otherwise "said". For "said", the item "text" contains the reason. Returns None if the process
         can join. `nonce` is the nonce in the hub's greeting. The proof is checked first, so that a process without the
@@ -719,8 +718,7 @@ class Hub(threading.Thread):
             self._report_mismatch(self.peers)
 
     def _go(self, is_last: bool) -> None:
-        """Answers the votes of all ranks with GO. `is_last` tells whether the votes were GOODBYE, which ends the
-        world."""
+        """Answers the votes of all ranks with GO. `is_last` is True if the votes were GOODBYE, which ends the world."""
         payloads = [p.pending.payload for p in self.peers if p.pending]
         # most votes have no payload, so JSON is not needed
         text = json.dumps(payloads) if any(payloads) else ""

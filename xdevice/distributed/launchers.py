@@ -59,7 +59,7 @@ def find_launch() -> Launch | None:
     variables of the launcher. Returns None if no launcher has set any variables.
 
     `XDEVICE_ADDRESS=host:port` overrides the address from the launcher. If all processes are on one machine and
-    `XDEVICE_ADDRESS` does not name another address, rank 0 listens on loopback, whatever the address from the launcher.
+    `XDEVICE_ADDRESS` does not name another address, rank 0 listens on loopback, regardless of the launcher's address.
     Rank 0 does not listen on the port that the launcher names, because the launcher itself uses that port. Unless
     `XDEVICE_ADDRESS` names a port, rank 0 tries up to 16 ports, whose numbers are hashes of the launcher's variables.
 
@@ -99,8 +99,8 @@ class _Launcher(NamedTuple):
     run: tuple[str, ...] = ()
     """The variables that distinguish two runs of this launcher."""
     is_served: bool = True
-    """Whether `processes` supports this launcher. If not, `processes` raises `LaunchError` if
-    there are several processes, because a world of one would be wrong."""
+    """Whether `processes` supports this launcher. If it does not, `processes` raises `LaunchError` for several
+    processes, because each of them would form a world of one."""
 
 
 _SRUN: Final = _Launcher(
@@ -282,10 +282,10 @@ def _count_here(size: int, local_size: int | None, host: str | None) -> int:
 
 
 def _starter(*names: str) -> int:
-    """Returns the id of the process that started the ranks of this machine: the nearest ancestor in which the
-    environment variables `names` have other values than in this process. This process is not always the parent: if a
-    shell script runs the program, the parent is the shell, which has the same variables. If the system does not show
-    the environments of processes, returns the parent's id.
+    """Returns the id of the process that started the ranks of this machine. This is the nearest ancestor in which the
+    environment variables `names` differ from those of this process. The ancestor is not always the parent: if a shell
+    script runs the program, the parent is the shell, which has the same variables. If the system does not show the
+    environments of processes, returns the parent's id.
     """
     # PMI_FD, the number of a connection that MPICH opens for each process, is compared too
     own_entries = [_environment_entry("self", name) for name in (*names, "PMI_FD")]

@@ -24,9 +24,8 @@ are considered to be working."""
 _SPAN_SECONDS: Final = 1.0
 """The number of seconds over which that share is measured."""
 _DRIVER_PREFIX: Final = "cuda"
-"""The prefix of the names of the threads of NVIDIA's driver. These threads poll the GPU for
-events all the time, which is no sign that the program is working: in an idle process,
-cuda-EvtHandlr uses up to 0.8 % of a core for each GPU (H200, driver 580)."""
+"""The prefix of the names of the threads of NVIDIA's driver. These threads poll the GPU for events even if the program
+does nothing: in an idle process, cuda-EvtHandlr uses up to 0.8 % of a core for each GPU (H200, driver 580)."""
 _LIBRARY: Final = os.path.dirname(os.__file__)
 """The folder of Python's standard library."""
 _MOVED_SECONDS: Final = 5e-6
@@ -58,13 +57,13 @@ class Liveness:
         self.thread = threading.current_thread()
         """The thread of the program that calls the collectives."""
         self.own_threads: list[threading.Thread] = []
-        """xdevice's own threads, whose work is no sign that the program is working."""
+        """xdevice's own threads. Their work does not show that the program is working."""
         self.engine_threads: list[threading.Thread] = []
         """The thread in which the engine is called. Its work is attributed to the engine, and
         not to the program."""
         self._last: _Reading | None = None
         self._recent: list[_Reading] = []
-        """The readings of the last `_SPAN_SECONDS` seconds, except those from before the program's thread last
+        """The readings of the last `_SPAN_SECONDS` seconds, except readings taken before the program's thread last
         moved."""
         self._names: dict[str, str] = {}
         """The names of the threads of this process, by the numbers of the threads in /proc."""

@@ -20,8 +20,8 @@ _UPDATE_SECONDS: Final = 1.0
 """The number of seconds after which a line that a program overwrites, such as a progress bar,
 is shown again."""
 _KEPT_LINES: Final = 400
-"""The number of a rank's last lines of standard error that are stored, so that they can be
-shown again if the rank fails."""
+"""The number of lines that are stored from the end of a rank's standard error. The lines are shown again if the rank
+fails."""
 _SHOWN_LINES: Final = 5
 """The number of stored lines that are shown if they contain no traceback."""
 _MAX_LINE: Final = 2**16
@@ -148,7 +148,7 @@ class Lines:
     """Receives a program's output as bytes, in pieces of any length, and writes whole lines with a prefix.
 
     A line that the program overwrites with carriage returns, as progress bars do, is shown once
-    a second, in its latest state. Colors are preserved, and reset at the end of the line.
+    a second, in its latest state. Colours are preserved, and reset at the end of the line.
 
     Args:
         prefix: the bytes in front of each line.
@@ -209,8 +209,8 @@ class Lines:
 
 
 def _reset(line: bytes) -> bytes:
-    """Returns the escape sequence that resets a terminal's colors if the line may have changed
-    the colors, and otherwise b""."""
+    """Returns the escape sequence that resets a terminal's colours if the line may have changed the colours, and
+    otherwise b""."""
     return b"\x1b[0m" if b"\x1b[" in line else b""
 
 

@@ -32,9 +32,9 @@ def processes(
 
     Experimental: it may change in a minor version.
 
-    A nested block has the same world. A rank is late if the other ranks wait for it while nothing happens in its
-    process; docs/reference/processes.md explains this, and lists the launchers. XDEVICE_ENGINE, XDEVICE_TIMEOUT,
-    XDEVICE_JOIN_TIMEOUT and XDEVICE_CHECK (1 or 0) set the arguments that are omitted.
+    A nested block shares the world of the outer block. A rank is late if the other ranks wait for it while nothing
+    happens in its process; docs/reference/processes.md explains this, and lists the launchers. XDEVICE_ENGINE,
+    XDEVICE_TIMEOUT, XDEVICE_JOIN_TIMEOUT and XDEVICE_CHECK (1 or 0) set the arguments that are omitted.
 
     Args:
         engine: the engine that moves the tensors: "auto", a framework ("paddle"), or one of its engines ("torch:gloo").
@@ -46,7 +46,8 @@ def processes(
     Raises:
         LaunchError: the launcher's variables are incomplete or contradict each other; rank 0 is not on loopback, but no
             XDEVICE_TOKEN is set; no engine exists on all ranks. CollectiveMismatchError: the ranks' arguments differ.
-            PeerError: a process fails or is missing. ArgumentError: an argument is wrong or differs in the outer block.
+            PeerError: a process fails or is missing. ArgumentError: an argument is invalid, or differs from that of the
+                outer block.
 
     Costs 20 ms and the start of the engine, which may import PyTorch. A world of one starts no engine.
 
@@ -110,8 +111,7 @@ def world() -> World:
 
 
 class World:
-    """All processes that work together, from the point of view of one process.
-    `xdevice.distributed.processes()` returns the world.
+    """All processes that work together, as seen by one of them. `xdevice.distributed.processes()` returns the world.
 
     Experimental: it may change in a minor version.
 
@@ -199,7 +199,7 @@ class World:
 
         Raises:
             NotATensorError, DTypeError, ArgumentError, UnsupportedError: as in `xdevice.parallel.all_reduce`.
-            ArgumentError also for a weight below 0, or if the weights of all ranks are 0.
+            Also raises ArgumentError for a weight below 0, or if the weights of all ranks are 0.
 
         Costs the engine's own time and a vote. The max and min of floats need two reductions, because engines lose NaN:
         for 64 MB, two processes on one machine took 0.46 s, compared with 0.06 s for the sum (PyTorch, gloo, one thread
@@ -217,9 +217,9 @@ class World:
                 that can be written are also written in place; for other tensors, new tensors
                 are returned. Numbers and strings in a container are not sent. They must be the
                 same on all ranks, or CollectiveMismatchError is raised. To send a number that
-                only one rank has, make it a tensor. The numbers of an optimizer that are not
-                among its variables must also be the same: all numbers of a PyTorch optimizer,
-                and the learning rate of a Paddle optimizer or a Gluon Trainer.
+                only one rank has, make it a tensor. The numbers that an optimizer does not store in its variables must
+                also be the same: all numbers of a PyTorch optimizer, and the learning rate of a Paddle optimizer or a
+                Gluon Trainer.
             root: the rank whose values are sent.
 
         Raises:
@@ -290,9 +290,9 @@ class World:
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Returns this rank's part of the indices 0 to count - 1 of a data set, as a NumPy array of int64.
 
-        All ranks vote on the arguments. Without `pad`, exactly one rank gets each index. The indices are split in the
-        order of the ranks, as by `split_batch` with `even=False`, so the first ranks may get one index more than the
-        others.
+        All ranks vote on the arguments. Without `pad`, each index goes to exactly one rank. The indices are split in
+        the order of the ranks, as by `split_batch` with `even=False`, so the first ranks may get one index more than
+        the others.
 
         Args:
             count: the number of samples in the data set, which must be the same on all ranks.
@@ -350,7 +350,8 @@ class World:
     def averaging(
         self, model: Any, weight: float | None = None
     ) -> AbstractContextManager[None]:
-        """Returns a block for one backward pass. Afterwards, each gradient of the model is its mean over all ranks.
+        """Returns a block for one backward pass. Afterwards, each gradient of the model has been replaced by its mean
+        over all ranks.
 
         In `with world.averaging(model): loss.backward()`, PyTorch and Paddle send gradients, in buckets of 25 MB, while
         the pass computes the next gradients. With MXNet, and with engines other than PyTorch's, the gradients are sent
@@ -391,7 +392,8 @@ class World:
         self._session.start_native_group()
 
     def first(self) -> AbstractContextManager[bool]:
-        """Returns a block that rank 0 runs first, while the other ranks wait. The block yields whether this is rank 0.
+        """Returns a block that rank 0 runs first, while the other ranks wait. The value after `as` is True on rank 0,
+        and False on the other ranks.
 
         In `with world.first(): data = load()`, rank 0 downloads the data, and the other ranks find the data on disk. To
         run code only on rank 0, write `with world.first() as is_first: if is_first: xdevice.save(...)`. Rank 0 may

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Runner(threading.Thread):
-    """A thread that runs one job after another. Here the jobs are the calls of an engine. If a job never returns, the
+    """A thread that runs jobs, one at a time. Here the jobs are the calls of an engine. If a job never returns, the
     thread exists until the process ends."""
 
     def __init__(self) -> None:

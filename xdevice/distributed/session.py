@@ -47,8 +47,7 @@ if TYPE_CHECKING:
 NO_WEIGHT: Final = "the weights of all ranks are 0, so there is no weighted mean; at least one weight must be above 0"
 
 _LARGE: Final = 1 << 24
-"""The number of bytes from which a copy may take so long that the failure of another rank would
-be noticed late."""
+"""A copy of at least this many bytes may take so long that the failure of another rank would be noticed late."""
 _SLOWEST: Final = 10e6
 """The speed of the slowest engine, in bytes per second. A call may take as long as its bytes
 need at this speed, plus the timeout."""
@@ -215,8 +214,8 @@ class Session:
             self._leave(error)
 
     def _leave(self, error: BaseException | None) -> None:
-        """Votes that this rank leaves the block, and closes the engine. After an error, reports
-        the error to the other ranks instead."""
+        """Votes to leave the block, and closes the engine. After an error, reports the error to the other ranks
+        instead."""
         native = self._native
         # a world of one has no control connection, but may have the framework's own group
         if self._line is None and native is not None:
@@ -303,8 +302,8 @@ class Session:
         _failed = line.failure
 
     def _on_lost_hub(self) -> None:
-        """Aborts the engine if the hub has ended after a failure; the program may be waiting for a GPU that waits for
-        other ranks. This method is called in another thread.
+        """Aborts the engine if the hub has ended after a failure. Otherwise, the program might wait for ever for a GPU
+        that waits for other ranks. This method is called in another thread.
         """
         # outside the block, the end of the hub is the normal end of the world
         if self.is_open:
@@ -406,8 +405,8 @@ class Session:
 
     @contextmanager
     def inside(self, what: str) -> Iterator[None]:
-        """A block in which no collective can be called. If a collective is called, the error uses `what` as the name of
-        the block."""
+        """A block in which no collective can be called. If a collective is called in it, the error calls the block
+        `what`."""
         self._within = what
         try:
             yield
@@ -529,7 +528,7 @@ class Session:
 
     def _run_in_engine_thread(self, job: Callable[[], Any], is_counted: bool) -> Any:
         """Runs `job` in the engine's thread, while this thread watches the other ranks, and returns the result of
-        `job`. `is_counted` tells whether all ranks make this call; if they do, the call has a number.
+        `job`. `is_counted` is True if all ranks make this call; only such a call has a number.
         """
         runner, line = self._runner, self.line
         if runner is None:

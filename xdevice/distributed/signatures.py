@@ -27,7 +27,7 @@ each thousand descriptions."""
 
 def signatures(operands: list[Operand], are_uneven: Sequence[bool] = ()) -> str:
     """Returns a string that describes several tensors. A tensor that occurs again is marked as such, because each
-    tensor is sent only once. `are_uneven` tells, for each tensor, whether the length of its first axis may differ
+    tensor is sent only once. `are_uneven` contains, for each tensor, whether the length of its first axis may differ
     between ranks. If `are_uneven` is empty, no length may differ."""
     first_indices: dict[int, int] = {}
     texts = []
@@ -68,9 +68,9 @@ def overlap(parts: list[Operand]) -> str:
 
 
 def others_text(x: Any) -> str:
-    """Returns a string that describes the numbers, strings and other objects in a container
-    that are not tensors, or "" if there are none. The ranks compare this string, because these
-    objects are not sent and must be the same on all ranks."""
+    """Returns a string that describes all objects in a container that are not tensors, such as numbers and strings, or
+    "" if there are none. The ranks compare this string, because these objects are not sent and must be the same on all
+    ranks."""
     # a tensor or model is not a container
     if registry.kind_of(type(x)) is not None:
         return ""

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 PATIENCE: Final = 3.0
 """The number of seconds between the signal that asks a process to end and SIGKILL, which kills it."""
 _ECHO_SECONDS: Final = 0.25
-"""The number of seconds, after the first failure, during which further failures are collected: the launcher may notice
-a rank that failed because of another rank before it notices that other rank."""
+"""After the first failure, the launcher collects other failures for this many seconds. It may notice a rank that failed
+only as a consequence before it notices the rank that failed first."""
 _REPEATED: Final = "PeerError: "
 """A traceback that contains this text only repeats the failure of another rank."""
 _HAS_GROUPS: Final = hasattr(os, "killpg")
@@ -76,8 +76,8 @@ class Failure(NamedTuple):
 
 
 class Nodes(NamedTuple):
-    """The machines of a run, each with the same number of ranks, and the position of this
-    machine among the machines."""
+    """The machines of a run, and the position of this machine among them. All machines have the same number of
+    ranks."""
 
     machines: int
     rank: int
@@ -85,8 +85,8 @@ class Nodes(NamedTuple):
     host: str
     """The host on which rank 0 listens."""
     port: int | None
-    """The port on which rank 0 listens; torch's `MASTER_PORT` is the next port. None if this is
-    the only machine; then two free ports are chosen."""
+    """The port on which rank 0 listens; torch's `MASTER_PORT` is the next port. None if this is the only machine; two
+    free ports are then chosen."""
 
 
 def launch(
@@ -101,9 +101,9 @@ def launch(
     if all ranks ended with status 0.
 
     When a rank fails, the other ranks are ended: each rank's process group receives SIGTERM, and three seconds later
-    SIGKILL. `launch` returns the status of the rank that failed first, or 128 + n if signal n ended that rank, and
-    shows the traceback of that rank last. If the launcher receives SIGINT, SIGTERM or SIGHUP, it passes the signal on
-    to the ranks, kills the ranks that have not ended three seconds later, and returns 128 + n, where n is the number of
+    SIGKILL. `launch` then shows the traceback of the rank that failed first. It returns that rank's status, or 128 + n
+    if signal n ended the rank. If the launcher receives SIGINT, SIGTERM or SIGHUP, it passes the signal on to the
+    ranks. It kills the ranks that are still running three seconds later, and returns 128 + n, where n is the number of
     the signal. A second such signal kills the ranks at once.
 
     The ranks find each other through `XDEVICE_ADDRESS`, or through torch's `MASTER_ADDR` and
@@ -479,8 +479,8 @@ def _guard() -> Iterator[IO[bytes] | None]:
 
 
 def _report(failure: Failure, is_cut_off: bool) -> None:
-    """Prints which rank failed first, and the rank's last lines. `is_cut_off` tells whether
-    other ranks were still running."""
+    """Prints which rank failed first, and the rank's last lines. `is_cut_off` is True if other ranks were still
+    running."""
     others = "; the others were stopped" if is_cut_off else ""
     output.say(f"rank {failure.rank} failed first, {status_text(failure.status)}{others}")
     for line in failure.last_lines:

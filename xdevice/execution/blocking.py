@@ -25,7 +25,8 @@ class blocking:
         backends: the backends, or their names. Without arguments, the selected backend, as with `sync`.
 
     XDEVICE_BLOCKING=1 does the same for every backend, from the time when xdevice loads the backend until the process
-    ends. It uses the framework's own setting if that setting works only before the framework is imported or started.
+    ends. If the framework has a setting that works only before the framework is imported or started, XDEVICE_BLOCKING=1
+    uses it.
 
     | backend | blocks by |
     |---|---|
@@ -37,10 +38,11 @@ class blocking:
     | numpy | nothing, because NumPy computes synchronously |
 
     Raises:
-        ScopeError: if a thread exits the block although another thread has entered it (docs/reference/async.md).
+        ScopeError: if the block is exited in a different thread from the one that entered it (docs/reference/async.md).
         SettingError: when a backend is loaded, if XDEVICE_BLOCKING has a value other than 1 or 0.
-        UnsupportedError: if JAX's private API differs in this version. Set XDEVICE_BLOCKING=1 at the start instead.
-        BackendNotFoundError, BackendImportError: as `backend` does.
+        UnsupportedError: if this version of JAX lacks a private function that the block needs. Set XDEVICE_BLOCKING=1
+            at the start instead.
+        BackendNotFoundError, BackendImportError: as for `backend`.
 
     Example:
         >>> with xdevice.accelerator.blocking():

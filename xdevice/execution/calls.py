@@ -1,4 +1,4 @@
-"""The check that a call of a function runs its body."""
+"""Checks that calling a function runs its body."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from xdevice.errors import ArgumentError
 
 
 def require_running(name: str, function: Any) -> None:
-    """Raises `ArgumentError` for a generator function or a coroutine function: a call of it returns at once, and its
-    body has not run. `name` is the name of the caller's function, for the error."""
+    """Raises `ArgumentError` for a generator function or a coroutine function, because a call of such a function
+    returns without running its body. `name` is the name of the calling function to show in the error message."""
     if (
         inspect.isgeneratorfunction(function)
         or inspect.iscoroutinefunction(function)

@@ -1,7 +1,7 @@
 """`Stream` and `Event`, which order the work on a device, and measure how long work takes on the device.
 
-This module checks the device and the backend with which a stream or an event is used. The frameworks do not check
-these, and with a wrong device they report wrong times, or do not wait.
+This module checks the device and the backend with which a stream or an event is used. The frameworks do not check them:
+with the wrong device, they report wrong times, or do not wait.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ class Stream:
     other streams.
 
     `with stream:` sends this thread's work on the stream's device to the stream. You must order everything else
-    yourself: call `wait` before a stream reads a tensor that another stream writes, and call `keep` before you drop
-    your last reference to a tensor that a stream still uses. Creating a stream takes about 10 us on a GPU that is in
-    use.
+    yourself. Call `wait` before a stream reads a tensor that another stream writes. Call `keep` before you drop your
+    last reference to a tensor that a stream still uses. Creating a stream takes about 10 us on a GPU that is in use.
 
     | backend | a stream is | the block `with stream:` applies to |
     |---|---|---|
@@ -100,8 +99,9 @@ class Stream:
         exception.
 
         Raises:
-            ScopeError: if the block is exited in another thread or task, or if the task has waited inside the block.
-            UnsupportedError: if another backend is selected, whose work cannot go to this stream.
+            ScopeError: if the block is exited in another thread or task, or if the task has waited (`await`) inside the
+                block.
+            UnsupportedError: if a different backend is selected, because its work cannot go to this stream.
             DeviceMismatchError: if the `with device:` around the block names another device.
         """
         # the block affects only work of the stream's own backend
@@ -169,8 +169,8 @@ class Stream:
     def keep(self, x: object) -> None:
         """Prevents the memory of tensors from being reused while this stream still uses the tensors.
 
-        Call this method for tensors that another stream has made and this stream reads. The memory becomes free once
-        nothing refers to the tensors any longer and the stream's work is done.
+        Call this method for tensors that were created on another stream and that this stream reads. The memory becomes
+        free once nothing refers to the tensors any longer and the stream's work is done.
 
         Args:
             x: a tensor, or a container of tensors.
@@ -256,7 +256,7 @@ class Event:
             self.backend.require_events(devices.of("gpu") if self.backend.count("gpu") else CPU)
 
     def _make(self, device: Device) -> None:
-        """Makes the framework's own event, which belongs to one device."""
+        """Creates the framework's own event, which belongs to one device."""
         self._native = self.backend.new_event(device)
         self.device = device
 

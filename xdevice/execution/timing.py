@@ -150,7 +150,7 @@ class Measurement(NamedTuple):
     times: tuple[float, ...]
     """The time of each repeat, in order."""
     clock: Literal["device", "host"]
-    """The clock that was read: the device's clock, by means of events, or the host's clock."""
+    """The clock that was used: the device's clock, which events read, or the host's clock."""
 
     def __str__(self) -> str:
         count = f"{len(self.times)} time" + "s" * (len(self.times) > 1)
@@ -198,8 +198,9 @@ def measure(
         devices: the work to wait for, as in `Timer`.
 
     Raises:
-        ArgumentError: if `fn` is not callable or uses `yield` or `async`, or a count is not an int of 0 (`repeats`: 1)
-            or more. Also `DeviceNotFoundError` and `DeviceError` as in `sync`, and the errors of `fn` and its work.
+        ArgumentError: if `fn` is not callable, or uses `yield` or `async`; if `warmup` is not an int of at least 0; if
+            `repeats` is not an int of at least 1. Also `DeviceNotFoundError` and `DeviceError` as in `sync`, and the
+            errors of `fn` and its work.
 
     Example:
         >>> found = xdevice.measure(lambda: xdevice.ones(2, 3), repeats=5)

@@ -19,10 +19,10 @@ def sync(*targets: object) -> None:
 
     Args:
         targets: the objects to wait for. Without arguments, `sync` waits for all work on all devices of the selected
-            backend. For a backend, it waits for all work of that backend; for a device in any spelling, for the
-            selected backend's work on that device; for a `Stream`, for the work that is now in the stream; for an
-            `Event`, for the work before the event; for tensors, models and containers, for their values, with their own
-            backends.
+            backend. For a backend, it waits for all work of that backend. For a device in any spelling, it waits for
+            the selected backend's work on that device. For a `Stream`, it waits for the work that is now in the stream;
+            for an `Event`, for the work before the event. For tensors, models and containers, it waits until their own
+            backends have computed their values.
 
     | backend | waits by |
     |---|---|

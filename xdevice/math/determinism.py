@@ -22,7 +22,7 @@ def deterministic() -> Iterator[list[str]]:
     assigns a list of strings to `lacking`. Each string describes something that stays nondeterministic because a
     backend cannot change it now, such as a setting that the framework reads only when it starts. At the end of the
     block, and also after an error, the frameworks' former settings are restored. The settings apply to the whole
-    process, including other threads. Seed the random numbers as well: `xdevice.random.seed_all`.
+    process, including other threads. Also seed the random numbers, with `xdevice.random.seed_all`.
 
     | backend | set in the block |
     |---|---|

@@ -30,7 +30,7 @@ def batches(
             the container after this call have no effect.
         size: the number of rows of each batch, at least 1. The last batch may be shorter.
         shuffle: whether to return the rows in a random order, which is drawn with `xdevice.random.permutation`. The
-            order for the first loop is drawn at this call, and each further loop draws a new order. With a seed, the
+            order for the first loop is drawn at this call, and each later loop draws a new order. With a seed, the
             order is the same on every backend.
         drop_last: whether to leave out a last batch that is shorter than `size`.
 

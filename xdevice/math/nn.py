@@ -7,9 +7,9 @@ Images have the shape (N, C, H, W): batch, channels, height, width. Kernels of c
 height, width), where O is the number of filters. `size`, `stride` and `padding` are each an int, which applies to
 both height and width, or a pair (height, width). Padding is the same on both sides.
 
-All tensors of a call must have the same backend, device and float dtype, and so does the result. float32 and float64
-work on every backend; float16 and bfloat16 work if the framework supports them. The framework computes the gradients;
-there are none on NumPy.
+All tensors in a call must have the same backend, device and float dtype, and the result has them too. float32 and
+float64 work on every backend; float16 and bfloat16 work if the framework supports them. The framework computes the
+gradients; there are none on NumPy.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
 
     Raises the errors of `relu`, and UnsupportedError if `approximate` is False and the adapter has no error function.
 
-    Costs as much as the framework's own function, plus 1 us; on NumPy 100 ns an element.
+    Costs as much as the framework's own function, plus 1 us; on NumPy, 100 ns per element.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.gelu(xdevice.tensor([0.0, 100.0]))).tolist()
@@ -183,7 +183,7 @@ def dropout(x: Any, mask: Any, p: float, **misspelled: NoReturn) -> Any:
     Args:
         mask: a bool tensor of the same shape as `x`. With `xdevice.random.bernoulli(x.shape, p=1 - p)`, the same
             elements are dropped on every backend.
-        p: a number from 0 to 1. If it is 1, all elements of the result are 0, whatever the mask is.
+        p: a number from 0 to 1. If `p` is 1, all elements of the result are 0, regardless of the mask.
 
     Raises:
         ArgumentError: `p` is not a number from 0 to 1. ShapeError: the shapes of `x` and `mask`
@@ -297,8 +297,8 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
         bias: a vector as long as the last axis; None means zeros.
 
     Raises:
-        ShapeError: `weight` or `bias` has another shape, or the last axis has no elements. ArgumentError: `eps` is not
-            a number in [0, 1). Other errors: as with `conv2d`.
+        ShapeError: `weight` or `bias` has the wrong shape, or the last axis has no elements. ArgumentError: `eps` is
+            not a number in [0, 1). Other errors: as with `conv2d`.
 
     Costs as much as the framework's own function, plus 1 us. If the framework has no fused function (TensorFlow,
     NumPy), it costs ten passes over `x`.
@@ -444,15 +444,15 @@ def cross_entropy(
     Args:
         logits: floats of the shape (n, classes).
         labels: the classes, ints from 0 to classes - 1, of the shape (n,) and the dtype int32 or int64. Probabilities
-            are refused; for probabilities p, the loss is `-xp.mean(xp.sum(p * xdevice.nn.log_softmax(logits),
-            axis=1))`.
+            are not accepted; for probabilities p, the loss is
+            `-xp.mean(xp.sum(p * xdevice.nn.log_softmax(logits), axis=1))`.
         reduction: "mean", "sum" or "none"; "none" means that the loss of each row is returned, in the shape (n,).
 
     Raises:
         IndexError: a label is not a class. On a GPU and in a traced function, the framework reports the wrong label
             later and in its own way; docs/reference/nn.md has a table.
-        ShapeError: the shapes do not match, or there are no rows or no classes. ArgumentError: `reduction` has
-            another value.
+        ShapeError: the shapes do not match, or there are no rows or no classes. ArgumentError: `reduction` has any
+            other value.
         DTypeError: `labels` are not int32 or int64. Other errors: as with `relu`.
         DeviceMismatchError: the tensors are on several devices.
 
@@ -511,7 +511,7 @@ def binary_cross_entropy_with_logits(
 
     Raises:
         ShapeError: the shapes differ, or `reduction` is "mean" and there are no elements. ArgumentError: `reduction`
-            has another value.
+            has any other value.
         DTypeError, DeviceMismatchError, NotATensorError, UnsupportedError: as with `conv2d`.
 
     Costs as much as the framework's own function, plus 1 us. If the framework has no fused function (MXNet, NumPy),
@@ -560,7 +560,7 @@ def embedding(indices: Any, table: Any) -> Any:
     Raises:
         IndexError: an index is out of range. Devices other than the CPU report such an index in their own way, like a
             wrong label of `cross_entropy`.
-        ShapeError: `table` has another shape, or no elements. Other errors: as with `cross_entropy`.
+        ShapeError: `table` has the wrong shape, or no elements. Other errors: as with `cross_entropy`.
 
     Costs as much as `cross_entropy`.
 
@@ -698,11 +698,10 @@ def max_pool2d(
         x: images of the shape (N, C, H, W); N may be 0.
         size: the size of a window, at least 1.
         stride: at least 1; None means `size`. Windows that would exceed the padded image are left out, as in `conv2d`.
-        padding: from 0 to half of `size`. The padding is never the greatest element.
+        padding: from 0 to half of `size`. Padding is never chosen as the greatest element.
 
     Raises:
-        ShapeError: `x` has another shape, or no window fits. ArgumentError: another argument is
-            invalid.
+        ShapeError: `x` has the wrong shape, or no window fits. ArgumentError: any other argument is invalid.
         DTypeError, NotATensorError, UnsupportedError: as with `relu`.
 
     Costs as much as the framework's own function, plus 3 us.
@@ -784,8 +783,8 @@ class _Layers(Functions):
     ) -> Any:
         """Returns the result of the kernel `name` for `tensors`, a dict that maps the names of the arguments to the
         tensors. One of these tensors is `indices`. The valid indices are 0 to n - 1; `n` is None if this number is
-        unknown while a function is traced. `function` is the function's name in errors. Raises `IndexError` for an
-        index out of range, and `DeviceMismatchError` for tensors on several devices."""
+        unknown while a function is traced. `function` is the function name to show in error messages. Raises
+        `IndexError` for an index out of range, and `DeviceMismatchError` for tensors on several devices."""
         operands = (*tensors.values(),)
         if not self.checks.are_together(operands):
             self.require_one_device(**tensors)
@@ -828,8 +827,8 @@ class _Layers(Functions):
 
     def indices(self, x: Any, function: str) -> Any:
         """Returns `x` as a tensor of labels or indices. Raises `DTypeError` if its dtype is not int32 or int64, and
-        `NotATensorError` or `ArgumentError` if it is not a tensor of this backend. `function` is the function's name
-        in the errors."""
+        `NotATensorError` or `ArgumentError` if it is not a tensor of this backend. `function` is the function name to
+        show in error messages."""
         cls, checks = type(x), self.checks
         # only a tensor of an unknown type, or a sparse tensor, needs all checks
         if cls not in checks.tensor_types or (
@@ -846,8 +845,8 @@ class _Layers(Functions):
 
     def require_range(self, indices: Any, n: int | None, function: str) -> None:
         """Raises `IndexError` for indices below 0 or above n - 1. For such indices, frameworks raise different
-        errors, or return zeros, NaN or wrong rows. Does nothing if `n` is None, or while a function is traced,
-        because there are no values to read then. `function` is the function's name in the error."""
+        errors, or return zeros, NaN or wrong rows. Does nothing if `n` is None, or while a function is traced, because
+        there are then no values to read. `function` is the function name to show in the error message."""
         # nothing can be checked if `n` is unknown, if the indices are a symbol, or if reading a
         # tensor of indices would become part of the graph that is being traced
         if n is None or not _holds_values(indices) or self.backend.tracing() is not None:
@@ -880,7 +879,7 @@ class _Layers(Functions):
 
     def require_together(self, **tensors: Any) -> None:
         """Raises `DTypeError` if the tensors have several dtypes, and `DeviceMismatchError` if they are on several
-        devices. The keyword of each tensor is its name in the errors."""
+        devices. The keyword of each tensor is the name to show in error messages."""
         dtypes = [x.dtype for x in tensors.values()]
         # looking up the name of a dtype takes a microsecond, so the dtypes themselves are
         # compared first
@@ -894,9 +893,9 @@ class _Layers(Functions):
         self.require_one_device(**tensors)
 
     def require_one_device(self, **tensors: Any) -> None:
-        """Raises `DeviceMismatchError` if the tensors are on several devices. The keyword of each tensor is its name
-        in the error. Traced tensors are not checked, because they have no device. A tensor that is itself spread over
-        several devices is not checked here, but by the framework."""
+        """Raises `DeviceMismatchError` if the tensors are on several devices. The keyword of each tensor is the name to
+        show in the error message. Traced tensors are not checked, because they have no device. A tensor that is itself
+        spread over several devices is not checked here, but by the framework."""
         operands = (*tensors.values(),)
         try:
             if self.checks.are_together(operands) or not all(map(_holds_values, operands)):
@@ -916,8 +915,8 @@ _layers_by_type: Final = _lookup.by_type
 
 def _layers_of(x: Any, function: str) -> _Layers:
     """Returns the `_Layers` of the backend of the tensor `x`. Also prepares this thread to run the backend's kernels,
-    as MXNet requires. Raises `NotATensorError` if `x` is not a tensor. `function` is the function's name in the
-    error."""
+    as MXNet requires. Raises `NotATensorError` if `x` is not a tensor. `function` is the function name to show in the
+    error message."""
     layers = _layers_by_type.get(type(x))
     # the type is new, or the backend can no longer be used here, for example in a forked
     # process; in that case `find` raises an error
@@ -930,8 +929,8 @@ def _layers_of(x: Any, function: str) -> _Layers:
 
 def _layers_and_tensor(x: Any, function: str) -> tuple[_Layers, Any]:
     """Returns the `_Layers` for `x`, and `x` itself as a tensor. Raises `DTypeError` if the dtype of `x` is not a
-    real floating-point dtype, and the errors of `Checks.tensor`, such as `NotATensorError`. `function` is the
-    function's name in the errors."""
+    real floating-point dtype, and the errors of `Checks.tensor`, such as `NotATensorError`. `function` is the function
+    name to show in error messages."""
     layers = _layers_by_type.get(type(x))
     # the usual case: a known type, of a backend that needs no preparation of the thread
     # (`enter`)
@@ -1078,8 +1077,8 @@ def _shape_with_axes(
     what: str, x: Any, names: tuple[str, ...], function: str
 ) -> tuple[int | None, ...]:
     """Returns the shape of `x`, which contains images or a kernel. `names` are the names of the axes of `x`. Raises
-    `ShapeError` if `x` has a different number of axes, or if an axis other than the batch has the length 0. In the
-    error, `what` is the name of the argument `x`, and `function` is the name of the function."""
+    `ShapeError` if `x` has a different number of axes, or if an axis other than the batch has the length 0. `what` and
+    `function` are the names of the argument `x` and of the function to show in the error message."""
     shape = shape_of(x)
     # only a batch may be empty. If the first axis is the batch, the comparison is True, which
     # means 1 as an index, so the slice leaves out the size of the batch
@@ -1094,7 +1093,7 @@ def _require_window_fits(
     function: str, images: Any, window: Any, padding: tuple[int, ...]
 ) -> None:
     """Raises `ShapeError` if `window`, a pair (height, width), is larger than the padded images. `images` is the
-    shape of the images. A length is None if it is unknown while a function is traced; it is not checked then."""
+    shape of the images. A length is None if it is unknown while a function is traced; such a length is not checked."""
     for length, size, pad in zip(images[2:], window, padding, strict=True):
         if length is not None and size is not None and length + 2 * pad < size:
             raise ShapeError(
@@ -1105,8 +1104,8 @@ def _require_window_fits(
 
 def _ints(function: str, what: str, value: Any, least: int, count: int = 2) -> tuple[int, ...]:
     """Returns the argument `value` as a tuple of `count` ints, each at least `least`; a single int is repeated.
-    Raises `ArgumentError` for any other value. `function` and `what` are the names of the function and of the
-    argument in the error."""
+    Raises `ArgumentError` for any other value. `function` and `what` are the function name and the argument name to
+    show in the error message."""
     lengths = as_tuple(value) if count > 1 else (value,)
     # `as_tuple` turns a single value into a tuple. Only such a value is repeated; a sequence
     # with one int is refused

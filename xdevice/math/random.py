@@ -13,9 +13,9 @@ generator depends on the size and dtype of the draw, but not on the backend.
 | all other code: `threading.Thread`, cells of a notebook | the process's generator, one draw at a time |
 
 The numbers therefore do not depend on timing, unless several `threading.Thread`s draw from the same generator; to avoid
-this, open a block in each of these threads. If the variable XDEVICE_SEED is set (`xdevice parity` sets it), the
-generator of a process is seeded from this variable, and otherwise with entropy from the system. This also applies to a
-spawned process, but not to a forked process.
+this, open a `with seed(n):` block in each of these threads. The generator of a process is seeded from the environment
+variable XDEVICE_SEED, if it is set (`xdevice parity` sets it), and otherwise with entropy from the system. This also
+applies to a spawned process, but not to a forked process.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ _LARGEST: Final = {
 }
 """The largest finite number of each float dtype."""
 _FARTHEST: Final = 16
-"""An upper bound for the distance of a normal number from the mean, in standard deviations. NumPy's ziggurat
-algorithm never draws a number that is more than 13.8 standard deviations away."""
+"""An upper bound on the distance of a normally distributed number from the mean, in standard deviations. NumPy's
+ziggurat algorithm never draws a number that is more than 13.8 standard deviations away."""
 _FARTHEST_SUM: Final = 1e-3
 """The largest allowed difference between 1 and the sum of probabilities. It allows for probabilities in float16, each
 of which has a relative error of up to 5e-4."""
@@ -87,8 +87,8 @@ def uniform(
     dtype: object = None,
     **misspelled: NoReturn,
 ) -> Any:
-    """Returns uniform numbers in [low, high): `uniform(2, 3)` or `uniform((2, 3))`. The dtype is float32 unless `dtype`
-    is given.
+    """Returns uniformly distributed numbers in [low, high): `uniform(2, 3)` or `uniform((2, 3))`. The dtype is float32
+    unless `dtype` is given.
 
     No number equals `high`, not even after rounding to the dtype. The spacing of the numbers is 2**-24 of the
     range in float32, and 2**-53 in float64; 16-bit floats are rounded from float32. Costs about 10 us, plus 9 ns for
@@ -104,7 +104,7 @@ def uniform(
     Raises the following errors before drawing anything:
         ArgumentError: a bound is not a number or does not fit into the dtype, or `low` is not below `high`.
         ShapeError, DeviceNotFoundError: as with `xdevice.ones`.
-        DTypeError: the dtype is not a float dtype, or the backend lacks it here (float64 on JAX without 64-bit).
+        DTypeError: the dtype is not a float dtype, or the backend lacks it here (float64 on JAX without 64-bit types).
         UnsupportedError: a framework is tracing the calling function into a graph (see docs/reference/random.md).
 
     Example:
@@ -147,8 +147,8 @@ def normal(
     dtype: object = None,
     **misspelled: NoReturn,
 ) -> Any:
-    """Returns normal numbers with the mean `loc` and the standard deviation `scale`. The dtype is float32 unless
-    `dtype` is given.
+    """Returns normally distributed numbers with the mean `loc` and the standard deviation `scale`. The dtype is float32
+    unless `dtype` is given.
 
     Standard normal numbers are drawn, multiplied by `scale`, and added to `loc`, all in the dtype of the result. 16-bit
     floats are computed in float32 and then rounded.
@@ -209,12 +209,12 @@ def integers(
     """Returns integers in [low, high), all equally probable: `integers((5,), high=10)`. The dtype is int64 unless
     `dtype` is given.
 
-    As with `xdevice.tensor`, JAX without 64-bit replaces int64 by int32. The numbers are the same if the bounds fit
-    into int32.
+    As with `xdevice.tensor`, JAX without 64-bit types replaces int64 by int32. The numbers are the same if the bounds
+    fit into int32.
 
     Args:
         high: the exclusive upper bound.
-        low: the inclusive lower bound; None means 0. Without `low`, a single int as the shape is refused because it is
+        low: the inclusive lower bound; None means 0. Without `low`, a single int as the shape is rejected because it is
             ambiguous: NumPy would use it as the lower bound, and `xdevice.ones` would use it as the shape.
         dtype: any integer dtype; the numbers drawn depend on it. The other arguments are the same as for `uniform`.
 
@@ -475,7 +475,7 @@ class seed:
         n: a non-negative int of any size.
 
     Raises:
-        ArgumentError: `n` is not a non-negative int. No generator is seeded then.
+        ArgumentError: `n` is not a non-negative int. In that case, no generator is seeded.
         ScopeError: the block is exited in another thread or asyncio task than the thread or task that entered it.
         SettingError: XDEVICE_SEED is not a non-negative int.
 
@@ -538,7 +538,7 @@ def seed_all(n: int) -> None:
         n: an int from 0 to 2**32 - 1, the range that NumPy's `np.random.seed` accepts.
 
     Raises:
-        ArgumentError: `n` is not an int from 0 to 2**32 - 1. No generator is seeded then.
+        ArgumentError: `n` is not an int from 0 to 2**32 - 1. In that case, no generator is seeded.
         UnsupportedError: a third-party backend that cannot be seeded is loaded. Other generators may already be seeded
             when this error is raised.
 
@@ -562,8 +562,8 @@ def seed_all(n: int) -> None:
 
 
 def get_state() -> dict[str, Any]:
-    """Returns the state of the generator from which the calling code draws, as a dict of plain values. The state
-    determines the next numbers.
+    """Returns the state of the generator from which the calling code draws, as a dict of Python's built-in types. The
+    state determines the next numbers.
 
     The dict can be pickled, and `set_state` restores the state. `seed` seeds the same generator: the generator of the
     innermost block or task, or, outside any block or task, the generator of the process. The frameworks' own generators
@@ -583,7 +583,7 @@ def set_state(state: dict[str, Any]) -> None:
     same numbers as the draws that followed that call of `get_state`.
 
     Raises:
-        ArgumentError: `state` is not the result of `get_state`. The generator's state is not changed then.
+        ArgumentError: `state` is not the result of `get_state`. In that case, the generator's state does not change.
 
     Example:
         >>> xdevice.random.set_state({})
@@ -627,9 +627,9 @@ def _backend_device_dtype(
 ) -> tuple[Backend, Device, str]:
     """Returns the selected backend, the device, and the name of the dtype for a draw. `what` is the name of the
     drawing function, and `device` and `dtype` are its arguments. If `dtype` is None, the dtype is `default`. Raises
-    `DTypeError` for a dtype that is not in `kinds` (None allows all dtypes) or that the backend lacks,
-    `DeviceNotFoundError` if there is no such device, and `UnsupportedError` if the numbers would become constants of
-    a traced function."""
+    `DTypeError` for a dtype that is not in `kinds` (None allows all dtypes), or that the backend lacks. Raises
+    `DeviceNotFoundError` if there is no such device, and `UnsupportedError` if the numbers would become constants of a
+    traced function."""
     backend = selection.current()
     backend.refuse_if_frozen(f"random.{what}")
     target_device = creation.place_for(backend, device)
@@ -690,9 +690,8 @@ def _uniform_around_zero(
 
 
 def _probabilities(p: Any) -> np.ndarray[Any, Any]:
-    """Returns the argument `p` of `choice` as a NumPy vector of float64. Raises `ArgumentError` unless `p` contains
-    at least one number, has one axis, contains only numbers of at least 0, and has a sum that differs from 1 by at
-    most `_FARTHEST_SUM`."""
+    """Returns the argument `p` of `choice` as a NumPy vector of float64. Raises `ArgumentError` unless `p` is a
+    non-empty vector of non-negative numbers, and their sum differs from 1 by at most `_FARTHEST_SUM`."""
     import numpy
 
     try:
@@ -719,7 +718,7 @@ def _probabilities(p: Any) -> np.ndarray[Any, Any]:
 
 def _as_int(what: str, value: Any) -> int:
     """Returns the argument `value` as an int. Raises `ArgumentError` if `value` is a bool or is not an integer.
-    `what` is the name of the argument in the error."""
+    `what` is the argument name to show in the error message."""
     try:
         if not isinstance(value, bool):
             return index(value)
@@ -733,7 +732,7 @@ def _as_int(what: str, value: Any) -> int:
 
 def _as_float(what: str, value: Any, dtype: str) -> float:
     """Returns the argument `value` as a float, rounded to the dtype. Raises `ArgumentError` if `value` is not a
-    number, or is too large for the dtype. `what` is the name of the argument in the error."""
+    number, or is too large for the dtype. `what` is the argument name to show in the error message."""
     try:
         # `float` would accept a string such as "1.5"
         if isinstance(value, str | bytes):
@@ -753,7 +752,8 @@ def _as_float(what: str, value: Any, dtype: str) -> float:
 
 def _require_bounds_fit(backend: Backend, dtype: str, least: int, most: int) -> None:
     """Raises `DTypeError` if the ints from `least` to `most` do not fit into the integer dtype. If the backend
-    replaces the dtype by a narrower one, as JAX without 64-bit does, the ints must fit into the narrower dtype."""
+    replaces the dtype by a narrower one, as JAX without 64-bit types does, the ints must fit into the narrower
+    dtype."""
     import numpy
 
     refusal = backend.dtype_refusal(dtype)

@@ -49,7 +49,7 @@ def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Gra
     Raises:
         UnsupportedError: if the backend has no graphs, or none on that device; the error says what to use instead.
         CaptureError: if the task reads, waits, calls `parallel.run`, `prefetch` or itself, or cannot be recorded.
-        DeviceMismatchError: if the task works on another device, whose work a replay would leave out.
+        DeviceMismatchError: if the task works on another device, because a replay would leave out that work.
         ArgumentError, DeviceError: if `task` is not a function; if one of several GPUs must be named. Errors of `task`.
 
     Example:
@@ -146,7 +146,7 @@ def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
 
 def _record(task: Callable[[], Any], graph: Any, stream: streams.Stream) -> Any:
     """Calls the task, records its work in the graph, and returns its result. If the framework or the task raises an
-    error, raises a `CaptureError` that lists the possible causes. Does not change xdevice's own errors."""
+    error, raises a `CaptureError` that lists the possible causes. Passes on xdevice's own errors unchanged."""
     try:
         with stream:
             return stream.backend.capture(graph, stream.native, task)

@@ -196,8 +196,8 @@ def carry_states() -> list[Callable[[], AbstractContextManager[Any]]]:
 
 
 def rejoin(states: Iterable[Callable[[], AbstractContextManager[Any]]]) -> None:
-    """Calls the function `rejoin` of each state that has one. `states` are the states of the calling thread, and
-    another thread that used these states has returned a result."""
+    """Calls the function `rejoin` of each state that has one. `states` are the states of the calling thread, which
+    another thread has used before it returned a result."""
     for state in states:
         getattr(state, "rejoin", _nothing)()
 
@@ -212,7 +212,7 @@ threads record operations on the same input. The lock is reentrant, because a ta
 
 def _run_all(runs: Sequence[_Run], backend: Backend) -> None:
     """Runs the tasks, side by side if the backend allows it, and returns when all tasks have ended. After Ctrl-C in the
-    caller's thread, no further tasks start."""
+    caller's thread, no more tasks start."""
     if backend.threads == "many":
         with _short_turns(backend):
             pool.threads.run(pool.Call(runs))
@@ -268,18 +268,18 @@ def _name(task: Any) -> str:
 
 
 TURN: Final = 0.0005
-"""Seconds after which a thread must hand over Python's global lock to another thread while tasks feed GPUs."""
+"""While tasks feed GPUs, a thread must hand over Python's global lock to another thread after this many seconds."""
 
 _intervals_lock = forks.renewed(threading.Lock())
 _intervals: list[float] = []
-"""The user's switch interval (`sys.getswitchinterval`) in seconds. It is listed once for each call of `parallel.run` in
-progress that has shortened it."""
+"""The user's switch interval (`sys.getswitchinterval`) in seconds. It is in the list once for each call of
+`parallel.run` that is in progress and has shortened it."""
 
 
 @contextmanager
 def _short_turns(backend: Backend) -> Iterator[None]:
-    """Inside the block, threads hand over Python's lock (the GIL) after 0.5 ms. After the usual 5 ms, a GPU to which
-    another thread sends work would be idle (docs/explanation/measurements.md)."""
+    """Inside the block, threads hand over Python's lock (the GIL) after 0.5 ms. With the usual 5 ms, a GPU would be
+    idle while the thread that sends its work waits for the lock (docs/explanation/measurements.md)."""
     if not _feeds_gpus(backend):
         yield
         return
@@ -350,7 +350,7 @@ stream."""
 
 
 def _own_stream(backend: Backend, device: Device) -> Any:
-    """Returns this thread's own stream on a device. The stream is created at the first call. If a task starts further
+    """Returns this thread's own stream on a device. The stream is created at the first call. If a task starts other
     tasks, some of these may run in the same thread, on the same stream."""
     streams = _streams.__dict__
     key = f"{backend.name} {device}"

@@ -1,5 +1,5 @@
-"""The facts about a training step that `World.averaging` and the votes of the ranks need: when a gradient is ready,
-whether a tensor was written too early, and which hyperparameters an optimizer has."""
+"""Facts about a training step: when a gradient is ready, whether a tensor was written too early, and which
+hyperparameters an optimizer has. `World.averaging` and the votes of the ranks need these facts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 class Steps(Primitives):
     """The capability of reporting gradients and writes during a training step. Without it, gradients are sent after the
-    backward pass, and an optimizer step that comes too early is not detected."""
+    backward pass, and an optimizer step that runs before the gradients are averaged is not detected."""
 
     needs: ClassVar[tuple[str, ...]] = ("watch_gradients",)
 
     def watch_gradients(
         self, variables: list[Any], ready: Callable[[int, Any], None]
     ) -> Callable[[], None]:
-        """From now on, in each backward pass, calls `ready(i, gradient)` when the gradient of `variables[i]` has been
-        stored, in the thread that computes the gradient. `variables` are tensors that the adapter's method `gradients`
-        lists. An error that `ready` raises ends the pass. Returns a function without arguments, which stops these
-        calls. If the framework does not report gradients, `ready` is never called."""
+        """Makes each later backward pass call `ready(i, gradient)` when the gradient of `variables[i]` has been stored.
+        The call runs in the thread that computes the gradient. `variables` are tensors that the adapter's method
+        `gradients` lists. An error that `ready` raises ends the pass. Returns a function without arguments, which stops
+        these calls. If the framework does not report gradients, `ready` is never called."""
         return lambda: None
 
     def times_written(self, x: Any) -> int | None:

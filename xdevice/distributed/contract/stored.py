@@ -16,10 +16,10 @@ class GradientWatch:
 
     def __init__(self, add_hook: Callable[[Any, Callable[[], None]], object]) -> None:
         """`add_hook(variable, on_gradient)` must make the framework call `on_gradient()` each
-        time it has stored the variable's gradient."""
+        time the framework has stored the variable's gradient."""
         self._add_hook = add_hook
         self._hooked: dict[int, weakref.ref[Any]] = {}
-        """The variables that have a hook, by their `id`."""
+        """Maps the `id` of each variable that has a hook to a weak reference to the variable."""
         self._listeners: dict[int, tuple[int, Callable[[int, Any], None]]] = {}
         """Maps the `id` of each variable that is currently watched to the variable's number and
         the function to call."""

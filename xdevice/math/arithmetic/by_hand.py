@@ -37,8 +37,8 @@ def with_missing_kernels(own: Any) -> Any:
 
 def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     """The kernel of `xdevice.nn.attention`, for the queries `q`, keys `k` and values `v`.
-    `mask` is None, or a bool tensor, which is True for each key that a query uses. If `causal` is True, query i does
-    not use the keys after the i-th either."""
+    `mask` is None, or a bool tensor, which is True for each key that a query uses. If `causal` is True, query i also
+    ignores the keys after the i-th."""
     xp = array_namespace(q)
     if causal:
         causal_mask = _causal_mask(q, k)

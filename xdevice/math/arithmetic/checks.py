@@ -56,9 +56,9 @@ def _with_defaults(kernels: Any) -> Any:
 
 def _widening(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[..., Any]:
     """Returns a wrapper of the kernel `function` in an adapter's `kernels`. `wider` is a dict whose keys are the dtypes
-    that the kernel does not support. Each value is a wider dtype, in which the wrapper computes instead, or `HOST`,
-    which means that the wrapper computes on the host. The result is cast back to the narrow dtype, unless it consists
-    of indices or bools."""
+    that the kernel does not support. Each value is the wider dtype in which the wrapper computes instead, or `HOST`,
+    which means that it computes on the host. The result is cast back to the narrow dtype, unless it consists of indices
+    or bools."""
     kernel = getattr(kernels, function)
     # the index of the argument whose dtype is looked up, the first operand: 1 for `where`,
     # because its argument 0 is the condition
@@ -146,7 +146,8 @@ class Checks:
     def tensor(self, x: Any, function: str) -> Any:
         """Returns `x` if it is a dense tensor or a symbol of this backend. If `x` is a variable, returns the tensor
         in the variable. Raises `ArgumentError` for a tensor of another backend, `UnsupportedError` for a tensor that
-        is not dense, and `NotATensorError` for any other object. `function` is the function's name in the error."""
+        is not dense, and `NotATensorError` for any other object. `function` is the function name to show in the error
+        message."""
         if type(x) in self.tensor_types:
             if type(x) in self.may_be_sparse and not self.backend.is_dense(x):
                 raise self._sparse(x)
@@ -192,7 +193,7 @@ class Checks:
 
     def _require_known(self, x: Any) -> None:
         """Raises `UnsupportedError` if the kernels do not support `x`, the first tensor of its type. Adds the type to
-        `may_be_sparse` if further tensors of the type must be checked."""
+        `may_be_sparse` if other tensors of the type must also be checked."""
         if not self.backend.is_dense(x):
             raise self._sparse(x)
         if self.kernels.require is not None:
@@ -222,7 +223,7 @@ class Checks:
 
     def supported_dtype(self, name: str) -> str:
         """Returns the dtype that this backend currently uses for the dtype `name`: `name` itself, or int32 instead of
-        int64 on JAX without 64-bit. Raises `DTypeError` if the backend has no such dtype."""
+        int64 on JAX without 64-bit types. Raises `DTypeError` if the backend has no such dtype."""
         if name not in self.backend.dtypes:
             raise DTypeError(
                 f"{self.backend.name} does not support {name}; it supports {', '.join(sorted(self.backend.dtypes))}"
@@ -252,8 +253,9 @@ class Checks:
         return x
 
     def kind_error(self, function: str, kinds: str, *names: str) -> DTypeError:
-        """Returns the error for a call of `function` with tensors of the dtypes `names`, if one of these dtypes is not
-        of the `kinds` that the function accepts. The error proposes a dtype to which the tensor can be cast."""
+        """Returns the error for a call of `function` with tensors of the dtypes `names`, at least one of which is not
+        accepted. `kinds` are the kinds of dtypes that the function accepts. The error proposes a dtype to which the
+        tensor can be cast."""
         to = {dtypes.BOOL: "xp.bool", dtypes.INTEGER: "xp.int64"}.get(kinds, "xp.float32")
         # for bool, int64 is proposed rather than a float dtype, unless the function accepts
         # only floats
@@ -274,9 +276,9 @@ class Checks:
 
     def operands(self, function: str, kinds: str, values: Sequence[Any]) -> list[Any]:
         """Returns the operands `values` as tensors of their common dtype. Each value is a tensor or a Python number,
-        and at least one value must be a tensor. Raises `DTypeError` if there is no common dtype or if its kind is not
-        in `kinds`, `DeviceMismatchError` for tensors on several devices (only if `compares_devices` is True), and the
-        errors of `tensor`."""
+        and at least one value must be a tensor. Raises `DTypeError` if there is no common dtype, or if its kind is not
+        in `kinds`. If `compares_devices` is True, raises `DeviceMismatchError` for tensors on several devices. Also
+        raises the errors of `tensor`."""
         # tensors are checked, and Python numbers remain unchanged
         tensors = [x if type(x) in NUMBERS else self.tensor(x, function) for x in values]
         # numbers become tensors on the device of the first tensor
@@ -350,8 +352,8 @@ class Checks:
         return self.kernels.constant(array, like)
 
     def gathered(self, x: Any, positions: np.ndarray[Any, Any]) -> Any:
-        """Returns a tensor of the shape of `positions`. Each element of the result is the element of the flattened `x`
-        whose index is at the same place in `positions`."""
+        """Returns the elements of the flattened `x` at the indices in `positions`, as a tensor of the shape of
+        `positions`."""
         flat = self.kernels.reshape(x, (-1,))
         # the contract promises that the kernel `take` is called with at least one index
         if positions.size:

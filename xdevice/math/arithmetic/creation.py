@@ -95,8 +95,8 @@ def full(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
-    """Returns a tensor of the given shape, in which all elements are the number `fill_value`. If `dtype` is None, the
-    kind of the number determines the dtype. Raises `DTypeError` if the number does not fit into the dtype."""
+    """Returns a tensor of the given shape, filled with the number `fill_value`. If `dtype` is None, the kind of the
+    number determines the dtype. Raises `DTypeError` if the number does not fit into the dtype."""
     # a NumPy scalar, or a tensor with one number
     if type(fill_value) not in NUMBERS:
         fill_value = creation.item(fill_value)
@@ -137,8 +137,8 @@ def _dtype_for(checks: Checks, dtype: Any, default: str, device: object) -> str:
 
 
 def _full(checks: Checks, shape: Shape, value: Any, name: str, device: object) -> Any:
-    """Returns a tensor of the given shape and of dtype `name`, in which all elements are `value`. `device` is the
-    caller's argument."""
+    """Returns a tensor of the given shape and of dtype `name`, filled with `value`. `device` is the caller's
+    argument."""
     target_device = _device_for(checks, name, device)
     return checks.backend.full(creation.shape_of((shape,), name), value, target_device, name)
 
@@ -157,9 +157,8 @@ def _device_for(checks: Checks, dtype: str, device: object) -> Device:
 def full_like(
     checks: Checks, x: Any, /, fill_value: complex, *, dtype: Any = None, device: object = None
 ) -> Any:
-    """Returns a tensor of the shape of `x`, in which all elements are the number `fill_value`. The dtype and the
-    device are taken from `x` unless `dtype` or `device` is given. Raises `DTypeError` if the number does not fit into
-    the dtype."""
+    """Returns a tensor of the shape of `x`, filled with the number `fill_value`. The dtype and the device are taken
+    from `x` unless `dtype` or `device` is given. Raises `DTypeError` if the number does not fit into the dtype."""
     x = checks.tensor(x, "full_like")
     if type(fill_value) not in NUMBERS:
         fill_value = creation.item(fill_value)
@@ -339,8 +338,8 @@ def triu(checks: Checks, x: Any, /, *, k: int = 0) -> Any:
 
 
 def _matrices(checks: Checks, function: str, x: Any) -> Any:
-    """Returns `x` as a tensor. Raises `ShapeError` if `x` has fewer than two dimensions. `function` is the function's
-    name in errors."""
+    """Returns `x` as a tensor. Raises `ShapeError` if `x` has fewer than two dimensions. `function` is the function
+    name to show in error messages."""
     x = checks.tensor(x, function)
     shape = checks.full_shape(x, function)
     if len(shape) < 2:

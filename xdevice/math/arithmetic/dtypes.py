@@ -38,7 +38,7 @@ WORDS: Final = {
     COMPLEX: "complex numbers",
     ANY: "numbers or bool",
 }
-"""The words for each set of kinds in errors."""
+"""Maps each set of kinds to the words that errors use for it."""
 
 
 def kind_of(name: str) -> str:

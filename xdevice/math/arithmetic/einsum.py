@@ -1,8 +1,8 @@
 """`einsum`: sums of products of tensors whose axes are named by letters.
 
 The frameworks disagree about which parts of the subscripts may be omitted. The core therefore completes the
-subscripts: it assigns letters to the axes of `...`, and names the axes of the result. It also computes diagonals
-itself, and multiplies by tensors without axes itself.
+subscripts: it assigns letters to the axes of `...`, and names the axes of the result. The core also computes diagonals,
+and multiplies by tensors without axes.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
 def _explicit_subscripts(
     subscripts: Any, shapes: Sequence[tuple[int, ...]]
 ) -> tuple[list[str], str]:
-    """Returns the terms of the operands and the term of the result, in which each `...` is replaced by letters.
-    `subscripts` is the user's argument, and `shapes` contains the shape of each operand. Raises `ArgumentError` if the
-    subscripts are malformed or describe a different number of tensors, and `ShapeError` if the subscripts do not match
-    the shapes."""
+    """Returns the terms of the operands and the term of the result, with letters in place of each `...`. `subscripts`
+    is the user's argument, and `shapes` contains the shape of each operand. Raises `ArgumentError` if the subscripts
+    are malformed or describe a different number of tensors, and `ShapeError` if the subscripts do not match the
+    shapes."""
     # the type is tested too, because "" is valid: it describes one tensor without axes
     text = subscripts.replace(" ", "") if isinstance(subscripts, str) else ""
     if not isinstance(subscripts, str) or not _SUBSCRIPTS.fullmatch(text):

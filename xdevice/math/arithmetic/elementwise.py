@@ -92,8 +92,7 @@ def _itself(x: Any) -> Any:
 
 
 def _all_alike(kernels: Any, value: bool, x: Any) -> Any:
-    """Returns a bool tensor of the shape of `x` in which all elements are `value`. `kernels` contains the adapter's
-    kernels."""
+    """Returns a bool tensor of the shape of `x`, filled with `value`. `kernels` contains the adapter's kernels."""
     return kernels.full_like(x, value, "bool")
 
 
@@ -187,9 +186,9 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
 
 
 def _pow_refusing_fractions(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that computes `power`, but raises `DTypeError` for a tensor of integers or bool to the power
-    of a Python int below 0. Exponents in a tensor are not checked, because reading their values would wait for the
-    device."""
+    """Returns a function that computes `power`, but raises `DTypeError` if a tensor of integers or bools is raised to
+    the power of a negative Python int. Exponents in a tensor are not checked, because reading their values would wait
+    for the device."""
 
     def pow(x1: Any, x2: Any, /) -> Any:
         # the results are fractions, which an integer dtype cannot represent, and the frameworks
@@ -242,7 +241,7 @@ def _clip(checks: Checks) -> Callable[..., Any]:
 
 def _bound(checks: Checks, value: Any, name: str) -> Any:
     """Returns the bound `value` of `clip` for a tensor of dtype `name`: None, a number that fits into that dtype, or
-    a tensor that was cast to that dtype. Raises `DTypeError` for a bound of another kind, such as a float for a
+    a tensor that was cast to that dtype. Raises `DTypeError` for a bound of a different kind, such as a float for a
     tensor of integers, and for an int that does not fit into the dtype."""
     kind = dtypes.kind_of(name)
     if value is None:

@@ -1,6 +1,6 @@
 """`matmul` and `sum`. Apart from elementwise functions, these are the functions that a training step calls most
-often. Both functions store the kernel for each dtype of their earlier calls. With a stored kernel, they check the
-arguments only if the kernel raises an error."""
+often. Both functions store the kernel for each dtype with which they have been called. With a stored kernel, they check
+the arguments only if the kernel raises an error."""
 
 from __future__ import annotations
 

@@ -24,8 +24,7 @@ _STEPS: Final = {
     "irfftn": ("irfft", "ifft"),
     "rfftn": ("rfft", "fft"),
 }
-"""For each transform along several axes, the transform along the last axis, and the transform along each of the other
-axes."""
+"""Maps each transform along several axes to two transforms: one for the last axis, and one for the other axes."""
 # the transforms of real numbers, and the transforms that return real numbers
 _OF_REAL: Final = ("rfft", "ihfft", "rfftn")
 _TO_REAL: Final = ("irfft", "hfft", "irfftn")
@@ -133,9 +132,9 @@ def _full_lengths(
     axes: tuple[int, ...],
     norm: str,
 ) -> tuple[int, ...]:
-    """Returns `lengths`, in which each None is replaced by the length that follows from `shape`. `shape` is the shape
-    of the tensor, and `axes` are the axes along which the transform `function` is computed. Raises `ArgumentError` for
-    an unknown `norm`, and `ShapeError` for a length below 1."""
+    """Returns `lengths`, with each None replaced by the length that follows from `shape`. `shape` is the shape of the
+    tensor, and `axes` are the axes along which the transform `function` is computed. Raises `ArgumentError` for an
+    unknown `norm`, and `ShapeError` for a length below 1."""
     if norm not in _OPPOSITE:
         raise ArgumentError(
             f"fft.{function}: norm must be one of {', '.join(_OPPOSITE)}, not {shown(norm)}"
@@ -198,7 +197,7 @@ def _axis_by_axis(
     axes: tuple[int, ...],
     norm: str,
 ) -> Any:
-    """Returns a transform along several axes, computed along one axis after another. The arguments are the same as for
+    """Returns a transform along several axes, computed along one axis at a time. The arguments are the same as for
     `_transformed`. `_STEPS` names a separate transform for the last axis. This axis is processed first, because the
     input of `rfft` must be real. For `irfftn`, it is processed last, because the output of `irfft` is real."""
     along_last, along_others = _STEPS[function]
@@ -247,7 +246,7 @@ def fftshift(checks: Checks, x: Any, /, *, axes: int | Sequence[int] | None = No
 
 
 def ifftshift(checks: Checks, x: Any, /, *, axes: int | Sequence[int] | None = None) -> Any:
-    """Returns `x` with the middle of each of `axes` moved to the beginning, which is the inverse of `fftshift`. None
+    """Returns `x` with the middle of each of `axes` moved to the beginning. This is the inverse of `fftshift`. None
     means all axes."""
     return _shifted(checks, "ifftshift", x, axes, rounding=1)
 

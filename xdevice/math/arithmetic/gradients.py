@@ -1,9 +1,9 @@
 """`value_and_grad`, `grad` and `stop_gradient`: gradients with respect to containers of
 tensors.
 
-This module contains the rules that are the same for all frameworks: which values may be parameters, which values may
-be a loss, and what the gradient of a parameter is if the loss does not depend on that parameter. An adapter only
-differentiates a function of a list of tensors.
+This module contains the rules that are the same for all frameworks: which values may be parameters, which values may be
+a loss, and which gradient a parameter has if the loss does not depend on it. An adapter only differentiates a function
+of a list of tensors.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def stop_gradient(x: Any) -> Any:
 
 
 def _stopped(leaves: list[Any]) -> list[Any]:
-    """Returns the leaves of a container, in which each tensor is replaced by a constant with the same values. Raises
+    """Returns the leaves of a container, with each tensor replaced by a constant with the same values. Raises
     `NotATensorError` if there is no tensor, or if there is a model."""
     stopped = []
     has_tensor = False
@@ -176,8 +176,8 @@ def _differentiated(
     kwargs: dict[str, Any],
 ) -> Any:
     """Returns the value of `f` and its gradients with respect to the container `params`. With `has_aux`, the value is
-    the pair `(value, aux)`. During the computation, PyTorch's open `with device:` scopes are removed, because they
-    would slow down the computation; while `f` itself runs, the scopes are open."""
+    the pair `(value, aux)`. PyTorch's open `with device:` scopes would slow down the computation, so they are removed
+    until it ends. They are open again only while `f` itself runs."""
     walk = trees.flatten(params)
     with ScopesRemoved(backend_of(walk)) as removed:
         return _value_and_gradients(removed.with_scopes(f), has_aux, walk, args, kwargs)
@@ -247,7 +247,7 @@ def parameters(
     `trees.flatten` for the container. Raises `NotATensorError` for a leaf that is not a tensor and for a container
     without leaves, and `ArgumentError` for tensors of several backends. If `needs_floats` is True, also raises
     `DTypeError` for a tensor that does not contain floats, and `UnsupportedError` for a tensor that is not dense.
-    `name` is the container's name in errors."""
+    `name` is the container name to show in error messages."""
     # the fast case: all tensors have the same type, and tensors of that type have been
     # parameters before. `walk[1]` contains the leaves. If something is wrong,
     # `_parameters_one_by_one` raises the error
@@ -330,8 +330,8 @@ def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
 
 
 def two_backends(name: str, backend: Backend, other: str, owner: Backend) -> ArgumentError:
-    """Returns the error for two tensors of different backends. The tensor with the name `name` belongs to `backend`,
-    and the tensor with the name `other` belongs to `owner`."""
+    """Returns the error for two tensors of different backends. The tensor called `name` belongs to `backend`, and the
+    tensor called `other` belongs to `owner`."""
     return ArgumentError(
         f"{name} belongs to {backend.name}, but {other} belongs to {owner.name}; convert one of them with "
         f"xdevice.convert(x, {backend.name!r})"
@@ -402,8 +402,8 @@ def _rank(x: Any) -> int | None:
 
 
 def _with_zeros(gradients: list[Any], leaves: list[Any], backend: Backend) -> list[Any]:
-    """Returns the gradients, in which each None is replaced by zeros. `leaves` are the parameters in the same order.
-    Raises `ArgumentError` if all gradients are None, which means that the loss does not depend on any parameter."""
+    """Returns the gradients, with each None replaced by zeros. `leaves` are the parameters in the same order. Raises
+    `ArgumentError` if all gradients are None, which means that the loss does not depend on any parameter."""
     if all(g is None for g in gradients):
         raise ArgumentError(
             f"the loss does not depend on any parameter through operations that {backend.name} records; compute it "

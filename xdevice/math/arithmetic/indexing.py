@@ -1,8 +1,8 @@
 """`at`, which returns a copy of a tensor with new values at an index, and `top_k`.
 
-NumPy computes on the host which elements an index selects. For this, it applies the index to an
-array that contains the position of each element in the flattened tensor. The result is the same on
-every backend, and an index out of range raises an error. The kernels then only gather the elements at these positions.
+NumPy computes on the host which elements an index selects. To do so, it indexes an array that contains the position of
+each element in the flattened tensor. The result is the same on every backend, and an index out of range raises an
+error. The kernels then only gather the elements at these positions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def at(x: Any) -> At:
     Gradients flow to `x` and `values`. `x` itself does not change.
 
     Raises:
-        IndexError: the index is out of range, or has another type. ShapeError: the values do not broadcast.
+        IndexError: the index is out of range, or has an unsupported type. ShapeError: the values do not broadcast.
         NotATensorError, ArgumentError, DTypeError, DeviceMismatchError: `x` or `values` is not a tensor, or the two
             differ in backend, dtype or device.
         UnsupportedError: a compiler is tracing, and the index is itself a traced tensor, or a size is unknown.
@@ -77,17 +77,17 @@ class Where:
         self._index = index
 
     def set(self, values: Any) -> Any:
-        """Returns a copy of the tensor, in which the elements at the index are replaced by `values`."""
+        """Returns a copy of the tensor, with the elements at the index replaced by `values`."""
         return _with_values(self._x, self._index, values, "set")
 
     def add(self, values: Any) -> Any:
-        """Returns a copy of the tensor, in which `values` are added to the elements at the index."""
+        """Returns a copy of the tensor, with `values` added to the elements at the index."""
         return _with_values(self._x, self._index, values, "add")
 
 
 def _with_values(x: Any, index: Any, values: Any, action: str) -> Any:
-    """Returns a copy of the tensor `x`, in which `values` are set at the index, or added to the elements there.
-    `action` is "set" or "add". The other arguments are the same as for `at(x)[index].set(values)`."""
+    """Returns a copy of the tensor `x`, with `values` set at the index, or added to the elements there. `action` is
+    "set" or "add". The other arguments are the same as for `at(x)[index].set(values)`."""
     function = f"at(x)[...].{action}"
     checks = checks_of(x, function)
     x = (
@@ -126,7 +126,7 @@ def _with_values(x: Any, index: Any, values: Any, action: str) -> Any:
 def _values_like(checks: Checks, x: Any, values: Any, function: str) -> Any:
     """Returns the argument `values`, a number or a tensor, as a tensor with the dtype and on the device of `x`. Raises
     `DTypeError` if the dtype of `x` cannot represent the values, and `DeviceMismatchError` if `values` is a tensor on
-    another device. `function` is the function's name in the errors."""
+    another device. `function` is the function name to show in error messages."""
     name = checks.dtype_of(x)
     if type(values) in NUMBERS:
         if dtypes.with_number(name, values) != name:
@@ -151,8 +151,8 @@ def _positions(
     """Returns two vectors. The first contains the positions that the index selects in the flattened tensor. The second
     contains, for each of these positions, the position of its value in the flattened values. `shape` and `values_shape`
     are the shapes of the tensor and of the values. Raises `IndexError` if the index is out of range or not an index,
-    and `ShapeError` if the values do not broadcast to the shape that the index selects. `function` is the function's
-    name in the errors."""
+    and `ShapeError` if the values do not broadcast to the shape that the index selects. `function` is the function name
+    to show in error messages."""
     import numpy as np
 
     # broadcast like the values themselves, so that each selected position gets the position of its
@@ -173,8 +173,8 @@ def _positions(
 
 def _selected(shape: tuple[int, ...], index: Any, function: str) -> Any:
     """Returns the positions in the flattened tensor x that the index selects, in the shape of `x[index]`. `shape` is
-    the shape of x. Raises `IndexError` if the index is out of range or not an index; `function` is the function's
-    name in the error."""
+    the shape of x. Raises `IndexError` if the index is out of range or not an index; `function` is the function name to
+    show in the error message."""
     import numpy as np
 
     # the index is applied to an array that contains the position of each element
@@ -216,12 +216,11 @@ def _last_of_each(
 
 def _sum_repeated(checks: Checks, positions: Positions, values: Any) -> tuple[Positions, Any]:
     """Returns a vector that contains each position in `positions` once, and a tensor with the sum of `values` for
-    each of these positions. In each round, neighboring values of the same position are added in pairs, until each
-    position has only one value. The rounding error therefore grows only with the logarithm of the number of
-    values."""
+    each of these positions. In each round, neighbouring values of the same position are added in pairs, until each
+    position has only one value. The rounding error therefore grows only with the logarithm of the number of values."""
     import numpy as np
 
-    # the positions are sorted, so that equal positions are neighbors
+    # the positions are sorted, so that equal positions are neighbours
     order = np.argsort(positions, kind="stable")
     positions, values = positions[order], _elements_at(checks, values, order)
     while (positions[1:] == positions[:-1]).any():

@@ -36,7 +36,7 @@ class Info:
         }
 
     def devices(self) -> tuple[Device, ...]:
-        """Returns the devices of the backend on which tensors have values."""
+        """Returns the devices of the backend, except "meta", because tensors on that device have no values."""
         # tensors on the device "meta" have no values
         return tuple(device for device in self._backend.devices() if device.kind != "meta")
 

@@ -23,8 +23,8 @@ _COMPLEX = {
     "complex64": "complex64",
     "complex128": "complex128",
 }
-"""The dtypes that matrices may have, each with the complex dtype of the same precision. 16-bit floats are refused,
-because no framework has kernels for 16-bit floats on all devices."""
+"""The dtypes that matrices may have, each with the complex dtype of the same precision. 16-bit floats are not accepted,
+because no framework has kernels for them on all devices."""
 
 
 class EigResult(NamedTuple):
@@ -103,7 +103,7 @@ def eigvals(checks: Checks, x: Any, /) -> Any:
 
 def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
     """Returns the factors Q and R of matrices; `mode` is "reduced" or "complete", as in NumPy. Raises `ArgumentError`
-    for another `mode`, `ShapeError` or `DTypeError` if `x` does not consist of matrices of floats or complex numbers,
+    for any other `mode`, `ShapeError` or `DTypeError` if `x` does not consist of matrices of floats or complex numbers,
     and `UnsupportedError` if the adapter has no such kernel."""
     if mode not in ("reduced", "complete"):
         raise ArgumentError(
@@ -159,8 +159,8 @@ def _factorization(
     checks: Checks, function: str, x: Any, *settings: Any, is_square: bool
 ) -> Any:
     """Returns the result of the adapter's kernel `function` for `x`, a matrix or a stack of matrices. If `is_square`
-    is True, the matrices must be square. `settings` are further arguments of the kernel. Raises `UnsupportedError` if
-    the adapter has no such kernel, and `ShapeError` or `DTypeError` if `x` does not consist of such matrices."""
+    is True, the matrices must be square. `settings` are the kernel's other arguments. Raises `UnsupportedError` if the
+    adapter has no such kernel, and `ShapeError` or `DTypeError` if `x` does not consist of such matrices."""
     kernel = _factorization_kernel(checks, function)
     return kernel(_as_matrices(checks, x, function, is_square), *settings)
 
@@ -239,8 +239,8 @@ def pinv(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
 
 
 def _pseudo_inverse(checks: Checks, x: Any, rtol: Any) -> Any:
-    """Returns the result of `pinv` for checked arguments. It is computed from the singular value decomposition, in
-    which all singular values that are not treated as 0 are inverted."""
+    """Returns the result of `pinv` for checked arguments. It is computed from the singular value decomposition, by
+    inverting all singular values that are not treated as 0."""
     xp = checks.xp
     u, values, vh = svd(checks, x, full_matrices=False)
     is_nonzero = _nonzero_mask(checks, values, x, rtol)
@@ -287,7 +287,7 @@ def _adjoint(checks: Checks, x: Any) -> Any:
 
 def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """Returns the cross products of the vectors of 3 elements along the axis; the other axes are broadcast. Raises
-    `ShapeError` if the axis has another length, `DTypeError` for bool, and `DeviceMismatchError` for tensors on
+    `ShapeError` if the axis does not have the length 3, `DTypeError` for bool, and `DeviceMismatchError` for tensors on
     different devices."""
     x1, x2 = checks.operands_on_one_device("linalg.cross", NUMERIC, x1, x2)
     # a negative axis must exist in the tensor with fewer dimensions. It remains negative,
@@ -338,9 +338,8 @@ def trace(checks: Checks, x: Any, /, *, offset: int = 0, dtype: Any = None) -> A
 
 
 def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
-    """Returns a norm of matrices. `ord` is 'fro', 'nuc', 1, -1, 2, -2, inf or -inf. Raises `ArgumentError` for
-    another `ord`, and `ShapeError` or `DTypeError` if `x` does not consist of matrices of floats or complex
-    numbers."""
+    """Returns a norm of matrices. `ord` is 'fro', 'nuc', 1, -1, 2, -2, inf or -inf. Raises `ArgumentError` for any
+    other `ord`, and `ShapeError` or `DTypeError` if `x` does not consist of matrices of floats or complex numbers."""
     xp, x = checks.xp, _as_matrices(checks, x, "matrix_norm")
     if ord == "fro":
         return _euclidean_norm(checks, x, (-2, -1), keepdims, "matrix_norm")
@@ -384,8 +383,8 @@ def vector_norm(
 
 
 def _euclidean_norm(checks: Checks, x: Any, axis: Axis, keepdims: bool, function: str) -> Any:
-    """Returns the square root of the sum of the squares along the axes. None means all axes. `function` is the
-    function's name in errors."""
+    """Returns the square root of the sum of the squares along the axes. None means all axes. `function` is the function
+    name to show in error messages."""
     axes = checks.axes(axis, len(x.shape), f"linalg.{function}")
     # the contract promises that kernels are called with at least one axis; without axes, the
     # norm of each element is its absolute value

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class Functions:
-    """The functions of one backend. It is the base class of two classes: one for the functions of an array namespace,
-    and one for the functions of `xdevice.nn`."""
+    """The functions of one backend. This class has two subclasses: one for the functions of an array namespace, and one
+    for the functions of `xdevice.nn`."""
 
     def __init__(self, checks: Checks) -> None:
         self.checks = checks
@@ -64,7 +64,7 @@ class Lookup(Generic[F]):
 
     def find(self, x: Any, function: str) -> F:
         """Returns the `Functions` of the backend of `x`. Raises `NotATensorError` if `x` is neither a tensor nor a
-        variable. `function` is the function's name in the error."""
+        variable. `function` is the function name to show in the error message."""
         owned = registry.kind_of(type(registry.as_array(x)))
         if owned is None or (owned.kind == "model" and owned.backend.tensor_of(x) is None):
             raise NotATensorError(

@@ -198,8 +198,8 @@ def _counts(checks: Checks, x: Any, repeats: Any) -> Any:
 def reshape(
     checks: Checks, x: Any, /, shape: Sequence[int], *, copy: bool | None = None
 ) -> Any:
-    """Returns the elements of `x` in another shape, in which one length may be -1. If `copy` is True, the result is
-    always a copy. If `copy` is False, raises `ValueError` if a copy is needed, and `UnsupportedError` on a backend
+    """Returns the elements of `x` in another shape. One length of this shape may be -1. If `copy` is True, the result
+    is always a copy. If `copy` is False, raises `ValueError` if a copy is needed, and `UnsupportedError` on a backend
     that does not report whether it copies. Raises `ShapeError` if the numbers of elements differ."""
     x = checks.tensor(x, "reshape")
     old = shape_of(x)
@@ -271,8 +271,8 @@ def _rolled(checks: Checks, x: Any, shifts: Sequence[Any], axes: tuple[int, ...]
 def squeeze(
     checks: Checks, x: Any, /, axis: int | tuple[int, ...], **misspelled: NoReturn
 ) -> Any:
-    """Returns `x` without the axes `axis`, which must have the length 1. Raises `ShapeError`
-    for an axis of another length."""
+    """Returns `x` without the axes `axis`, which must have the length 1. Raises `ShapeError` for an axis of any other
+    length."""
     if misspelled:
         spellings.refuse("xp.squeeze", misspelled, "axis=")
     x = checks.tensor(x, "squeeze")
@@ -328,7 +328,7 @@ def concat(
     checks: Checks, arrays: Sequence[Any], /, *, axis: int | None = 0, **misspelled: NoReturn
 ) -> Any:
     """Returns the tensors `arrays`, joined along an axis. If `axis` is None, the tensors are flattened before they
-    are joined. Raises `ShapeError` if there are no tensors, or if their shapes differ along another axis."""
+    are joined. Raises `ShapeError` if there are no tensors, or if their shapes differ along any other axis."""
     if misspelled:
         spellings.refuse("xp.concat", misspelled, "axis=")
     tensors = _tensors_to_join(checks, arrays, "concat")
@@ -370,8 +370,8 @@ def stack(
 
 def _tensors_to_join(checks: Checks, arrays: Sequence[Any], function: str) -> list[Any]:
     """Returns a list of the tensors `arrays`, cast to their common dtype. Raises `ShapeError` if there are no
-    tensors, and `DeviceMismatchError` if they are on several devices. `function` is the function's name in the
-    errors."""
+    tensors, and `DeviceMismatchError` if they are on several devices. `function` is the function name to show in error
+    messages."""
     tensors = [checks.tensor(x, function) for x in arrays]
     if not tensors:
         raise ShapeError(f"{function} needs at least one tensor")
@@ -385,9 +385,9 @@ def _tensors_to_join(checks: Checks, arrays: Sequence[Any], function: str) -> li
 def tensordot(
     checks: Checks, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
 ) -> Any:
-    """Returns the products of `x1` and `x2`, summed over some axes of both tensors. `axes` is a pair of sequences,
-    the axes of `x1` and the axes of `x2`, or a number n, which means the last n axes of `x1` and the first n axes of
-    `x2`. Raises `ShapeError` if there are no such axes, or if their lengths differ."""
+    """Returns the products of `x1` and `x2`, summed over some axes of both tensors. `axes` is a pair of sequences: the
+    axes of `x1`, and the axes of `x2`. It may also be a number n, which means the last n axes of `x1` and the first n
+    axes of `x2`. Raises `ShapeError` if there are no such axes, or if their lengths differ."""
     x1, x2 = checks.operands_on_one_device("tensordot", NUMERIC, x1, x2)
     shapes = (
         checks.full_shape(x1, "tensordot"),
@@ -443,9 +443,9 @@ def _summed_axes(
 
 
 def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    """Returns the scalar products of the vectors along an axis, where `x1` is conjugated. The result does not have
-    that axis. Raises `ShapeError` if the lengths of the axes differ, or if `axis` is not negative although the
-    tensors have different numbers of axes."""
+    """Returns the scalar products of the vectors along an axis, with `x1` conjugated. The result does not have that
+    axis. Raises `ShapeError` if the lengths of the axes differ, or if the tensors have different numbers of axes and
+    `axis` is not negative."""
     x1, x2 = checks.operands_on_one_device("vecdot", NUMERIC, x1, x2)
     shapes = shape_of(x1), shape_of(x2)
     shorter = min(map(len, shapes))

@@ -123,8 +123,8 @@ class Namespace:
 
 
 def _functions(module: ModuleType, checks: Checks) -> dict[str, Callable[..., Any]]:
-    """Returns, by name, the public functions of a module whose first argument is called `checks`. In the result, this
-    argument is bound to the given `checks`. The functions are `partial`s and not bound methods, because Paddle's
+    """Returns, by name, those public functions of a module that have `checks` as their first argument. In the result,
+    this argument is bound to the given `checks`. The functions are `partial`s and not bound methods, because Paddle's
     to_static would treat a bound method as a method of the object that has it as an attribute."""
     return {
         name: _bound(name, function, checks)
@@ -202,7 +202,7 @@ def array_namespace(*xs: Any) -> Any:
 
 def checks_of(x: Any, function: str) -> Checks:
     """Returns the `Checks` of the backend of the tensor `x`. Also prepares this thread to run the backend's kernels.
-    Raises `NotATensorError` if `x` is not a tensor. `function` is the function's name in the error."""
+    Raises `NotATensorError` if `x` is not a tensor. `function` is the function name to show in the error message."""
     functions = _by_type.get(type(x))
     if functions is None or functions.backend.refusal is not None:
         functions = _lookup.find(x, function)

@@ -1,5 +1,5 @@
-"""The functions of the Python Array API standard that deal with the positions of elements: the positions of the
-greatest and least elements, sorting, and the selection of elements by an index or a condition."""
+"""The functions of the Python Array API standard that find the greatest and least elements, sort, or select elements by
+an index or a condition."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def take(
     checks: Checks, x: Any, indices: Any, /, *, axis: int | None = None, **misspelled: NoReturn
 ) -> Any:
     """Returns the elements of `x` at the given indices along an axis. `indices` is a vector. If `axis` is None, `x`
-    must be a vector. Raises `ShapeError` if `axis` is missing or does not exist or if `indices` is not a vector,
-    `IndexError` for an index out of range, `DTypeError` if the indices are not integers, and `DeviceMismatchError` if
-    the indices are on another device than `x`."""
+    must be a vector. Raises `ShapeError` if `axis` is missing or does not exist, or if `indices` is not a vector.
+    Raises `IndexError` for an index out of range, `DTypeError` if the indices are not integers, and
+    `DeviceMismatchError` if they are on a different device from `x`."""
     if misspelled:
         spellings.refuse("xp.take", misspelled, "axis=")
     x, indices = checks.tensor(x, "take"), checks.tensor_of_kinds(indices, INTEGER, "take")
@@ -119,7 +119,7 @@ def take(
 def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) -> Any:
     """Returns the elements of `x` at the given indices along an axis. The indices may differ for each position along
     the other axes. Raises `ShapeError` if the two shapes do not match, `IndexError` for an index out of range,
-    `DTypeError` if the indices are not integers, and `DeviceMismatchError` if the indices are on another device than
+    `DTypeError` if the indices are not integers, and `DeviceMismatchError` if they are on a different device from
     `x`."""
     kernels = checks.kernels
     x, indices = (
@@ -158,8 +158,8 @@ def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) 
 def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function: str) -> Any:
     """Returns the indices, which select elements of `x` along `axis`, as int32 or int64. Each negative index is
     replaced by the equivalent non-negative index. Raises `IndexError` for indices outside the axis, which the
-    frameworks treat differently; `function` is the function's name in the error. While a function is traced, the
-    indices have no values and are not checked."""
+    frameworks treat differently; `function` is the function name to show in the error message. While a function is
+    traced, the indices have no values and are not checked."""
     kernels, length = checks.kernels, shape_of(x)[axis]
     name = checks.dtype_of(indices)
     # all frameworks accept indices of int32 and int64
@@ -249,8 +249,8 @@ sort = _ordering("sort", _sorted)
 
 
 def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
-    """Returns a mask, which is True for each element of `x1` that occurs in `x2`. If `invert` is True, the mask is
-    True for each element that does not occur in `x2`. NaN never occurs in `x2`."""
+    """Returns a mask that is True for each element of `x1` that occurs in `x2`. If `invert` is True, the mask is True
+    for each element that does not occur in `x2`. NaN never occurs in `x2`."""
     kernels = checks.kernels
     x1, x2 = checks.operands_on_one_device("isin", REAL, x1, x2)
     # no element occurs in an empty `x2`
@@ -277,7 +277,7 @@ def searchsorted(
     """Returns, for each element of `x2`, the index at which it would be inserted into the sorted vector `x1`. If `x1`
     already contains the element, this is the index of its first occurrence (`side="left"`), or the index after its last
     occurrence (`side="right"`). If `x1` is not sorted, `sorter` must contain the indices that sort `x1`. Raises
-    `ShapeError` unless `x1` is a vector, and `ArgumentError` for another `side`."""
+    `ShapeError` unless `x1` is a vector, and `ArgumentError` for any other `side`."""
     x1, x2 = checks.operands_on_one_device("searchsorted", REAL, x1, x2)
     if len(x1.shape) != 1:
         raise ShapeError(
@@ -299,10 +299,10 @@ def searchsorted(
 
 
 def _insertion_points(checks: Checks, x1: Any, x2: Any, side: str) -> Any:
-    """Returns the result of `searchsorted` for two vectors. NaN is placed after all numbers, as in `sort`. Because
-    the frameworks treat NaN differently, each NaN is replaced by infinity before the kernel is called, and the
-    kernel's results are corrected: the position of a NaN is directly after all numbers (for the side "left") or at
-    the end (for "right"), and no number is placed after a NaN."""
+    """Returns the result of `searchsorted` for two vectors. NaN is placed after all numbers, as in `sort`. The
+    frameworks treat NaN differently, so each NaN is replaced by infinity before the kernel is called. The kernel's
+    results are then corrected: the position of a NaN is directly after all numbers (for the side "left") or at the end
+    (for "right"). No number is placed after a NaN."""
     kernels = checks.kernels
     name = checks.dtype_of(x1)
     if dtypes.kind_of(name) != "f":

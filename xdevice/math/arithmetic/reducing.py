@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 def _accumulation_dtype(checks: Checks, function: str, x: Any, dtype: Any) -> str:
-    """Returns the name of the dtype of a sum or product of `x`: the argument `dtype`, or, if that is None, the dtype
-    that the standard defines, which has 64 bits for integers. Raises `DTypeError` if `dtype` is bool, or is a dtype
-    that the backend does not support. `function` is the function's name in the error."""
+    """Returns the name of the dtype of a sum or product of `x`. This is the argument `dtype` or, if that is None, the
+    standard's default, which has 64 bits for integers. Raises `DTypeError` if `dtype` is bool, or is a dtype that the
+    backend does not support. `function` is the function name to show in the error message."""
     if dtype is not None:
         wanted = checks.supported_dtype(dtype_name(dtype))
         if wanted == "bool":
@@ -99,7 +99,7 @@ min = reduction("min", _extreme)
 
 
 def _average(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
-    """Returns the mean of `x` along the axes. `function` is "mean", the function's name in errors."""
+    """Returns the mean of `x` along the axes. `function` is "mean", the function name to show in error messages."""
     x = checks.tensor_of_kinds(x, dtypes.FLOATING, function)
     axes = checks.axes(axis, len(x.shape), function)
     # the contract promises that kernels are called with at least one axis; with `axis=()`,
@@ -229,9 +229,9 @@ def diff(
     prepend: Any = None,
     append: Any = None,
 ) -> Any:
-    """Returns the differences between neighboring elements along an axis, computed `n` times in succession. Before
-    that, the tensor `prepend` is joined to the beginning of `x`, and `append` to its end. Raises `ArgumentError` if
-    `n` is negative."""
+    """Returns the differences between neighbouring elements along an axis, computed `n` times in succession. Before
+    that, the tensor `prepend` is joined to the beginning of `x`, and `append` to its end. Raises `ArgumentError` if `n`
+    is negative."""
     kernels = checks.kernels
     x = checks.tensor_of_kinds(x, NUMERIC, "diff")
     axis_index = checks.axis(axis, len(x.shape), "diff")
@@ -251,7 +251,7 @@ def diff(
 
 
 def _differences(checks: Checks, x: Any, axis_index: int, length: int, times: int) -> Any:
-    """Returns the differences between neighboring elements along the axis `axis_index`, computed `times` times in
+    """Returns the differences between neighbouring elements along the axis `axis_index`, computed `times` times in
     succession. `length` is the length of the axis."""
     kernels = checks.kernels
     # each round leaves one element fewer; `last` is the number of differences in the round
@@ -290,8 +290,8 @@ any = reduction("any", _all_or_any)
 
 
 def _count(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
-    """Returns the number of nonzero elements of `x` along the axes. `function` is "count_nonzero", the function's
-    name in errors."""
+    """Returns the number of nonzero elements of `x` along the axes. `function` is "count_nonzero", the function name to
+    show in error messages."""
     x = checks.tensor(x, function)
     axes = checks.axes(axis, len(x.shape), function)
     return checks.fused(_count_of_true, (x,), axes, bool(keepdims))

@@ -42,9 +42,9 @@ def nonzero(checks: Checks, x: Any, /) -> tuple[Any, ...]:
 
 
 def unique_all(checks: Checks, x: Any, /) -> UniqueAllResult:
-    """Returns four tensors: a vector of the distinct elements of `x`; for each distinct element, the index of its
-    first occurrence in the flattened `x`; for each element of `x`, its index in the vector of distinct elements; and
-    the number of occurrences of each distinct element."""
+    """Returns four tensors. The first is a vector of the distinct elements of `x`, and the second contains the index of
+    the first occurrence of each in the flattened `x`. The third contains, for each element of `x`, its index in the
+    vector of distinct elements. The fourth contains the number of occurrences of each distinct element."""
     return UniqueAllResult(
         *_unique(checks, "unique_all", x, has_indices=True, has_inverse=True, has_counts=True)
     )
@@ -78,7 +78,8 @@ def _unique(
     """Returns a list of tensors. The first contains the distinct elements of `x`. The flags select the tensors that
     follow: for each distinct element, the index of its first occurrence (`has_indices`); for each element of `x`, its
     index among the distinct elements (`has_inverse`); and for each distinct element, the number of its occurrences
-    (`has_counts`). Raises `UnsupportedError` for a symbol; `function` is the function's name in the error."""
+    (`has_counts`). Raises `UnsupportedError` for a symbol; `function` is the function name to show in the error
+    message."""
     import numpy as np
 
     kernels, x = checks.kernels, checks.tensor(x, function)

@@ -1,8 +1,8 @@
 """`standard_array`: wraps a tensor of any backend in an array of the Python Array API standard, for libraries that use
 operators and methods as well as functions.
 
-The classes of the frameworks' own tensors are not changed: an `Array` contains a tensor, and each operator of the
-`Array` calls the namespace's function that the standard assigns to the operator.
+The frameworks' own tensor classes are not changed. An `Array` contains a tensor, and each of its operators calls the
+function of the namespace that the standard assigns to this operator.
 """
 
 from __future__ import annotations
@@ -238,8 +238,8 @@ class Array:
         return x._capsule(bool(copy))
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Returns DLPack's type and number of the array's device. Raises `SharingError` if the memory of the device
-        cannot be shared."""
+        """Returns the array's device in DLPack's form: its type and its number. Raises `SharingError` if the memory of
+        the device cannot be shared."""
         return (
             (dlpack.CPU, 0) if self.device is CPU else dlpack.Lent(self._capsule(False)).device
         )
@@ -319,7 +319,7 @@ class Array:
 
     def _take_tensor_of(self, result: Array) -> Array:
         """Replaces the tensor in this array by the tensor in `result`, the result of an in-place operator such as
-        `+=`, and returns this array. Raises `DTypeError` if `result` has another shape or dtype."""
+        `+=`, and returns this array. Raises `DTypeError` if `result` has a different shape or dtype."""
         # dtype and shape are compared as the strings that the error shows
         old, new = (
             f"{self._checks.dtype_of(x.tensor)} of shape {x.shape}" for x in (self, result)
@@ -457,9 +457,9 @@ def _keeping_arrays_and_dtypes(asarray: Callable[..., Any]) -> Callable[..., Any
 
 
 def _unwrapped(value: Any) -> Any:
-    """Returns an argument in the form that the namespace of tensors accepts. An `Array` is replaced by its tensor,
-    and a NumPy scalar by a Python number, because the dtype of the scalar is ignored. In lists and tuples, the items
-    are replaced in the same way. Other values are returned unchanged."""
+    """Returns an argument in the form that the namespace of tensors accepts. An `Array` is replaced by its tensor. A
+    NumPy scalar is replaced by a Python number, so that its dtype has no effect. In lists and tuples, the items are
+    replaced in the same way. Other values are returned unchanged."""
     if isinstance(value, Array):
         return value.tensor
     if type(value) in (list, tuple):
@@ -469,7 +469,7 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _wrapped_result(checks: Checks, result: Any) -> Any:
-    """Returns the result of a function, in which each tensor is replaced by an `Array`, also inside tuples and
+    """Returns the result of a function, with each tensor replaced by an `Array`, including tensors inside tuples and
     lists."""
     if isinstance(result, tuple | list):
         # the class of a named tuple requires separate arguments, so its method `_make` is used

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
-    """Returns a new container, in which each parameter is replaced by `rule(parameter, gradient)`.
+    """Returns a new container, with each parameter replaced by `rule(parameter, gradient)`.
 
     Experimental: it may change in a minor version.
 
@@ -57,9 +57,9 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
     Raises:
         NotATensorError: a leaf is not a tensor, there is no leaf, or the rule returns no tensor (a missing `return`?).
-        ContainerError: `params` and `grads` differ in structure. ArgumentError: they belong to several backends.
+        ContainerError: `params` and `grads` differ in structure. ArgumentError: the tensors belong to several backends.
         DeviceMismatchError: a gradient is on a different device than its parameter.
-        ShapeError, DTypeError: the rule returns a tensor of another shape or dtype.
+        ShapeError, DTypeError: the rule returns a tensor of a different shape or dtype.
 
     Example:
         >>> x, slope = xdevice.tensor([1.0, 2.0]), xdevice.tensor([4.0, 2.0])
@@ -84,10 +84,10 @@ class Rows:
     """One row for each parameter in a container, in the container's order. A row contains the parameter, and the
     tensor at the same path in each of the other containers, such as the gradient.
 
-    `name` is the name of the container in errors, `walk` is the result of `trees.flatten` for the container, and
-    `others` maps the names of the other containers to the containers. Raises `ContainerError` if a row is incomplete,
-    `DeviceMismatchError` if the tensors of a row are on several devices, `NotATensorError` if a leaf is not a tensor,
-    and `ArgumentError` for tensors of several backends."""
+    `name` is the container name to show in error messages, `walk` is the result of `trees.flatten` for the container,
+    and `others` maps the names of the other containers to the containers. Raises `ContainerError` if a row is
+    incomplete, `DeviceMismatchError` if the tensors of a row are on several devices, `NotATensorError` if a leaf is not
+    a tensor, and `ArgumentError` for tensors of several backends."""
 
     def __init__(self, name: str, walk: Walked, **others: Any) -> None:
         self.walk, self._name = walk, name
@@ -118,9 +118,9 @@ class Rows:
 
     def _column(self, name: str, walk: Walked) -> list[Any]:
         """Returns the leaves of another container in the order of the parameters. `walk` is the result of
-        `trees.flatten` for the container, and `name` is its name in errors. Raises `ContainerError` if the two
-        containers differ in structure, `ArgumentError` if their tensors belong to different backends, and the errors
-        of `parameters`."""
+        `trees.flatten` for the container, and `name` is the container name to show in error messages. Raises
+        `ContainerError` if the two containers differ in structure, `ArgumentError` if their tensors belong to different
+        backends, and the errors of `parameters`."""
         backend, leaves = parameters(walk, name)
         if backend is not self._backend:
             raise two_backends(self._name, self._backend, name, backend)
@@ -178,8 +178,7 @@ class Rows:
         return results
 
     def mapped(self, rule: Callable[..., tuple[Any, ...]]) -> Rows:
-        """Returns new `Rows` for the same container, in which each row is replaced by the rule's result for that
-        row."""
+        """Returns new `Rows` for the same container, with each row replaced by the rule's result for that row."""
         # the copy refers to the same container
         new = copy(self)
         new._rows = self.applied(rule)

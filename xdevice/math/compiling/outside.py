@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
 CODE: Final = (FunctionType, MethodType, partial, type, Enum)
-"""The types of arguments whose own variables are also watched."""
+"""If an argument has one of these types, the variables that the argument reads are also watched."""
 _MISSING: Final = object()
 """A marker that replaces the value of a variable that does not exist or has no value yet."""
 _OF_NAMESPACES: Final = Namespace.__module__.rpartition(".")[0]
@@ -74,8 +74,8 @@ _PARTS_OF_A_METHOD: Final = attrgetter("__func__", "__self__")
 _PARTS_OF_A_PARTIAL: Final = attrgetter("func", "args", "keywords")
 _PARTS_OF_A_PROPERTY: Final = attrgetter("fget", "fset", "fdel")
 _LOOKUPS_BY_NAME: Final = (globals, eval, exec, __import__, open, input, builtins)
-"""Functions of Python, and a module, that look up variables by names in strings, or read files or input. A program
-that uses one of these is refused, because the values that it reads cannot be watched."""
+"""Python functions, and a module, that look up variables by names in strings, or read files or input. A function that
+uses one of these is rejected, because the values that it reads cannot be watched."""
 _PATHS_TO_OTHER_CODE: Final = frozenset(
     ("__globals__", "__builtins__", "__closure__", "__subclasses__", "f_globals", "f_locals")
 )
@@ -90,7 +90,7 @@ _STATELESS: Final = frozenset((
     "functools", "itertools", "math", "numbers", "operator", "random", "re", "reprlib", "statistics", "string", "types",
     "typing", "warnings",
 ))  # fmt: skip
-"""The modules of Python whose functions return the same result at each call. `random` is included, because
+"""Python modules whose functions always return the same result for the same arguments. `random` is included, because
 `random_states` shows whether numbers were drawn."""
 
 
@@ -221,9 +221,9 @@ class OutsideVariables:
 
 
 def is_constant(value: Any, program_packages: Container[str] = ()) -> bool:
-    """Whether nothing in `value` can change. This is the case for a number, a string, a dtype, a library's module and a
-    C function. It is also the case for a class or function that a library defines, if the library's module contains it
-    under its own name. Packages in `program_packages` are not treated as libraries."""
+    """Whether `value` and all its parts are constant. This is the case for a number, a string, a dtype, a library's
+    module and a C function. It is also the case for a class or function that a library defines, if the library's module
+    contains it under its own name. Packages in `program_packages` are not treated as libraries."""
     cls = type(value)
     # objects of the types in `_CONSTANT`, fields of dataclasses, namespaces of xdevice, and the
     # objects to which the functions of namespaces are bound
@@ -282,9 +282,9 @@ def is_of_library(module: Any, program_packages: Container[str] = ()) -> bool:
 
 @cache
 def _is_installed(file: str) -> bool:
-    """Whether pip installed `file`. `file` is the `__init__` file of a package, or a module that consists of a single
-    file. The folder of packages that pip has installed contains `*.dist-info` folders; Debian's folder is called
-    "dist-packages"."""
+    """Whether `file` belongs to an installed package. `file` is the `__init__` file of a package, or a module that
+    consists of a single file. A folder in which pip installs packages contains `*.dist-info` folders; Debian's folder
+    is called "dist-packages"."""
     path = Path(file)
     folder = path.parent.parent if path.stem == "__init__" else path.parent
     return "dist-packages" in file or any(folder.glob("*.dist-info"))

@@ -46,16 +46,16 @@ F = TypeVar("F", bound="Callable[..., Any]")
 # `trees.rebuild`, which take longer
 _CONTAINERS: Final = frozenset((dict, list, tuple))
 _MANY: Final = 8
-"""When a function has been compiled this many times, a warning says why it is compiled again and again."""
+"""When a function has been compiled this many times, a warning explains why it keeps being recompiled."""
 
 
 def compile(function: F, **misspelled: NoReturn) -> F:
-    """Returns the function, to be compiled into a framework's program at its first call:
+    """Returns a variant of the function that is compiled into a framework's program at its first call:
     `step = xdevice.compile(step)`.
 
     Experimental: it may change in a minor version.
 
-    The program accepts the arguments of the function: tensors of the same backend and on the same device, also in
+    The program accepts the arguments of the function: tensors of the same backend and on the same device, alone or in
     containers. Other values in the arguments (numbers, strings, functions) become part of the program. Each new value,
     shape or dtype needs another compilation, so pass values that change at each step as tensors. The program returns
     the function's results in the same containers, even with `value_and_grad` or `xdevice.nn` in the function.
@@ -73,9 +73,10 @@ def compile(function: F, **misspelled: NoReturn) -> F:
         ArgumentError: `function` is not a function; an argument is of any other kind, or no argument is a tensor; or
             the tensors belong to different backends. DeviceMismatchError: the tensors are on different devices.
         UnsupportedError: on JAX, TensorFlow and PyTorch, the function reads a value (`item`, `to_numpy`), draws random
-            numbers, reads the device of a tensor, changes an argument or a variable of the program, or uses a variable
-            whose changes xdevice cannot notice, because its value is not a number, string, tensor, function, class or
-            container of these (docs/reference/compiling.md). Pass the values of such variables as arguments.
+            numbers, reads the device of a tensor, or changes an argument or a variable of the program. Also if the
+            function uses a variable whose changes xdevice cannot notice: its value is not a number, string, tensor,
+            function, class or container of these (docs/reference/compiling.md). Pass the values of such variables as
+            arguments.
 
     Example:
         >>> step = xdevice.compile(lambda params, lr: {"w": params["w"] - lr * params["w"]})
@@ -253,7 +254,7 @@ class _Pattern:
 
     def tensors_of(self, call: Call) -> list[Any] | None:
         """Returns the tensors of the call `call` if its arguments have this pattern. Returns None if the arguments have
-        another pattern, or if only a walk over the arguments could show that they have this pattern."""
+        another pattern, or if only a full walk over the arguments could recognize this pattern."""
         if not self._leaf_readers:
             return None
         leaves: list[Any] = []
@@ -278,8 +279,8 @@ class _Pattern:
 def _leaf_reader(node: Any) -> Callable[[Any, list[Any]], bool]:
     """Returns a function `read(container, leaves)` for containers with the same structure as the container of the
     given node. For such a container, `read` appends the leaves to the list `leaves`, and returns False. For a
-    container with another structure, `read` returns True. Raises LookupError if the node's container is neither a
-    list, nor a tuple, nor a dict whose keys are strings."""
+    container with another structure, `read` returns True. Raises LookupError unless the node's container is a list, a
+    tuple, or a dict with strings as keys."""
     # `inner` maps the indices of those children that are containers to the children's nodes; see
     # `_Node` in `containers/trees.py`
     x, _, keys, children, inner = node
@@ -320,7 +321,7 @@ class _Programs:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._last: _Pattern | None = None
-        """The pattern of the previous call, which the next call is compared with first."""
+        """The pattern of the previous call. The next call is first compared with this pattern."""
         self._patterns: dict[Any, _Pattern] = {}
         """Maps each structure of arguments to its pattern."""
         self._programs: dict[Any, _Program] = {}
@@ -549,7 +550,8 @@ def _is_static(x: Any) -> bool:
 
 
 def _require_static(name: str, x: Any) -> None:
-    """Raises `ArgumentError` unless `_is_static(x)` is True. `name` is the name of the argument in the error."""
+    """Raises `ArgumentError` unless `_is_static(x)` is True. `name` is the argument name to show in the error
+    message."""
     if not _is_static(x):
         raise ArgumentError(
             f"{name} is {shown(x)} of type {type(x).__qualname__}, but a compiled function accepts only "
@@ -569,8 +571,8 @@ def _all_nodes(root: Any) -> list[Any]:
 
 
 def _extra_parts(node: Any) -> dict[str, Any]:
-    """Returns, by name, the parts of a container that are not items of the container: attributes of a subclass of list,
-    the factory of a defaultdict, or the `maxlen` of a deque. `node` is the container's node; see `_Node` in
+    """Returns, by name, the parts of a container that are not its items: attributes of a subclass of list, the factory
+    of a defaultdict, or the `maxlen` of a deque. `node` is the container's node; see `_Node` in
     `containers/trees.py`."""
     x, _, _, children, _ = node
     item_ids = {*map(id, children)}
@@ -602,6 +604,6 @@ def _structure(node: Any) -> Any:
 
 
 def _exact_key(x: Any) -> tuple[type, Any]:
-    """Returns a key that distinguishes a value from all other values, even if they are equal: 0.0 from -0.0, 1 from
+    """Returns a key that distinguishes a value even from different values that are equal to it: 0.0 from -0.0, 1 from
     True, and `range(0, 1, 2)` from `range(1)`."""
     return type(x), repr(x) if isinstance(x, Number | range) else x

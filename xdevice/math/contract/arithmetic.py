@@ -4,9 +4,8 @@ built from these kernels.
 A kernel has the same name as a function of the Python Array API standard, but needs fewer checks
 than that function, because the core makes the following promises:
 
-- tensors are dense and belong to this backend; all operands of a call have the same dtype, and it
-  is one that the standard allows for that function; only conditions (bool) and indices (integers)
-  may have another dtype;
+- tensors are dense and belong to this backend; all operands of a call have the same dtype, which the standard allows
+  for that function; only conditions (bool) and indices (integers) may have a different dtype;
 - a Python number occurs only as the second operand of a kernel that `TAKE_NUMBERS` names; the
   number is a float, and the first operand is a tensor of floats;
 - `axis` is the non-negative index of an axis that exists; `axes` is a non-empty tuple of such
@@ -14,8 +13,8 @@ than that function, because the core makes the following promises:
   `permute_dims`, it is the new order of all axes;
 - a shape is a tuple with the right number of elements; it contains -1 only if a size is unknown
   while a function is traced;
-- `max`, `min`, `argmax` and `argmin` are called with tensors that have elements, and `sort` and
-  `argsort` with tensors that have elements and at least one dimension;
+- `max`, `min`, `argmax` and `argmin` are called with non-empty tensors, and `sort` and `argsort` with non-empty tensors
+  of at least one dimension;
 - indices are int32 or int64, non-negative and in range. The indices of `take` are a vector; the indices of
   `take_along_axis` have the shape of `x`, except along the axis.
 
@@ -106,14 +105,14 @@ SHAPING: Final = (
 )
 
 COMPLEX: Final = ("conj", "imag", "real")
-"""Further kernels, for complex tensors. Only a backend with complex dtypes needs these kernels."""
+"""Additional kernels, for complex tensors. Only a backend with complex dtypes needs these kernels."""
 
 HOST: Final = "numpy"
 """The name of the backend that computes on the host if a framework does not support a dtype. The name is used as a
 value in `WIDER` (see `OPTIONAL`)."""
 
 PLACES: Final = frozenset(["argmax", "argmin", "argsort", "searchsorted"])
-"""The kernels whose results are indices for operands of any dtype."""
+"""The kernels that return indices, regardless of the dtype of their operands."""
 
 COMPOSED: Final = (
     "cross",  # cross(x1, x2, axis): both have the same shape, with 3 elements along the axis
@@ -205,8 +204,8 @@ class Scopes(NamedTuple):
     is read."""
 
     are_open: Callable[[], object]
-    """Returns a true value if this thread is inside any scope. It is the framework's own function and not a wrapper,
-    because every call of a namespace's function runs it."""
+    """Returns a true value if this thread is inside any scope. Every call of a namespace's function runs it. To save
+    time, it is the framework's own function and not a wrapper."""
     set_aside: Callable[[], Sequence[Any]]
     """Removes the scopes from this thread and returns them. If other code in the program also observes each
     operation, removes no scopes and returns an empty sequence."""

@@ -31,10 +31,10 @@ class Gradients(Primitives):
         Two leaves may be the same object, but they are still two inputs. The leaves, and all
         other tensors on which the loss depends, keep their flags and stored gradients, even if
         `call` raises. Recording for gradients is enabled inside `call`, even if the caller has
-        disabled it. The returned tensors are detached, with two exceptions. First, `nested` is True, which means that
-        this call is inside a function that is itself being differentiated. Second, a leaf is the result of recorded
-        operations. In these two cases, either gradients flow through the returned tensors, or the method raises
-        `UnsupportedError`.
+        disabled it. The returned tensors are detached, except in two cases. In the first case, `nested` is True, which
+        means that this call is inside a function that is itself being differentiated. In the second case, a leaf is the
+        result of recorded operations. In both cases, either gradients flow through the returned tensors, or the method
+        raises `UnsupportedError`.
         """
         raise self.unsupported(
             f"gradients, but the parameters are {self.name} tensors",

@@ -23,7 +23,7 @@ class Graphs(Primitives):
     """The framework's own way of repeating a function without Python, such as "tf.function". Errors recommend it."""
 
     def new_graph(self, device: Device) -> Any:
-        """Returns a new graph without any work, which can record work on `device`."""
+        """Returns a new, empty graph, which can record work on `device`."""
         raise self.no_graphs()
 
     def only_on(self, device: Device) -> AbstractContextManager[Any]:
@@ -39,7 +39,7 @@ class Graphs(Primitives):
         raise self.no_graphs()
 
     def replay(self, graph: Any) -> None:
-        """Does the work of a graph again, on this thread's current stream."""
+        """Repeats the work of a graph on this thread's current stream."""
         raise self.no_graphs()
 
     def no_graphs(self) -> UnsupportedError:

@@ -86,7 +86,7 @@ class Hooks(Patches):
         at: int = 0,
     ) -> None:
         """Sets a hook on the function `name` of `owner`. This function explicitly moves its positional argument with
-        the number `at` to another device. `target` is called with the function's arguments and returns that device, or
+        the index `at` to another device. `target` is called with the function's arguments and returns that device, or
         None if the call moves nothing. Records call the move by `how` or, without this argument, by the name of the
         function."""
         label = how or name.strip("_")
