@@ -45,7 +45,7 @@ class Call:
             return None
 
     def drop(self) -> None:
-        """Removes the tasks that still wait for a thread, so that they never start."""
+        """Removes the tasks that are still waiting for a thread, so they never start."""
         self._waiting.clear()
 
     def work(self, run: Run | None, mark_idle: Callable[[], None] = lambda: None) -> None:
@@ -123,7 +123,7 @@ class Pool:
 
     def _submit(self, call: Call, is_nested: bool) -> bool:
         """Starts the next task of a call in an idle thread, or in a new thread. Returns False if no task is left, or if
-        no further thread may be used. `is_nested` says whether a task of another call has made this call."""
+        no more threads may be used. `is_nested` says whether a task of another call has made this call."""
         with self._lock:
             # a call that is not nested may use more than `MOST` busy threads, because its own thread only waits. If the
             # program is ending, no thread is used for a call from one of its daemon threads: the calling thread then
@@ -166,8 +166,8 @@ class Pool:
             worker.join()
 
     def end(self) -> None:
-        """Ends the threads when the program ends: starts no further tasks, waits up to `PATIENCE` seconds for the
-        running tasks, and ends the threads if all tasks have ended by then."""
+        """Ends the threads when the program ends. Starts no more tasks, and waits up to `PATIENCE` seconds for the
+        running tasks. If all tasks have ended by then, ends the threads."""
         for call in tuple(self._calls):
             call.drop()
         with self._lock:

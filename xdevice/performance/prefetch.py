@@ -2,7 +2,7 @@
 
 A thread reads batches from the source and copies them. If a backend allows each thread its own stream, the thread
 copies on such a stream, and records an event for each batch. The consumer's stream waits for this event. Otherwise, the
-framework's own scheduler orders the copies.
+framework's scheduler orders the copies.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class _Producer(workers.Worker):
         owner = registry.owner_of(type(source))
         self._iterator = iter(source) if owner is None else owner.iterate(source)
         self.is_ours = self._iterator is not source
-        """Whether the iterator was created here, and must be closed here. A generator that was passed to `prefetch`
+        """Whether this object has created the iterator, and must close it. A generator that was passed to `prefetch`
         belongs to the user."""
         self._place = place
         self._backend = backend
@@ -493,7 +493,7 @@ workers.at_exit(_end_all)
 
 def _copy_streams(backend: Backend, place: Device) -> dict[str, _CopyStream]:
     """Returns a stream for copies for each backend to which tensors in a batch may belong, by the backend's name.
-    Backends whose threads cannot have their own streams are left out. Returns {} if the device is not a GPU."""
+    Backends that do not allow each thread its own stream are left out. Returns {} if the device is not a GPU."""
     if place.kind != "gpu":
         return {}
     copy_streams = {}

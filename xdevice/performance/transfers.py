@@ -126,7 +126,7 @@ _logs: ContextVar[tuple[TransferLog, ...]] = ContextVar("xdevice_transfers", def
 
 
 class transfers:
-    """Records, reports or refuses the transfers inside a block: `with xdevice.transfers("disallow"): ...`.
+    """Records transfers inside a block, warns about them, or refuses them: `with xdevice.transfers("disallow"): ...`.
 
     Experimental: it may change in a minor version.
 
@@ -137,7 +137,7 @@ class transfers:
 
     Args:
         mode: as in `jax.transfer_guard`. "allow" records; "log" also warns about implicit transfers at their line;
-            "disallow" refuses these; "log_explicit" and "disallow_explicit" apply to all transfers.
+            "disallow" refuses implicit transfers; "log_explicit" and "disallow_explicit" apply to all transfers.
 
     Raises:
         ArgumentError, ScopeError: if `mode` is none of these words; if the block is exited without having been entered.

@@ -1,4 +1,4 @@
-"""xdevice's own threads, and how they end with the program.
+"""The threads that xdevice starts, and how they end when the program ends.
 
 While Python exits, it lets daemon threads continue, and ends each of these threads as soon as the thread requests
 Python's lock. If that happens inside a framework's C++ code, SIGABRT kills the whole process (measured on PyTorch,

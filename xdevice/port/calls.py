@@ -283,9 +283,9 @@ class Invocation:
     # calls of methods; `owner` is the object before the dot
 
     def _attribute(self, owner: Atom, name: str) -> Value:
-        """Returns the possible results of a method call on a module, a class or `super()` of
-        the project, on an object of the project, or on a name outside the project. The method
-        is looked up like any other attribute."""
+        """Returns the possible results of a method call on a module, class, object or `super()` of
+        the project, or on a name outside the project. The method is looked up like any other
+        attribute."""
         return self.of_value(self.inference.attribute(owner, name, self.node.func))
 
     def _method_of_unknown(self, owner: Atom, name: str) -> Value:
@@ -497,9 +497,9 @@ def _constant(node: ast.expr | None) -> Any:
 
 
 def pattern_of(node: ast.expr) -> str:
-    """Returns the pattern of a string literal into which `format` or `%` inserts values: the
-    literal with a star in place of each value, such as "cuda:*" for "cuda:{}". Returns "" for
-    any other expression."""
+    """Returns the pattern of a string literal into which `format` or `%` inserts values. The
+    pattern has a star in place of each value, such as "cuda:*" for "cuda:{}". Returns "" for any
+    other expression."""
     text = _constant(node)
     return re.sub(r"\{\d*\}|%[ds]", "*", text) if isinstance(text, str) else ""
 

@@ -146,12 +146,12 @@ def examine(
     site.
 
     `only` is the level of `port --only`: sites with a weaker grade stay open. Imports are resolved from the folder
-    `root`, and paths are shown relative to this folder. By default, `root` is the folder that contains all paths or, if
-    that folder is in a package, the folder that contains the package. `backend` is the name that is written into each
-    file's `set_backend` call. If it is None and the file imports exactly one framework, the name of that framework is
-    written. `goal` says whether the new text uses names of xdevice or of PyTorch. `progress` is called repeatedly to
-    report the progress. The path "-" stands for a script on the standard input. Files that cannot be read are listed in
-    `unreadable`.
+    `root`, and paths are shown relative to this folder. By default, `root` is the folder that contains all paths. If
+    that folder is in a package, `root` is the folder that contains the package. `backend` is the name that is written
+    into each file's `set_backend` call. If it is None and the file imports exactly one framework, the name of that
+    framework is written. `goal` says whether the new text uses names of xdevice or of PyTorch. `progress` is called
+    repeatedly to report the progress. The path "-" stands for a script on the standard input. Files that cannot be read
+    are listed in `unreadable`.
     """
     places = [Path(path) for path in paths]
     root = root or _common_folder(places)
@@ -242,8 +242,8 @@ def _name_of_task(task: Task) -> str:
 def _merged(first: Site, second: Site) -> Site:
     """Merges two sites that describe the same use. Two tabs of a page of d2l share this use, and it was judged once in
     each tab. If the verdicts and edits agree, returns the site with the weaker grade. If neither site has edits,
-    returns the open site. Otherwise, the tabs disagree, and the result is an open site. All results are copies, with
-    the tabs of both sites.
+    returns the site that is open. Otherwise, the tabs disagree, and the result is an open site. All results are copies,
+    with the tabs of both sites.
     """
     tabs = (*first.tabs, *second.tabs)
     if set(first.edits) == set(second.edits) and first.verdict == second.verdict:
@@ -267,7 +267,7 @@ def _merged(first: Site, second: Site) -> Site:
 
 def _open_if_weaker(site: Site, only: Grade) -> Site:
     """Returns the site if its grade is not weaker than `only`, the level of the option `--only`. Otherwise, returns a
-    copy with the verdict "open", so that it is not rewritten."""
+    copy with the verdict "open", which is not rewritten."""
     if site.grade is None or GRADES.index(site.grade) <= GRADES.index(only):
         return site
     # the copy keeps its edits, so that the report can show what a weaker level would write

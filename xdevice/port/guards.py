@@ -24,7 +24,7 @@ is a GPU."""
 _OTHER_VENDORS: Final = re.compile(
     r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|rocm|hip\b", re.IGNORECASE
 )
-"""Names of vendors other than NVIDIA, and of their interfaces."""
+"""Names of vendors other than NVIDIA, and names of their interfaces."""
 # names in tests of a framework's version: `torch.__version__`, Lightning's
 # `_TORCH_GREATER_EQUAL_2_1`
 _RELEASE: Final = re.compile("^(__)?version(__)?$|_GREATER_|_LESS_")
@@ -114,10 +114,10 @@ def guarded_by(
     """Returns the code that runs only if the expression `test` is true; an empty list if there
     is no such code.
 
-    Such code is the rest of an `and`, the body of an `if`, the code after an `if not ...:` block that ends with a
-    statement such as `return`, and the code that a decorator may skip. If the result of the test is assigned to a name,
-    code that is guarded by a test of this name is included. `parents` maps each node to its parent. `followed` contains
-    the names whose tests are already being searched for.
+    This may be the rest of an `and`, the body of an `if`, or code that a decorator may skip. It may also be the code
+    after an `if not ...:` block that ends with a statement such as `return`. If the result of the test is assigned to a
+    name, code that is guarded by a test of this name is included. `parents` maps each node to its parent. `followed`
+    contains the names whose tests are already being searched for.
     """
     # the loop goes outwards from the test: `node` is an expression that depends on the test, and `is_true` says whether
     # `node` is true or false if the test is true

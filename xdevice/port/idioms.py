@@ -241,8 +241,8 @@ OTHER_ARRAYS: Final = {"decord", "tvm", "dgl"}
 """Packages whose arrays have methods with the same names as methods of MXNet's arrays."""
 
 MODULES: Final = OTHER_ARRAYS | {"torch", "paddle", "mxnet", "mx", "jax", "tf"}
-"""Names of modules that have functions such as `cpu` and `gpu`. They are listed here because a
-helper function may load the module, in which case no import shows that the name is a module."""
+"""Names of modules that have functions such as `cpu` and `gpu`. The names are listed because a
+helper function may load the module, so that no import shows that the name is a module."""
 
 HELPERS: Final = {"try_gpu", "try_all_gpus", "num_gpus", "gpu", "cpu", "evaluate_accuracy_gpu"}
 """Names of d2l's helpers. If the project itself defines a function with one of these names, its

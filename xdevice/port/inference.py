@@ -59,8 +59,8 @@ class Inference(Cells):
                 atom.subject.has_unknown_callers = atom.subject.has_callers = True
 
     def stop_following(self, value: Value) -> None:
-        """Prepares a value for its replacement by "anything" (`UNKNOWN`): from now on, functions in the value may be
-        called with any arguments, and lists and dicts in the value may contain anything.
+        """Prepares a value for its replacement by "anything" (`UNKNOWN`). From now on, functions in the value may be
+        called with any arguments. Lists and dicts in the value may contain anything.
         """
         for atom in value:
             match atom.kind:
@@ -158,9 +158,10 @@ class Inference(Cells):
         return self.foreign(name) if module is None else make_value("module", module)
 
     def imported_from(self, origin: str, name: str, importer: PythonModule) -> Value:
-        """Returns the value that `from origin import name` binds in the module `importer`: the
-        value of a name of the project, a module of the project, or a name outside the project.
-        The result is empty if the name is in the project, but its value is not known yet."""
+        """Returns the value that `from origin import name` binds in the module `importer`. This may
+        be the value of a name of the project, a module of the project, or a name outside the
+        project. The result is empty if the name is in the project, but its value is not known
+        yet."""
         module = self._imported_module(origin, importer)
         inner = self._imported_module(f"{origin}.{name}" if origin else name, importer)
         if module is not None:
@@ -240,10 +241,10 @@ class Inference(Cells):
         return value or self.global_value(module, name)
 
     def _attribute_of_class(self, atom: Atom, name: str) -> Value:
-        """Returns the possible values of an attribute of a class of the project, of its
-        objects, or of `super()` in its methods, depending on the kind of the atom ("class",
-        "instance" or "super"). For a property, returns the values that the property may
-        return."""
+        """Returns the possible values of an attribute. The kind of the atom is "class" for an
+        attribute of a class of the project, "instance" for an attribute of its objects, and "super"
+        for an attribute of `super()` in its methods. For a property, returns the values that the
+        property may return."""
         cls: Class = atom.subject
         values = self.read_cell(self.attribute_key(cls, name))
         method = cls.method(name, is_super=atom.kind == "super")

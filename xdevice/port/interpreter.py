@@ -148,7 +148,7 @@ class Interpreter(Inference):
         return value
 
     def _evaluate_parts(self, node: ast.AST) -> None:
-        """Evaluates the expressions that are direct children of a node, so that their `means` are stored for the rules.
+        """Evaluates the expressions that are direct children of a node, and so stores their `means` for the rules.
         Returns nothing."""
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
@@ -810,8 +810,8 @@ class Interpreter(Inference):
         return BOOL if all(is_only(value, host) for value in values) else UNKNOWN
 
     def _choice(self, node: ast.IfExp) -> Value:
-        """Returns the value of `x if test else y`: the union of the values that x may have if the test is true, and the
-        values that y may have if the test is false.
+        """Returns the value of `x if test else y`: the possible values of x if the test is true, and the possible
+        values of y if the test is false.
         """
         env = self.env
         self.evaluate(node.test)

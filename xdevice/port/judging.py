@@ -24,8 +24,8 @@ Edits = tuple[Edit, ...]
 @dataclass(frozen=True)
 class Judgement:
     """The verdict on one use, with the reason that reports show (`why`). If the use can be
-    rewritten, `edits` are not empty, and `grade` says how certain it is that the edits are
-    right (see `sites.GRADES`)."""
+    rewritten, `edits` are not empty, and `grade` says how certain it is that they are right (see
+    `sites.GRADES`)."""
 
     verdict: Verdict
     why: str
@@ -252,7 +252,7 @@ class Use:
 
     @property
     def is_statement(self) -> bool:
-        """Whether the use is a statement, so that its result is not used."""
+        """Whether the use is a statement, which means that its result is not used."""
         return isinstance(self.parent, ast.Expr)
 
     @property

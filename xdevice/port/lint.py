@@ -1,6 +1,5 @@
-"""Selects the findings that lint reports: the findings of the selected rules, except findings that a comment ignores,
-that a baseline lists, or that already existed in a Git revision. Also computes the new content of files for `lint
---fix`.
+"""Selects the findings that lint reports. These are the findings of the selected rules, without those that a comment
+ignores, a baseline lists, or a Git revision already contained. Also computes the new content of files for `lint --fix`.
 """
 
 from __future__ import annotations
@@ -377,8 +376,8 @@ def _position(source: Source, offset: int) -> Place:
 
 
 def _site_of(finding: Finding, examined: Examined, source: Source) -> Site | None:
-    """Returns the site whose edits fix a finding; None if there is no such site. Either the site begins or ends at the
-    same position as the finding, or an edit of the site replaces the finding together with the code around it, as in
+    """Returns the site whose edits fix a finding; None if there is no such site. The site may begin or end at the same
+    position as the finding. Otherwise, an edit of the site replaces the finding together with the code around it, as in
     `"cuda" if torch.cuda.is_available() else "cpu"`.
     """
     if finding.code not in lint_rules.BY_PORT:
@@ -438,9 +437,8 @@ def _complete_sites(
 
     Adds the sites that the test guards but lint does not report, such as the string in `"cuda" if
     torch.cuda.is_available() else "cpu"`. But if the test guards vendor-specific code that stays, removes the test from
-    `sites` instead, because a test for the devices of any vendor must not guard code for one vendor. `own` is the site
-    of the test itself, and `all_sites` are the sites of the file. Nothing changes if `own` is None, or is not in
-    `sites`.
+    `sites` instead. A test for the devices of any vendor must not guard code for one vendor. `own` is the site of the
+    test itself, and `all_sites` are the sites of the file. Nothing changes if `own` is None, or is not in `sites`.
     """
     if own is None or own not in sites:
         return

@@ -290,7 +290,7 @@ def _device_text(node: ast.AST | None, pattern: re.Pattern[str] = _GPU_TEXT) -> 
 
 def _method(call: ast.Call) -> str:
     """Returns the last name of the called function if it is an attribute, such as a method or a
-    function in a module; "" if the call has another form."""
+    function in a module. Returns "" for any other call."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 

@@ -44,8 +44,8 @@ class NeutralSites(JudgedSites):
     """The sites of one module for the target "accelerator": uses of devices, with their
     verdicts.
 
-    This target differs from the target "xdevice" in two ways: each string that names CUDA is a separate site, wherever
-    it occurs, and most methods and functions stay as they are.
+    This target differs from the target "xdevice" in two ways. Each string that names CUDA is a separate site, wherever
+    it occurs. Most methods and functions stay as they are.
     """
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
@@ -206,7 +206,7 @@ class NeutralSites(JudgedSites):
 
         - "device": the string is the device in a call of a PyTorch function; the call fails if the machine does not
           have this device;
-        - "text": a device object is created from the string, here or later; the machine need not have this device;
+        - "text": a device object is created from the string, here or later; the device need not exist on the machine;
         - "a site": the string is in a call that is itself a site;
         - "elsewhere": the use of the string is not known.
         """

@@ -210,8 +210,8 @@ class Class:
 
 
 def classes_in(value: Value) -> list[Class]:
-    """Returns the classes of the project that a value may be. They are sorted by file and line,
-    so that the order is the same in each run."""
+    """Returns the classes of the project that a value may be. They are sorted by file and line, so
+    their order is the same in each run."""
     return sorted(
         [atom.subject for atom in value if atom.kind == "class"],
         key=lambda cls: (cls.module.source.path, cls.node.lineno),
@@ -236,10 +236,10 @@ class Project:
                 self._by_last_name.setdefault(module.name.split(".")[-1], []).append(module)
 
     def find(self, name: str, importer: PythonModule) -> PythonModule | None:
-        """Returns the module to which `import name` refers in the module `importer`: a module
-        in the same folder, else a module with that full name, else the only module whose path
-        ends with that name. Returns None for a framework or a module outside the project, or if
-        several modules match."""
+        """Returns the module to which `import name` refers in the module `importer`. This is a
+        module in the same folder, else a module with that full name, else the only module with a
+        path that ends with that name. Returns None for a framework or a module outside the project,
+        or if several modules match."""
         parts = tuple(name.split("."))
         # `import torch` means the framework, even if the project has a folder torch/
         if parts[0] in FRAMEWORKS:

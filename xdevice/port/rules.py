@@ -88,9 +88,9 @@ class JudgedSites(JudgedModule):
             yield self._site(use, kept or judgement)
 
     def _judge_kept_test(self, use: Use, vendor_uses: dict[Any, Use]) -> Judgement | None:
-        """Returns the judgement that a test such as `torch.cuda.is_available()` or `d.type ==
-        "cuda"` stays as it is; None if there is no reason to keep it, or if the use is not a
-        test.
+        """Returns the judgement that a test such as `torch.cuda.is_available()` or
+        `d.type == "cuda"` stays as it is. Returns None if there is no reason to keep the test, or
+        if the use is not a test.
 
         A test is kept if it guards a use that needs one vendor's devices. It is also kept if the tests around it name
         other vendors, and the guarded code does more than choose a device. Code that only chooses a device works for
@@ -237,8 +237,8 @@ class JudgedSites(JudgedModule):
         return use, rules_of_words.word(use, row)
 
     def _judge_name(self, node: ast.Attribute | ast.Name) -> Judged | None:
-        """Judges a CUDA-only name that is not called here, but is passed on or appears in an
-        annotation. Returns None for any other name."""
+        """Judges a CUDA-only name that is not called at this place, but is passed on or appears in
+        an annotation. Returns None for any other name."""
         parent = self.parents.get(node)
         # the node is a part of a longer name, which is judged as a whole, or a called name,
         # which `_judge_call` judges

@@ -215,7 +215,7 @@ def _judge_without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgem
 
     If the device is printed, its index is visible; after `set_device`, the index 0 may mean the wrong GPU. In these
     cases, the new text creates a device without an index, or the use stays open. In all other cases, returns
-    `judgement`. `is_gpu` says whether the use is certain to mean a GPU.
+    `judgement`. `is_gpu` says whether the use certainly means a GPU.
     """
     in_text = use.node in use.module.text_origins
     # the index 0 is not printed, and it does not mean the wrong GPU
@@ -491,9 +491,9 @@ def _is_list_of_devices(use: Use, means: Value) -> bool:
 
 
 def split_batch(use: Use) -> Judgement:
-    """Judges d2l's `a, b = split_batch(x, y, devices)`, which returns a list of the parts of x,
-    and a list of the parts of y. xdevice's function accepts a pair, and returns a pair for each
-    device; `zip(*...)` turns these pairs into two sequences."""
+    """Judges d2l's `a, b = split_batch(x, y, devices)`, which returns a list of the parts of x, and
+    a list of the parts of y. xdevice's function accepts a pair, and returns a pair for each device.
+    In the new text, `zip(*...)` turns these pairs into two sequences."""
     is_unpacked = isinstance(use.parent, ast.Assign) and all(
         isinstance(target, ast.Tuple) and len(target.elts) == 2 for target in use.parent.targets
     )

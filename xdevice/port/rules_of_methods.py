@@ -58,8 +58,8 @@ _SAME_ANYWHERE: Final = {
     "long",
     "flatten",
 }
-"""Methods that return the same result on the CPU as on any other device, so that they may be
-called between `.cpu()` and `.numpy()`."""
+"""Methods that may be called between `.cpu()` and `.numpy()`, because they return the same result
+on every device."""
 # the full name of a dtype, such as "torch.float32"
 _DTYPE: Final = re.compile(r"\.(b?float|u?int|complex|half|double|long|bool|short)\d*$")
 # names that suggest that the receiver is a model: "net", "my_model", "encoder2"
@@ -360,9 +360,9 @@ def _is_scalar_in_tensorflow(use: Use) -> bool:
 
 
 def _is_mxnets(use: Use) -> bool:
-    """Whether the called method can only belong to an MXNet array: the module uses no other
-    framework and no package in `OTHER_ARRAYS`, and no class of the project has a method of this
-    name."""
+    """Whether the called method can only belong to an MXNet array. This is so if the module uses no
+    other framework and no package in `OTHER_ARRAYS`, and no class of the project has a method of
+    this name."""
     has_namesakes = use.method in use.module.inference.methods
     return (
         use.module.frameworks == {"mxnet"} and not has_namesakes and not use.module.other_arrays

@@ -133,9 +133,8 @@ def word(use: Use, row: Row | None) -> Judgement:
 
 
 def _not_called(use: Use, row: Row) -> Judgement:
-    """Judges a name that is passed on instead of being called here. The word replaces the name
-    if it accepts the same arguments in later calls, and if such calls return the same result on
-    a machine without a GPU."""
+    """Judges a name that is passed on instead of being called. The word replaces the name if later
+    calls accept the same arguments, and return the same result on a machine without a GPU."""
     is_class = row.name in ("torch.cuda.Stream", "torch.cuda.Event")
     if is_class or (row.rule == "renamed" and row.without_gpu is None):
         return proven(IN_TABLE, use.replace(_word_without_arguments(use, row)))
@@ -169,9 +168,9 @@ def device_type(use: Use) -> str:
 
 
 def with_gpu_test(use: Use, edits: Edits, without_gpu: str | None) -> Edits:
-    """Returns the edits of a use. If the new text would raise an error on a machine without a GPU, edits are added so
-    that the new text runs only if a test has shown that there is a GPU. `without_gpu` is the source text of the value
-    that the old name has on such a machine; it is None if no test is needed.
+    """Returns the edits of a use. If the new text would raise an error on a machine without a GPU, the edits also add a
+    test for a GPU, unless the program already contains one. `without_gpu` is the source text of the value that the old
+    name has on such a machine; it is None if no test is needed.
     """
     if without_gpu is None or has_gpu(use):
         return edits
@@ -251,8 +250,8 @@ def _event(use: Use, row: Row) -> Judgement:
 
 
 def _is_plain(use: Use) -> bool:
-    """Whether names can be inserted before the positional arguments. They can if no argument
-    has a star, and no positional argument is in brackets."""
+    """Whether names can be inserted before the positional arguments. This is possible if no
+    argument has a star, and no positional argument is in brackets."""
     if use.has_stars:
         return False
     end = use.find(b"(", use.span(use.node.func)[1]) + 1

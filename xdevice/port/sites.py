@@ -12,9 +12,9 @@ Grade = Literal["proven", "safe", "likely"]
 GRADES: Final[tuple[Grade, ...]] = ("proven", "safe", "likely")
 """The levels of `port --only`. Each level includes the levels before it.
 
-"proven" means that the correctness of the new text follows from the project's own text. "safe"
-means that it depends on an assumption; if the assumption is wrong, the new text raises an error
-immediately. "likely" means that only a name suggests what an object is.
+"proven" means that the project's own text shows that the new text is correct. "safe" means that it
+depends on an assumption; if the assumption is wrong, the new text raises an error immediately.
+"likely" means that only a name suggests what an object is.
 """
 
 CODES: Final[dict[str, str]] = {
@@ -63,8 +63,8 @@ class Edit:
     """Replaces the bytes from `start` to `end` of `Source.text` with `text`. If `start == end`,
     the edit is an insertion.
 
-    `rank` orders the edits that begin at the same position. It is the end of the site's expression, negated, so that
-    the outer of two nested sites comes first.
+    `rank` orders the edits that begin at the same position. It is the negated end of the site's expression, so the
+    outer of two nested sites comes first.
     """
 
     # edits are sorted by their fields in this order: by `start`, and then by `rank`
@@ -111,11 +111,11 @@ class Site:
     the expression, and `before` is the text of the expression. `after` is its new text; it is None unless the use can
     be rewritten.
 
-    `grade` says how certain it is that the new text is right; it is None if there is no new
-    text. A site that is open only because `--only` excludes its grade keeps the grade. `since`
-    is the oldest release of PyTorch that has the new words; "" means every release. `vendor` is
-    the vendor that the old text names, or "". `link` is the page of the documentation to read,
-    or None. `tabs` are the tabs of a page of d2l that share the site.
+    `grade` says how certain it is that the new text is right; it is None if there is no new text. A
+    site that is open only because `--only` excludes its grade keeps the grade. `since` is the
+    oldest release of PyTorch that has the new words; "" means every release. `vendor` is the vendor
+    that the old text names, or "". `link` is the page of the documentation to read, or None. `tabs`
+    are the tabs of a page of d2l that share the site.
     """
 
     file: str

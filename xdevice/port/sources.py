@@ -2,9 +2,9 @@
 
 The content of each file is read into one text (`Source.text`, UTF-8). All other modules of this folder use only
 positions in that text: lines that count from 1, and columns and offsets in bytes. The text of a script is the script
-itself. The text of a notebook consists of its code cells, one after the other. The text of a page of d2l is its
-Markdown source. `Source.modules` are the parts that Python would run: one module, or one for each tab. A line has the
-same number in a module as in the text. In the module of a tab, all lines that do not contain code of the tab are blank.
+itself. The text of a notebook consists of its code cells in order. The text of a page of d2l is its Markdown source.
+`Source.modules` are the parts that Python would run: one module, or one for each tab. A line has the same number in a
+module as in the text. In the module of a tab, all lines that do not contain code of the tab are blank.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ _LEAVES: Final = {
 
 
 _MOST_LEVELS: Final = 300
-"""The maximum depth of a syntax tree; a deeper tree is refused. Each `elif`, and each operand of a sum, adds one level;
-a method called on a result adds two. The inference failed at about 480 levels (Python 3.11)."""
+"""The maximum depth of a syntax tree; files with a deeper tree cannot be read. Each `elif`, and each operand of a sum,
+adds one level; a method called on a result adds two. The inference failed at about 480 levels (Python 3.11)."""
 
 
 class UnreadableError(Exception):
@@ -266,7 +266,7 @@ def _show(path: Path, root: Path) -> str:
 
 
 def files_in(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yields the files to read. A path that is not a folder is yielded as it is, even if it does not exist. For a
+    """Yields the files to read. A path that is not a folder is yielded unchanged, even if it does not exist. For a
     folder, yields the files with one of the `SUFFIXES` in it and in its subfolders, in sorted order."""
     for path in paths:
         if not path.is_dir():
@@ -329,8 +329,8 @@ def parse(raw: bytes, shown: str) -> Source:
     script.
 
     Raises:
-        UnreadableError: if the bytes are not text, if the file should be a notebook but is not
-            one, or if it should be a script but is not Python.
+        UnreadableError: if the bytes are not text, or if the file is not a valid notebook or Python
+            script, as its suffix requires.
     """
     try:
         if shown.endswith(".ipynb"):
@@ -442,8 +442,8 @@ def _cell(begin: int, lines: list[str]) -> Cell:
 
 
 def _default_tabs(cells: list[Cell]) -> tuple[str, ...]:
-    """Returns the tabs of the cells that name no tab themselves: the tabs that `tab.interact_select` lists, else the
-    tab of the framework that these cells import first, else "pytorch".
+    """Returns the tabs of the cells that name no tab. These are the tabs that `tab.interact_select` lists, else the tab
+    of the framework that these cells import first, else "pytorch".
     """
     # only the code of the cells that name no tab decides
     plain = "\n".join(cell.text for cell in cells if not cell.tabs)
@@ -488,8 +488,8 @@ class _Token:
 
 
 def _notebook(raw: bytes, shown: str) -> Source:
-    """Returns the `Source` of a notebook, with its only module. The JSON strings of the code
-    cells are kept with their positions, so that they can be rewritten.
+    """Returns the `Source` of a notebook, with its only module. The JSON strings of the code cells
+    are kept with their positions, and so can be rewritten.
 
     Raises:
         ValueError: if the file is not JSON, or is not a notebook of format 4.
@@ -606,10 +606,10 @@ def _touched(tokens: list[_Token], edits: list[Edit]) -> Iterator[tuple[int, int
 
 
 def _json_strings(value: str, tokens: list[_Token], first: int, file: str) -> str:
-    """Returns the new text of a cell, or of some of its lines, as JSON in the style of the
-    file: as one string, or as a string for each line. `value` is the new text, `tokens` are
-    all strings of the file's code cells, `tokens[first]` is the first of the replaced strings, and
-    `file` is the old content of the file."""
+    """Returns the new text of a cell, or of some of its lines, as JSON. As in the file, this is
+    either one string, or a string for each line. `value` is the new text, and `file` is the old
+    content of the file. `tokens` are all strings of the file's code cells; `tokens[first]` is the
+    first of the replaced strings."""
     token = tokens[first]
     # Jupyter does not escape any characters, but other tools escape those that are not ASCII
     is_ascii = file[token.start : token.end].isascii()
@@ -655,9 +655,9 @@ def _join(cells: Iterable[tuple[Cell, str]]) -> str:
 
 
 def _as_python(text: str) -> str:
-    """Returns the text of a cell with `pass` in place of IPython's commands, so that blocks
-    keep a body. A cell in another language becomes blank lines. The number of lines stays the
-    same, so that the lines below keep their numbers."""
+    """Returns the text of a cell with `pass` in place of IPython's commands, so blocks keep a body.
+    A cell in another language becomes blank lines. The number of lines stays the same, so the lines
+    below keep their numbers."""
     if not _MAGIC.search(text):
         return text
     # a line that looks like a command may be Python after all: inside brackets, a line may

@@ -1,4 +1,4 @@
-"""Finds the devices that a project turns into text. The text of such a device must not change:
+"""Finds the devices that a project converts to text. The text of such a device must not change:
 `print(torch.device("cuda"))` prints "cuda", but it would print "cuda:0" with a device of
 xdevice."""
 
@@ -37,7 +37,8 @@ def origins(
     inference: Inference,
     parts_of: Callable[[ast.AST, Inference], Sequence[ast.expr]],
 ) -> set[ast.AST]:
-    """Finds the devices that reach certain places in a module, and returns the expressions that choose these devices.
+    """Finds the devices that reach certain places in a module, such as the arguments of `print`. Returns the
+    expressions that choose these devices.
 
     `parts_of(node, inference)` returns the places in one node. It is `parts_in_text`,
     `devices_in` or `devices_by_keyword`. The choosing expression may be far from the place, or in another module: for
@@ -96,8 +97,8 @@ def _choosing_nodes(value: Value) -> Iterator[ast.AST]:
 
 
 def parts_in_text(node: ast.AST, inference: Inference) -> Sequence[ast.expr]:
-    """Returns the expressions in a node that are turned into text, as in an f-string, or are
-    read as text, as in a comparison with a string. Most nodes have no such expressions."""
+    """Returns the expressions in a node that are converted to text, as in an f-string, or are read
+    as text, as in a comparison with a string. Most nodes have no such expressions."""
     match node:
         # the "cuda" in f"{'cuda'}" is only text, and not the name of a device
         case ast.FormattedValue(value=ast.Constant(value=str(text))) if SPELLING.fullmatch(
@@ -125,8 +126,8 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _arguments_in_text(call: ast.Call, name: str) -> list[ast.expr]:
-    """Returns the arguments that a call turns into text. If the called method reads its
-    receiver as text, as in `d.startswith("cuda")`, the receiver is included.
+    """Returns the arguments that a call converts to text. If the called method reads its receiver
+    as text, as in `d.startswith("cuda")`, the receiver is included.
 
     `name` is the full name of the called function, "" for a method.
     """

@@ -1,5 +1,5 @@
-"""The possible results of an expression: a *value*, which is a set of *atoms*. An atom is one
-thing that the expression may be, such as a tensor or a certain function.
+"""The possible results of an expression: a *value*, which is a set of *atoms*. An atom is one thing
+that the expression may be, such as a tensor or a particular function.
 
 The empty set, `NOTHING`, means "not known yet", and `UNKNOWN` means "anything". While the
 project is interpreted, values grow from `NOTHING` towards `UNKNOWN`. The kind of an atom determines

@@ -244,7 +244,7 @@ def check_sum(operand: Operand, op: str) -> None:
 
 
 def refuse_overlaps(operands: list[Operand]) -> None:
-    """Raises `ContainerError` if two of the operands share memory, because writing one of them
+    """Raises `ContainerError` if two of the operands share memory, because writing into one of them
     would change the other."""
     overlap = first_overlap(operands)
     if overlap is not None:

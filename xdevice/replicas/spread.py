@@ -58,7 +58,8 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
             same type. Other values are put into every part unchanged: a list of 6 strings is not split.
         devices: a list of devices in any spelling. A device that is named twice gets two parts.
         even: if True, all parts must have the same length. If False, the lengths differ by at most one, and longer
-            parts come first: a length of 5 is split over 2 devices as 3 and 2, and 3 over 4 devices as 1, 1, 1 and 0.
+            parts come first. A length of 5 is split over 2 devices as 3 and 2; a length of 3 is split over 4 devices as
+            1, 1, 1 and 0.
 
     Raises:
         ShapeError: if `even` is True and the length cannot be divided evenly; if a tensor has no first axis, or if its
@@ -150,7 +151,8 @@ def gather(parts: Iterable[Any], device: object) -> Any:
 
 
 def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
-    """Creates an independent copy of parameters or of a model on each device, for training there.
+    """Creates an independent copy of parameters or of a model on each device, which can be trained
+    there.
 
     The copies share no memory with the source or with each other, even on the source's own device, or if a device is
     named twice. No gradients flow back to the source. In each copy, a tensor or model that appears in several places is
@@ -318,8 +320,9 @@ def _places(devices: Iterable[object]) -> list[Device]:
 
 def _as_list(things: Iterable[Any], name: str) -> list[Any]:
     """Returns `things`, an iterable with one item for each device, as a list. Raises `NotATensorError` for a string, a
-    dict, an object of a framework (a single tensor would be split along its first axis), and anything that cannot be
-    iterated over. Raises `ArgumentError` if there are no items. Errors refer to the items as `name`."""
+    dict, an object of a framework, and anything that cannot be iterated over. (Iterating over a single tensor would
+    split it along its first axis.) Raises `ArgumentError` if there are no items. Errors refer to the items as
+    `name`."""
     if (
         isinstance(things, str | dict)
         or registry.owner_of(type(things))
@@ -517,8 +520,8 @@ def _variables(operand: Operand) -> Iterable[tuple[str, Any]]:
 
 def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Device) -> Any:
     """Returns a copy of `x` on the device `place`. `operands` are the tensors and models in `x`, and `models` are the
-    operands that are copied as models. Models are copied first: if a parameter of a model is also in `x` outside the
-    model, the copy of `x` contains the parameter of the copied model there."""
+    operands that are copied as models. Models are copied first. If a parameter of a model also occurs in `x` outside
+    the model, the copy of `x` has the parameter of the copied model at that place."""
     # the copy of each operand, by the operand's `id`
     new: dict[int, Any] = {}
     for operand in models:

@@ -320,7 +320,7 @@ class _Sorted:
         """Returns the tensors that have to move to `requested`. If `is_copy` is True, these are all tensors. `target`
         is the same device under its plain name. Both are needed: a backend refuses `cuda:1` if its GPUs are of another
         kind, but tensors report `gpu:1` as their device. Raises an error if a leaf cannot be on the device, if tensors
-        in an object of an unknown type would stay behind, or if the container cannot be rebuilt or copied."""
+        in an object of an unknown type would not move, or if the container cannot be rebuilt or copied."""
         tree = self.tree
         tensors = [
             (value, backend)
@@ -397,8 +397,8 @@ class _Sorted:
     ) -> dict[int, Any]:
         """Moves or copies, with the function `transfer_one`, all leaves in `owned` that must come before the tensors:
         first models, then symbolic tensors and data. Data goes to the host, the other leaves to the device `target`.
-        Returns the results, by the `id`s of the old leaves. Models come first, so that a parameter that is also in the
-        container outside its model remains a parameter of the new model. For each model that is moved in place, a
+        Returns the results, by the `id`s of the old leaves. Models come first: a parameter that is also in the
+        container outside its model then remains a parameter of the new model. For each model that is moved in place, a
         function that moves the model back is added to `undo`."""
         done: dict[int, Any] = {}
         # `leaf[3]` is the kind
@@ -541,7 +541,7 @@ def _move(
     done: dict[int, Any],
     old: Sequence[Any] = (),
 ) -> list[Any]:
-    """Moves or copies each tensor of `away` to the device `target` with the function `transfer_one`, and adds the new
+    """Moves or copies each tensor of `away` to the device `target` with the function `transfer_one`. Adds each new
     tensor to `done`, by the `id` of the old one. A tensor that occurs several times moves once. Tensors that are in
     `done` already are skipped. Returns the leaves `old`, with the old tensors replaced by the new ones."""
     for backend, tensors in away.items():
@@ -571,9 +571,9 @@ def _move(
 
 
 def _pair(backend: Backend, old: list[Any], twin: Any, done: dict[int, Any]) -> None:
-    """Adds the parts of `twin`, the moved or copied model, to `done`, so that they replace the parts of the original
-    model (`old`) everywhere in the container. If an old part has a replacement already, because another model shares
-    the part, this replacement is put into `twin`, too. Does nothing if `twin` has a different number of parts."""
+    """Adds the parts of `twin`, the moved or copied model, to `done`. They replace the parts of the original model
+    (`old`) everywhere in the container. If an old part has a replacement already, because another model shares the
+    part, this replacement is put into `twin`, too. Does nothing if `twin` has a different number of parts."""
     new = WholeModel(backend, twin).parts()
     # the new model has a different structure, so its parts cannot be paired with the old ones
     if len(old) != len(new):

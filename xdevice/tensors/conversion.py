@@ -118,9 +118,9 @@ def _target(
     backend: str | Backend | None, device: object, like: Any
 ) -> tuple[Backend, Device | None]:
     """Returns the backend and the device to which `convert` converts. The device is None if
-    each tensor stays on its own device. Raises `ArgumentError` unless exactly one of `backend`
-    and `like` is passed, or if both `like` and `device` are passed; `NotATensorError` if `like`
-    is not a tensor; and the errors of `registry.load`, `devices.parse` and
+    each tensor stays on its own device. Raises `ArgumentError` unless exactly one of `backend` and
+    `like` is passed, and if both `like` and `device` are passed. Raises `NotATensorError` if `like`
+    is not a tensor. Also raises the errors of `registry.load`, `devices.parse` and
     `Backend.require`."""
     if (backend is None) == (like is None) or (like is not None and device is not None):
         raise ArgumentError(
@@ -276,9 +276,9 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
 
 
 def _cannot_share(source: Backend, x: Any, target: Backend) -> bool:
-    """Whether it is certain, without an attempt, that the target cannot use the memory of `x`, a tensor of `source`:
-    the target never uses memory of other frameworks, or cannot use memory with this address or these strides. False if
-    an attempt is necessary to decide this."""
+    """Whether it is certain, without an attempt, that the target cannot use the memory of `x`, a tensor of `source`.
+    This is so if the target never uses memory of other frameworks, or cannot use memory with this address or these
+    strides. False if an attempt is necessary to decide this."""
     takes = target.takes()
     if takes is None:
         return True
@@ -414,8 +414,8 @@ def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str
 
 def _copied_on_host(source: Backend, x: Any, target: Backend, dtype: str) -> Any:
     """Returns a copy of `x`, a tensor of `source` on the host, as a tensor of the target. NumPy allocates the memory
-    for the copy, because it requests huge pages for 4 MB or more: with ordinary pages, the first use of the memory
-    takes longer than the copy."""
+    for the copy, because it requests huge pages for 4 MB or more. With ordinary pages, the first use of the memory
+    would take longer than the copy."""
     host = registry.load("numpy")
     return target.from_buffer(host.compact(_host_view(source, x, host, dtype)))
 

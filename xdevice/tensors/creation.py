@@ -324,8 +324,8 @@ def default_dtype_on(backend: Backend, place: Device, name: str = "float32") -> 
 
 def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...]:
     """Returns the shape that the positional arguments of a function such as `ones` describe:
-    (2, 3) for `(2, 3)` and for `((2, 3),)`. Raises `ShapeError` if the arguments are not a
-    shape, or if a tensor of this shape and dtype cannot be addressed."""
+    (2, 3) for `(2, 3)` and for `((2, 3),)`. Raises `ShapeError` if the arguments are not a shape,
+    or if a tensor of this shape and dtype is too large to be addressed."""
     sizes: Any = as_tuple(shape[0]) if len(shape) == 1 else shape
     is_wrong = [
         # NumPy ints and int tensors without dimensions are accepted as ints, but True is not
@@ -398,9 +398,9 @@ def _dtype_without_cast(data: Any) -> str | None:
 
 
 def _read_by_backend(cls: type) -> Owned | None:
-    """Returns the backend and kind of `cls` if `cls` is a type of tensors that NumPy cannot read, so that the backend
-    has to read their values. Returns None for any other type, including NumPy's own arrays. Raises `UnsupportedError`
-    for a type of symbols."""
+    """Returns the backend and kind of `cls` if `cls` is a type of tensors that NumPy cannot read. The backend must then
+    read their values. Returns None for any other type, including NumPy's arrays. Raises `UnsupportedError` for a type
+    of symbols."""
     owned = registry.kind_of(cls)
     if owned is None:
         return None
@@ -560,8 +560,8 @@ def _with_exact_ints(data: Any, array: np.ndarray[Any, Any], name: str) -> np.nd
 
 def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     """Returns an array, cast to the dtype `name`. Raises `DTypeError` if a value would become
-    infinite, would lose its imaginary part, or would exceed the range of an integer dtype, or
-    if NaN would be cast to an integer dtype."""
+    infinite, lose its imaginary part, or exceed the range of an integer dtype. Also raises it if
+    NaN would be cast to an integer dtype."""
     import numpy
 
     if name_of(array.dtype) == name:

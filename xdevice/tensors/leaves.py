@@ -94,7 +94,7 @@ def _may_have_attributes(cls: type) -> bool:
 
 
 def _with_own_attributes(x: Any, new: Any) -> Any:
-    """Returns `new`, a copy of the tensor `x`. If the class of `x` is not one of the framework's own, attributes that
+    """Returns `new`, a copy of the tensor `x`. If the class of `x` is defined outside the framework, attributes that
     `new` shares with `x` are first replaced by copies."""
     if _may_have_attributes(type(x)):
         strangers.separate(x, new)

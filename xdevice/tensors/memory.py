@@ -34,8 +34,8 @@ def memory(device: object = None) -> Memory:
     `total` and `free` describe the whole device, with the memory of all processes. `allocated` is the memory of this
     process's live tensors, as the framework reports it; `peak` is the maximum of `allocated`. A number that the
     framework does not report is None. For the CPU, `pinned` is the page-locked memory that xdevice keeps for copies to
-    and from GPUs, shared by all backends: 64 MB from the first large copy until `empty_host_cache` is called. For other
-    devices it is 0.
+    and from GPUs. All backends share this memory: 64 MB from the first large copy until `empty_host_cache` is called.
+    For other devices it is 0.
 
     | backend | reported for a GPU | reported for the CPU |
     |---|---|---|
@@ -79,7 +79,7 @@ def empty_cache(device: object = None) -> None:
     | mxnet | the cache of this GPU |
     | tensorflow, jax | `UnsupportedError`: the framework keeps its memory until the process ends |
 
-    The CPU and virtual GPUs have no cache, so this function does nothing there: a program can
+    The CPU and virtual GPUs have no cache, so this function does nothing for them. A program can
     call it without a GPU.
 
     Args:

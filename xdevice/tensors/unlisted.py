@@ -1,11 +1,11 @@
-"""The parts of a model that its framework does not list: tensors and layers in plain attributes, and in the lists,
-dicts and other containers there.
+"""The parts of a model that its framework does not list: tensors and layers in plain attributes, or in lists, dicts and
+other containers in these attributes.
 
-PyTorch, Paddle and Gluon move the variables and submodels that they list, and leave everything
-else where it is: a layer in a Python list stays behind, and if a move replaces a buffer, a
-second reference to the buffer still refers to the old tensor. TensorFlow lists and moves
-everything. This module applies one rule to all frameworks: everything in a model is moved and
-copied with it, and is taken into account when the model's device is determined.
+PyTorch, Paddle and Gluon move the variables and submodels that they list, and leave everything else
+where it is. A layer in a Python list does not move. If a move replaces a buffer, a second reference
+to the buffer still refers to the old tensor. TensorFlow lists and moves everything. This module
+applies one rule to all frameworks: everything in a model is moved and copied with it, and is taken
+into account when the model's device is determined.
 
 Objects of unknown types, such as a trainer to which a model refers, are not searched. A model
 may also have an attribute that refers to a model which contains it, such as its parent. That
@@ -164,9 +164,9 @@ class WholeModel:
         yield from self.unlisted_places()
 
     def unlisted_places(self) -> Iterator[tuple[str, Device]]:
-        """Yields the name and device of each tensor that the model's framework does not list: tensors in attributes,
-        tensors in objects that move themselves, variables of models in attributes, and, if the model is an optimizer,
-        the parameters that it updates."""
+        """Yields the name and device of each tensor that the model's framework does not list. These are tensors in
+        attributes and in objects that move themselves, and variables of models in attributes. For an optimizer, they
+        include the parameters that it updates."""
         for name, value, backend in self.tensors():
             yield name, backend.device_of(value)
         for number, parameter in enumerate(self._backend.parameters_of(self._model)):
@@ -218,9 +218,9 @@ class WholeModel:
 
     def _check(self, target: Device) -> None:
         """Checks that the model can be moved to the device `target`, without moving anything. Raises
-        `DeviceNotFoundError` if a framework lacks the device, `ContainerError` if tensors that must move are in a
-        container that cannot be rebuilt, and `UnsupportedError` if the model is an optimizer and one of its parameters
-        is on another device."""
+        `DeviceNotFoundError` if a framework lacks the device, and `ContainerError` if tensors that must move are in a
+        container that cannot be rebuilt. Raises `UnsupportedError` if the model is an optimizer and one of its
+        parameters is on another device."""
         backend, model = self._backend, self._model
         parameters = backend.parameters_of(model)
         misplaced = next((x for x in parameters if backend.device_of(x) is not target), None)

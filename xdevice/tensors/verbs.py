@@ -126,7 +126,7 @@ def try_gpu(i: int = 0) -> Device:
     under 1 us.
 
     Raises:
-        DeviceError: if `i` is negative, a bool, or not an int. (d2l's own `try_gpu(-1)` returns a device that does
+        DeviceError: if `i` is negative, a bool, or not an int. (In d2l itself, `try_gpu(-1)` returns a device that does
             not exist.)
 
     Example:
@@ -190,7 +190,8 @@ def _index(i: object) -> int:
 
 
 def to_device(x: T, device: object, non_blocking: bool = False, **misspelled: NoReturn) -> T:
-    """Moves `x` to a device. Returns `x` itself if it is there already, otherwise a new tensor. Models move in place.
+    """Moves `x` to a device. Returns `x` itself if it is on the device already, otherwise a new tensor. Models move in
+    place.
 
     Values, dtype, shape and `requires_grad` stay the same, and gradients flow through the move (on MXNet inside
     `record()`). Each tensor is moved by its own backend, whichever backend is selected. docs/reference/devices.md lists
@@ -211,7 +212,7 @@ def to_device(x: T, device: object, non_blocking: bool = False, **misspelled: No
         NotATensorError, NotBuiltError: if `x` contains nothing that could move; if a model has no variables yet.
         ContainerError: if a container cannot be rebuilt, or if tensors in an object of an unknown type would not move.
 
-    Costs less than the framework's own call if `x` is there already, otherwise one copy of each tensor.
+    Costs less than the framework's own call if `x` is on the device already, otherwise one copy of each tensor.
 
     Example:
         >>> xdevice.to_device(x := xdevice.ones(2, 3), "cpu") is x
@@ -407,7 +408,7 @@ def check_same_device(*xs: object, **named: object) -> Device | None:
 
 def _device_set(xs: tuple[object, ...]) -> set[Device] | None:
     """Returns the set of the devices of all tensors in the arguments `xs` of a verb. Returns None if an argument is
-    neither a tensor of a known type nor a container, or if only the slower search by `_argument_places` can tell."""
+    neither a tensor of a known type nor a container, or if only the slower `_argument_places` can find the devices."""
     try:
         for x in xs:
             if type(x) not in _movable and trees.walks.get(id(type(x))) is None:

@@ -40,7 +40,7 @@ class Samples(ABC):
     """Whether `Backend.blocking` waits for the work that `long_work` and `failing_work`
     start."""
     makes_memory_first: bool = False
-    """Whether the memory of a tensor is allocated before the tensor is computed, so that `address` need not wait."""
+    """Whether the memory of a tensor is allocated before the tensor is computed. If so, `address` need not wait."""
 
     def __init__(self, backend: Any = None) -> None:
         self.backend = backend
@@ -121,7 +121,7 @@ class Samples(ABC):
 
     def settings(self) -> Any:
         """Returns a new model of the framework's own layers on cpu:0, which has its variables already. The layers are a
-        linear layer with 3 inputs and 4 outputs, a leaky ReLU with a slope of 1/4, and, in a block inside the model, a
+        linear layer with 3 inputs and 4 outputs, a leaky ReLU with a slope of 1/4, and a block. The block contains a
         dropout of 3/8 and a two-dimensional max pooling with windows of 3 x 2 and strides of 1 x 2. The suite calls the
         model with a tensor of shape (1, 3, 3, 3). Returns None if the framework has no models, or if the adapter cannot
         read the settings of layers."""

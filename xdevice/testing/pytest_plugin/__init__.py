@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 _SEED_OF_BODY, _SEED_OF_FIXTURES = 0, 1
-"""The seeds of the random numbers that a test itself draws, and of the numbers that its fixtures draw."""
+"""The seed of the random numbers that a test itself draws, and the seed of the numbers that its fixtures draw."""
 
 _uses_no_transfer: Final = pytest.StashKey[bool]()
 """Whether a test uses the fixture `no_transfer`."""
@@ -178,8 +178,8 @@ def _may_run(name: str, marks: Sequence[pytest.Mark]) -> bool:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Adds pytest's own marker `skip` or `xfail` to a test if this plugin's markers say that the test is to be skipped,
-    or is expected to fail, on its backend."""
+    """Adds pytest's own marker `skip` or `xfail` to a test, if a marker of this plugin says that the test is to be
+    skipped, or is expected to fail, on its backend."""
     name = backend_of(item)
     if name is None:
         return

@@ -26,7 +26,7 @@ class BackendName(str):
 
 
 NOWHERE: Final = BackendName("none")
-"""The value of `xd` for a test that may not run on any backend of this run. Such a test is reported as skipped."""
+"""The value of `xd` for a test that must not run on any of the run's backends. Such a test is reported as skipped."""
 
 
 def backend_of(item: pytest.Item) -> str | None:
@@ -62,9 +62,9 @@ def needs_gpu(item: pytest.Item) -> bool:
 
 
 def facts_of(item: pytest.Item, name: str) -> dict[str, Any]:
-    """Returns the facts about a test on the backend `name` that the summary needs: the name of the backend, its version
-    (None if the backend is not loaded), and whether the test used a GPU. These facts are added to the reports of the
-    test, which xdist sends to another process."""
+    """Returns the facts that the summary needs about a test on the backend `name`: this name, the backend's version
+    (None if it is not loaded), and whether the test used a GPU. These facts are added to the reports of the test, which
+    xdist sends to another process."""
     # `str`, because xdist sends reports through execnet, which refuses subclasses of `str`
     facts: dict[str, Any] = {"backend": str(name), "version": None, "on_gpu": False}
     for backend in registry.list_loaded():

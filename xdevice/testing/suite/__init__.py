@@ -53,5 +53,5 @@ class Conformance(
     DeviceChecks,
 ):
     """All checks of an adapter. Subclass this class, name the `backend`, and let pytest collect the tests. The checks
-    run from the last of the base classes to the first, so basic checks come before checks that may leave the process in
-    a bad state, such as eight threads at once."""
+    run from the last of the base classes to the first. Basic checks therefore come before checks that may leave the
+    process in a bad state, such as the checks of eight threads."""

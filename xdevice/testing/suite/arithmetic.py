@@ -91,7 +91,7 @@ class ArithmeticChecks(Suite):
     ) -> None:
         """Checks the value and the gradients of `2 * x + constant + y + x` with respect to `leaves`. The leaves are x,
         y, x again, and a tensor that is not used. `mode` creates a block in which the gradients are computed. Does
-        nothing if the adapter refuses gradients."""
+        nothing if the adapter does not support gradients."""
         add, calls = self.samples.add, []
 
         def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -144,8 +144,8 @@ class ArithmeticChecks(Suite):
         self.assert_holds(x, np.full((), number, "float32"), name)
 
     def flags(self, x: Any) -> Any:
-        """Returns two values that the caller compares later: whether a tensor is marked as requiring a gradient, and
-        the values of its gradient, or None if the tensor has no gradient."""
+        """Returns two values that the caller compares later. The first says whether a tensor is marked as requiring a
+        gradient. The second contains the values of its gradient; None if it has no gradient."""
         grad = getattr(x, "grad", None)
         return self.requires_grad(x), None if grad is None else self.adapter.to_numpy(
             grad

@@ -84,7 +84,7 @@ class WaitingChecks(Suite):
     # blocking mode
 
     def needs_blocking(self) -> None:
-        """Skips the check if the adapter refuses blocking mode."""
+        """Skips the check if the adapter does not support blocking mode."""
         with skipping_what_is_refused(), self.adapter.blocking():
             pass
 
@@ -130,8 +130,8 @@ class StreamChecks(Suite):
     """Checks of streams, events, graphs and compiled functions."""
 
     def needs_streams(self) -> None:
-        """Skips the check if the framework cannot compute on the GPU, or if the adapter refuses
-        streams or events on the home device."""
+        """Skips the check if the framework cannot compute on the GPU, or if the adapter does not
+        support streams or events on the home device."""
         self.needs_kernels()
         with skipping_what_is_refused():
             self.adapter.new_stream(self.home_device)
@@ -237,7 +237,7 @@ class StreamChecks(Suite):
     # graphs of recorded work
 
     def needs_graphs(self) -> None:
-        """Skips the check if the adapter refuses streams, events or graphs on the home
+        """Skips the check if the adapter does not support streams, events or graphs on the home
         device."""
         self.needs_streams()
         with skipping_what_is_refused():

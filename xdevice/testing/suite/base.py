@@ -68,7 +68,8 @@ def _skip(reason: str, **_: Any) -> None:
 
 
 def once(test: Callable[..., None]) -> Callable[..., None]:
-    """Marks a check that does not depend on the home device, so that it runs on one device only."""
+    """Marks a check that does not depend on the home device, and therefore runs on one device
+    only."""
     test.runs_once = True  # type: ignore[attr-defined]
     return test
 
@@ -221,7 +222,7 @@ class Suite:
 
     def dtypes(self) -> list[str]:
         """Returns the dtypes that the framework can create and that the devices of the checks can hold. For example,
-        JAX without 64-bit refuses int64 and float64."""
+        JAX without 64-bit does not support int64 and float64."""
         lacked = {
             name for place in self.devices_with_values() for name in self.adapter.lacks(place)
         }
@@ -262,8 +263,8 @@ class Suite:
 
     def _views(self, x: Any) -> dict[str, Any]:
         """Returns, by name, a slice and the transpose of `x`, an array or a tensor. Leaves out the slice if the
-        framework's tensors cannot be sliced, the transpose if the tensors have no `T`, and both if the framework cannot
-        compute on the GPU."""
+        framework's tensors cannot be sliced, and the transpose if they have no `T`. Leaves out both if the framework
+        cannot compute on the GPU."""
         views = {}
         tensor = self.make()
         # neither is contiguous, so a copy of bytes that ignores strides gets the values wrong

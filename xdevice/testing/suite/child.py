@@ -27,8 +27,8 @@ _IMPORTED = sorted({framework.modules[0] for framework in registry.KNOWN} & set(
 
 def load(name: str) -> None:
     """Loads the backend `name` in eight threads at once, while the main thread holds the import lock. Reports whether
-    the framework was imported before the lock was released, which other backends were loaded, which GPUs were started,
-    whether the backend works in two threads, and which dtype its floats have by default."""
+    the framework was imported before the lock was released, which other backends were loaded, and which GPUs were
+    started. Also reports whether the backend works in two threads, and the default dtype of its floats."""
     answer: dict[str, Any] = {"imported by xdevice": _IMPORTED}
     framework = frameworks.find(name)
     root = framework.modules[0] if framework is not None else name

@@ -395,7 +395,7 @@ class CreationChecks(Suite):
                 assert layout == (lent.address, lent.is_compact(), is_forward), name
 
     def export(self, x: Any) -> dlpack.Lent | None:
-        """Returns the memory of a tensor as DLPack describes it; None if the adapter refuses to export the tensor."""
+        """Returns the memory of a tensor as DLPack describes it; None if the adapter cannot export the tensor."""
         self.adapter.finish(x)
         try:
             with self.adapter.lending(x):

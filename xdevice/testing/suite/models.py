@@ -417,8 +417,8 @@ class ModelChecks(Suite):
         )
 
     def test_the_parts_of_a_copy_stand_for_those_of_the_model(self) -> None:
-        """`model_parts` must list the parts of a model and of its copy in the same order. xdevice relies on this order:
-        if a part is copied together with its model, xdevice returns the corresponding part of the model's copy."""
+        """`model_parts` must list the parts of a model and of its copy in the same order. xdevice relies on this order.
+        If a part is copied together with its model, xdevice returns the corresponding part of the model's copy."""
         for target in self.all_devices():
             for name, model in self.build():
                 self.assert_parts_follow(name, model, target)

@@ -180,8 +180,8 @@ class Ranks:
             self.same(self.world.recv(like, 0), self.extreme_values[0], "recv")
 
     def shapes(self) -> None:
-        """Checks tensors without axes and tensors without elements, because engines are seldom tested with these.
-        Checks nothing for booleans."""
+        """Checks tensors without axes and tensors without elements, which engines are seldom tested with. Checks
+        nothing for booleans."""
         if self.dtype == "bool":
             return
         kind, world = host_dtype(self.dtype), self.world
@@ -272,9 +272,9 @@ def _gradient(x: Array, y: Array, w: Array) -> Array:
 
 
 def fails(world: World, how: str) -> dict[str, Any]:
-    """Makes one of two ranks fail in the way `how`, a key of `FAILURES`, while the other rank calls a collective.
-    Returns a report of the error that the collective raised, including the number of seconds until the error; {} if
-    there was no error. A `PeerError` is reported on standard output and raised again."""
+    """Makes one of two ranks fail while the other rank calls a collective. `how`, a key of `FAILURES`, is the kind of
+    failure. Returns a report of the error that the collective raised, including the number of seconds until the error;
+    {} if there was no error. A `PeerError` is reported on standard output and raised again."""
     x = xdevice.ones(4)
     # for each way, the function that the failing rank calls
     calls: dict[str, Callable[[], object]] = {

@@ -196,8 +196,8 @@ class ReplicaChecks(Suite):
         return False
 
     def assert_shares_nothing(self, x: Any, name: str) -> None:
-        """Checks that a slice of `x` has its own memory, because an adapter promises this if its `memory_of` returns
-        None. Checks nothing for a tensor without axes."""
+        """Checks that a slice of `x` has its own memory. An adapter promises this if its `memory_of` returns None.
+        Checks nothing for a tensor without axes."""
         if not tuple(x.shape):
             return
         with self.home_device:
@@ -322,8 +322,8 @@ class ReplicaChecks(Suite):
     def assert_reduces(self, name: str, x: Any, expected: Array, mean: bool) -> None:
         """Checks `all_reduce` of copies of `x`, `x` and `2 * x` on two devices. Without `mean`, the sum must be
         `expected`. With `mean`, the mean must be near 4/3 of `x` if `name` is "float32" or "float64". For all other
-        names, only the mean of `x` and `x` is computed, and must be near `expected`, because backends round the mean of
-        three tensors of other dtypes differently. `name` is the name of `x` in the table of plain tensors."""
+        names, only the mean of `x` and `x` is computed, and must be near `expected`: backends differ in how they round
+        the mean of three tensors of these dtypes. `name` is the name of `x` in the table of plain tensors."""
         # if there is no second device whose tensors have values, the home device is used twice
         first, second = (self.devices_with_values() * 2)[:2]
         array = xdevice.to_numpy(x)

@@ -80,9 +80,9 @@ class TrainingChecks(Suite):
         return {name for name, _ in self.adapter.variables(optimizer)}
 
     def assert_resumes(self, model: Any, optimizer: Any, step: Any, data: list[Any]) -> None:
-        """Checks that training can be resumed: a new model and a new optimizer receive the weights of `model` and the
-        state of `optimizer`, and must then have exactly the same losses in their next steps on `data`. `step` performs
-        a training step with `model` and `optimizer`."""
+        """Checks that training can be resumed. A new model and a new optimizer receive the weights of `model` and the
+        state of `optimizer`. Their next steps on `data` must have exactly the same losses. `step` performs a training
+        step with `model` and `optimizer`."""
         fresh, untrained, other_step = self.optimized()
         values = self.arrays_of(optimizer)
         state = dict(self.adapter.variables(untrained))

@@ -59,7 +59,7 @@ FAILURES: Final = {
     "has another order": _Promise("CollectiveMismatchError", None, 1, "broadcast"),
     "is killed as rank 0": _Promise("PeerError", "died", 1, "rank 0 has died", failing=0),
 }
-"""The error that one rank must raise in `all_reduce`, for each way in which the other rank can fail."""
+"""Maps each way in which one rank can fail to the error that the other rank must raise in `all_reduce`."""
 
 
 class SeveralProcesses:

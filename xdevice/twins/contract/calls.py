@@ -68,7 +68,7 @@ class Call(NamedTuple):
     path: str
     """The path from the model to the layer, as in `Layer.path`."""
     layer: Any
-    """The framework's own layer; for the activation of a Keras layer, a function."""
+    """The layer, as an object of the framework; for the activation of a Keras layer, a function."""
     inputs: tuple[Any, ...]
     """The tensors among the arguments of the call, including those in containers."""
     outputs: tuple[Any, ...]

@@ -27,8 +27,8 @@ class Layers(Models):
 
     needs: ClassVar[tuple[str, ...]] = ("layers",)
     dialects: ClassVar[tuple[str, ...]] = ()
-    """The names of further layouts that the parameters of this framework may have, in addition to the layout that
-    `parts` describes. Each is a key of `dialects.DIALECTS`."""
+    """The names of additional layouts that the parameters of this framework may have, besides the layout that `parts`
+    describes. Each is a key of `dialects.DIALECTS`."""
 
     def layers(self, model: Any) -> Iterable[Layer]:
         """Returns the layers of a model, each once, in the order in which they are defined. Layers without parameters,

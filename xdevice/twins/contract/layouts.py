@@ -397,8 +397,8 @@ def squeezed(shape: Sequence[int]) -> Rule:
 
 
 def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
-    """Returns a rule that converts like `rule`, but with another shape for PyTorch's arrays. Their shape is `own` in
-    `rule`, and `shape` in the returned rule."""
+    """Returns a rule that converts like `rule`, but with another shape for PyTorch's arrays. In `rule`, their shape is
+    `own`; in the returned rule, it is `shape`."""
     return Rule(
         lambda x: tuple(array.reshape(shape) for array in rule.canonical(x)),
         lambda x: rule.native(x.reshape(own)),
@@ -536,7 +536,7 @@ def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
 def weight_of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
     """Returns the weight that a spectral norm computes in evaluation mode, from the parameters in `SPECTRAL`. `axis` is
     the axis of `original` that becomes the rows of the matrix W, or None if it is not known. If it is not known, the
-    function tries each axis that is as long as u, and chooses the axis for which the direction of W v is closest to the
+    function tries each axis that is as long as u. It chooses the axis for which the direction of W v is closest to the
     direction of u. Raises `UnfitError` if no axis is as long as u."""
     # in float64, so that the comparison of axes below is not decided by rounding
     left, right = u.astype("float64"), v.astype("float64")
@@ -709,9 +709,9 @@ def present_layers(
 
 
 def in_order(layers: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> list[Layer]:
-    """Returns the layers in the given order, except that the layers directly inside a block are sorted by the order in
-    which the block calls them, and placed where the block's first layer was. `blocks` gives, by the path of each block,
-    the names of the layers in the order of the calls."""
+    """Returns the layers in the given order, except the layers directly inside a block. These are sorted by the order
+    in which the block calls them, and placed where the block's first layer was. `blocks` gives, by the path of each
+    block, the names of the layers in the order of the calls."""
     every = list(layers)
     # by the path of each module, the index of the first layer inside the module
     firsts: dict[str, int] = {}
