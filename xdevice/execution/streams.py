@@ -161,7 +161,7 @@ class Stream:
         self.backend.wait_event(self._mark())
 
     def _mark(self) -> Any:
-        """Returns a new event of the framework, which is recorded after the work that is now in this stream."""
+        """Returns a new event of the framework. The event is recorded after the work that is now in this stream."""
         event = self.backend.new_event(self.device)
         self.backend.record(event, self.native)
         return event
@@ -266,11 +266,11 @@ class Event:
 
         Args:
             stream: the default is the stream to which this thread's work on the event's device goes now. If the event
-                has no device yet, its device is the device of the innermost `with stream:`, else of `with device:`,
-                else the only GPU.
+                has no device yet, it gets the device of the innermost `with stream:`, else of `with device:`, else the
+                only GPU.
 
         Raises:
-            DeviceMismatchError: if the event belongs to a different device than the stream.
+            DeviceMismatchError: if the event and the stream belong to different devices.
             DeviceError: if `stream` is not a `Stream`, or is None although there are several GPUs and no block names
                 one.
             UnsupportedError: if the stream belongs to another backend.

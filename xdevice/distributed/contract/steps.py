@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Steps(Primitives):
-    """The capability of reporting gradients and writes during a training step. Without it, gradients are sent after the
+    """The capability to report gradients and writes during a training step. Without it, gradients are sent after the
     backward pass, and an optimizer step that runs before the gradients are averaged is not detected."""
 
     needs: ClassVar[tuple[str, ...]] = ("watch_gradients",)

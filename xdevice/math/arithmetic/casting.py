@@ -29,7 +29,7 @@ def astype(
 
 def can_cast(checks: Checks, from_: Any, to: Any, /) -> bool:
     """Whether `from_`, a dtype or a tensor, may be cast to the dtype `to`. This is the case if the common dtype of
-    the two is `to`."""
+    `from_` and `to` is `to`."""
     return dtypes.can_cast(_name(checks, from_, "can_cast"), dtype_name(to))
 
 

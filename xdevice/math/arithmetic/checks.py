@@ -114,7 +114,7 @@ class Checks:
         """Those types of tensors and symbols of this backend that the method `tensor` has accepted so far."""
         self.compares_devices = not self.kernels.ONE_DEVICE
         """Whether the devices of the tensors must be compared before each call of a kernel, because the kernel itself
-        would not raise for tensors on two devices."""
+        would not raise an error for tensors on two devices."""
         self.layout_attribute: str
         self.dense_layout: Any
         self.layout_attribute, self.dense_layout = self.kernels.DENSE

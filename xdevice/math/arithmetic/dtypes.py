@@ -123,8 +123,8 @@ def _require_float(value: complex, name: str) -> None:
 
 
 def can_cast(source: str, target: str) -> bool:
-    """Whether values of dtype `source` may be cast to dtype `target` by the standard's `can_cast`. This is the case
-    if the common dtype of the two is `target`."""
+    """Whether values of dtype `source` may be cast to dtype `target` by the standard's `can_cast`. This is the case if
+    the common dtype of `source` and `target` is `target`."""
     try:
         return promoted(source, target) == target
     # uint64 and signed integers have no common dtype

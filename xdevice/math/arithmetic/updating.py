@@ -58,7 +58,7 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     Raises:
         NotATensorError: a leaf is not a tensor, there is no leaf, or the rule returns no tensor (a missing `return`?).
         ContainerError: `params` and `grads` differ in structure. ArgumentError: the tensors belong to several backends.
-        DeviceMismatchError: a gradient is on a different device than its parameter.
+        DeviceMismatchError: a gradient and its parameter are on different devices.
         ShapeError, DTypeError: the rule returns a tensor of a different shape or dtype.
 
     Example:

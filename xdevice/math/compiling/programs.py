@@ -254,7 +254,7 @@ class _Pattern:
 
     def tensors_of(self, call: Call) -> list[Any] | None:
         """Returns the tensors of the call `call` if its arguments have this pattern. Returns None if the arguments have
-        another pattern, or if only a full walk over the arguments could recognize this pattern."""
+        a different pattern, or if only a full walk over the arguments could recognize this pattern."""
         if not self._leaf_readers:
             return None
         leaves: list[Any] = []
@@ -278,9 +278,9 @@ class _Pattern:
 
 def _leaf_reader(node: Any) -> Callable[[Any, list[Any]], bool]:
     """Returns a function `read(container, leaves)` for containers with the same structure as the container of the
-    given node. For such a container, `read` appends the leaves to the list `leaves`, and returns False. For a
-    container with another structure, `read` returns True. Raises LookupError unless the node's container is a list, a
-    tuple, or a dict with strings as keys."""
+    given node. For such a container, `read` appends the leaves to the list `leaves`, and returns False. For a container
+    with a different structure, `read` returns True. Raises LookupError unless the node's container is a list, a tuple,
+    or a dict with strings as keys."""
     # `inner` maps the indices of those children that are containers to the children's nodes; see
     # `_Node` in `containers/trees.py`
     x, _, keys, children, inner = node

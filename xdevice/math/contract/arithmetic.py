@@ -214,9 +214,9 @@ class Scopes(NamedTuple):
 
 
 class Arithmetic(Primitives):
-    """The capability of computing with tensors, through kernels (functions on tensors) for arithmetic and for neural
-    networks. The core calls kernels only with arguments that satisfy the promises in the docstrings of this module
-    and of the module `nn`."""
+    """The capability to compute with tensors, through kernels (functions on tensors) for arithmetic and for neural
+    networks. The core calls kernels only with arguments that satisfy the promises in the docstrings of this module and
+    of the module `nn`."""
 
     needs: ClassVar[tuple[str, ...]] = ("namespace",)
     scopes: ClassVar[Scopes | None] = None

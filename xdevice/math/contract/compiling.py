@@ -1,4 +1,4 @@
-"""The capability of compiling functions of tensors."""
+"""The capability to compile functions of tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Compiling(Primitives):
-    """The capability of compiling functions of tensors. Without this capability, `xdevice.compile` calls the function
+    """The capability to compile functions of tensors. Without this capability, `xdevice.compile` calls the function
     itself. An adapter also omits the capability if measurements showed that its framework's compiler does not make
     functions faster."""
 

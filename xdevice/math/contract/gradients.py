@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class Gradients(Primitives):
-    """The capability of computing gradients as return values. The flags of the user's tensors (`requires_grad`), and
-    the gradients stored in these tensors, remain unchanged, even after an error."""
+    """The capability to compute gradients as return values. The flags of the user's tensors (`requires_grad`), and the
+    gradients stored in these tensors, remain unchanged, even after an error."""
 
     needs: ClassVar[tuple[str, ...]] = ("value_and_grad",)
 

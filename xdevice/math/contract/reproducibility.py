@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Reproducibility(Primitives):
-    """The capability of repeating a computation with exactly the same bits."""
+    """The capability to repeat a computation with exactly the same bits."""
 
     needs: ClassVar[tuple[str, ...]] = ("seed_generators", "deterministic")
 
@@ -23,8 +23,8 @@ class Reproducibility(Primitives):
         )
 
     def deterministic(self) -> AbstractContextManager[list[str]]:
-        """Returns a context manager. In its block, the framework chooses deterministic kernels. After the block, even
-        if there was an error, the former settings are restored. The value after `as` is a list of strings. Each
+        """Returns a context manager. Inside its block, the framework chooses deterministic kernels. After the block,
+        even if there was an error, the former settings are restored. The value after `as` is a list of strings. Each
         string describes something that stays nondeterministic, and says how to make it deterministic. If the list is
         empty, everything is deterministic."""
         raise self.unsupported(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Graphs(Primitives):
-    """The capability of recording the work of a device once. Each replay does the work again without running Python."""
+    """The capability to record the work of a device once. Each replay does the work again without running Python."""
 
     needs: ClassVar[tuple[str, ...]] = ("new_graph", "only_on", "capture", "replay")
 

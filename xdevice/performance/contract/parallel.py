@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class Parallel(Primitives):
-    """The capability of running each task in its own thread, with the state of the thread that has started the task,
-    such as its device and its gradient mode. An adapter without this capability declares that its framework keeps no
+    """The capability to run each task in its own thread, with the state of the thread that has started the task, such
+    as its device and its gradient mode. An adapter without this capability declares that its framework keeps no
     per-thread state."""
 
     needs: ClassVar[tuple[str, ...]] = ("thread_state",)

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 class Prefetch(Primitives):
-    """The capability of copying batches to a device while the device computes, and of iterating over the framework's
+    """The capability to copy batches to a device while the device computes, and to iterate over the framework's
     loaders."""
 
     needs: ClassVar[tuple[str, ...]] = ("stage",)
 
     def stage(self, x: Any, device: Device) -> Any:
-        """Begins to copy a tensor or a NumPy array to a device, and returns the new tensor. The copy goes through
-        pinned memory if the framework supports this, and is ordered on this thread's current stream. When the method
-        returns, `x` has been read, so the owner of `x` may write into it. The new tensor shares no memory that others
-        can write into, donate or delete."""
+        """Begins to copy a tensor or a NumPy array to a device, and returns the new tensor. The copy is part of the
+        work in this thread's current stream, and goes through pinned memory if the framework supports this. When the
+        method returns, `x` has been read, so the owner of `x` may write into it. The new tensor shares no memory that
+        others can write into, donate or delete."""
         raise self.unsupported(
             "copying in the background", "its adapter must override Backend.stage()"
         )

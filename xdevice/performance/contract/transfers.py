@@ -36,7 +36,7 @@ class Transfer(NamedTuple):
 
 
 class Transfers(Primitives):
-    """The capability of recording transfers. Each transfer is reported once, whether the program calls xdevice or the
+    """The capability to record transfers. Each transfer is reported once, whether the program calls xdevice or the
     framework. After the block, the framework's functions are the same as before."""
 
     needs: ClassVar[tuple[str, ...]] = ("watch",)
