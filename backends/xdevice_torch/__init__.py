@@ -542,8 +542,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         torch.set_num_threads(1)
 
     def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Returns `new`, the result of copying `x`. Raises `UnsupportedError` if `new` shares memory with `x`, because
-        the `clone` of a tensor subclass may return the tensor itself."""
+        """Returns `new`, the result of copying `x`. Raises `UnsupportedError` if `new` shares memory with `x`. This can
+        happen because the `clone` of a tensor subclass may return the tensor itself."""
         if type(x) not in _PLAIN and conversion.is_alias(new, x):
             raise self.unsupported(
                 f"copying a tensor of type {type(x).__name__}, whose copies share its memory",

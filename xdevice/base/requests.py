@@ -1,5 +1,5 @@
 """Whether the program or an environment variable requests settings for every framework that is loaded: virtual GPUs,
-blocking mode or other floats.
+blocking mode, or the floats of XDEVICE_FLOATS.
 
 `import xdevice` imports this module, because xdevice's import hook must not import it later
 (`xdevice.core.importing`). So this module must not import anything that takes time.
@@ -23,8 +23,9 @@ empty if the program has requested none."""
 
 
 def exist() -> bool:
-    """Whether the program or an environment variable requests virtual GPUs, blocking mode or other floats. Returns True
-    for a variable with an invalid value; `xdevice.contract.environment.check` reports this error later."""
+    """Whether the program or an environment variable requests virtual GPUs, blocking mode or the floats of
+    XDEVICE_FLOATS. Returns True for a variable with an invalid value; `xdevice.contract.environment.check` reports this
+    error later."""
     return bool(virtual_gpus) or any(
         os.environ.get(name, "").strip() not in ("", "0")
         for name in (VIRTUAL_GPUS, BLOCKING, FLOATS)

@@ -49,12 +49,10 @@ def register_container(
         cls: the type. If it is registered several times, the last call applies.
         flatten: a function that returns the contents of an object, as a dict or a list.
         rebuild: `rebuild(old, inside)` returns a new object with the contents `inside`, in `flatten`'s form.
-        move: `move(x, device)` returns `x` itself or a new object, on a `Device`. `copy_to` calls `move` with a deep
-            copy.
+        move: `move(x, device)` returns `x` or a new object, on a `Device`. `copy_to` calls `move` with a deep copy.
 
     Raises:
-        ContainerError: if `cls` is not a type, or is a built-in type or a tensor's type, or if the functions cannot be
-            combined.
+        ContainerError: if `cls` is not a type, or is a built-in or tensor type, or the functions cannot be combined.
 
     Example:
         >>> @xdevice.register_container

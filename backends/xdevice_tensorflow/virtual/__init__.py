@@ -1,4 +1,4 @@
-"""Virtual GPUs for TensorFlow, which are its logical CPUs."""
+"""Virtual GPUs for TensorFlow. Each virtual GPU is one of TensorFlow's logical CPUs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Compiles a function to the sequence of its operations, which then run one after another
-without Python or autograd in between.
+"""Compiles a function to the sequence of its operations. These then run without Python or autograd between them.
 
 The function is called once, with `Symbol`s: tensors that represent other tensors, and have no memory that could be
 read. Each operation that reaches PyTorch's dispatcher below autograd, even in the backward pass, is computed and also

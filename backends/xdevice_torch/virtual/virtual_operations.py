@@ -492,7 +492,7 @@ def _wrapped(
 
 
 def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
-    """Gives `x` the current shape and memory of `host`, its tensor on the host, after an operation: `unsqueeze_`,
+    """After an operation, sets the shape and memory of `x` to those of `host`, its tensor on the host: `unsqueeze_`,
     `resize_`, `set_` and `out=` may have changed the shape or the memory of `host`."""
     # the indices and values of a sparse tensor may be new tensors
     if host.layout is not _STRIDED:
