@@ -1,6 +1,6 @@
 """Moves TensorFlow's and Keras's models in place, and copies them.
 
-Rules for this module, and why:
+Rules for this module, and the reasons for them:
 
 - A move keeps the `tf.Variable` objects, and replaces only the handle (TensorFlow's reference
   to the memory) in each. Optimizers look variables up by `_unique_id`; if the `_value` of a
@@ -12,9 +12,9 @@ Rules for this module, and why:
 - A copy is made object by object. Keras itself copies a model by saving and loading it, which
   fails for subclasses that are not registered, and loses metrics. Keras stores the `id`s of
   objects in three places; in the copy, these are the `id`s of the copied objects.
-- A `tf.Module` wraps each list that is one of its attributes. If an item of the wrapper is
-  assigned, the wrapper compares the old and the new item, which fails for tensors, and the
-  wrapper can no longer be saved. So a list that changes gets a new wrapper.
+- A `tf.Module` wraps each list that is one of its attributes. If an item of the wrapper is assigned, the wrapper
+  compares the old item with the new one. This comparison fails for tensors, and after an assignment the wrapper can no
+  longer be saved. So a list that changes gets a new wrapper.
 """
 
 from __future__ import annotations
@@ -194,8 +194,8 @@ def _captures(trace: Any) -> list[Any]:
 
 
 def _require_plain(variable: tf.Variable, backend: Models) -> None:
-    """Raises `UnsupportedError` for a variable that has no eager handle of its own, because it
-    belongs to a tf.distribute strategy or to a graph."""
+    """Raises `UnsupportedError` for a variable without its own eager handle. Such a variable belongs to a tf.distribute
+    strategy or to a graph."""
     # a variable of a strategy has no `_handle` of its own; its `handle` is that of a replica.
     # In a graph, the handle is a symbolic tensor, which has no backing device
     if not hasattr(vars(variable).get("_handle"), "backing_device"):
@@ -367,8 +367,9 @@ def _rebound_inner(function: Any, memo: _Memo) -> Any:
 
 
 def _keep_foreign(pairs: list[tuple[Any, Any]], memo: _Memo) -> None:
-    """Keeps layers of other models from being copied together with a part of this model that their graphs also call:
-    adds each such layer to `memo` as its own copy. `pairs` contains each part with its copy."""
+    """Other models may call parts of this model in their graphs. Keeps the adjacent layers in these graphs from being
+    copied together with the parts: adds each such layer to `memo` as its own copy. `pairs` contains each part with its
+    copy."""
     for part, _ in pairs:
         for node in _nodes(part):
             for neighbour in (node, *node.parent_nodes):
@@ -469,8 +470,8 @@ class TensorflowModels(Models):
             yield str(key), self._place(value.device)
 
     def is_all_on(self, model: Any, device: Device) -> bool:
-        """Whether all variables of a model, including those of its metrics and optimizers, and all other tensors in the
-        model, are on `device`."""
+        """Whether all variables and all other tensors of a model are on `device`. The variables of metrics and
+        optimizers are included."""
         if any(
             self._place(variable.device) is not device for _, variable in parts.variables(model)
         ):
@@ -528,8 +529,8 @@ class TensorflowModels(Models):
             return variable.read_value()
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns the `Way` in which xdevice walks and rebuilds an `ExtensionType`, or a wrapper in which a `tf.Module`
-        stores a list or a tuple. Returns None for any other object."""
+        """Returns a `Way` to walk and rebuild `x` if `x` is an `ExtensionType`, or the wrapper of a list or tuple in a
+        `tf.Module`. Returns None for any other object."""
         # a `Way` without arguments means that the attributes of the object are walked
         if isinstance(x, tf.experimental.ExtensionType):
             return Way()

@@ -1,12 +1,11 @@
 """Names the variables of TensorFlow's and Keras's models. If a model is built again, its
 variables get the same names.
 
-How the names are made:
+How names are assigned:
 
-- Keras's own `path` cannot be used, because Keras numbers all layers of the process (dense,
-  dense_1, ...), so the paths differ if a model is built a second time. Instead, a layer has its
-  Keras name without this number, and is numbered among the layers of its parent, as in Keras's
-  own files.
+- Keras's own `path` cannot be used. Keras numbers the layers of the whole process (dense, dense_1, ...), so the paths
+  differ if a model is built a second time. Instead, a layer keeps its Keras name without this number, and is numbered
+  among the layers of its parent, as in Keras's own files.
 - All other objects are named after the attributes that contain them, as in TensorFlow's
   checkpoints.
 - Some variables are found only by `parts.built`, the search that is used to move models. These variables are named by
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 _trainable = private.field("keras.Layer._trainable_variables")
 _non_trainable = private.field("keras.Layer._non_trainable_variables")
 _NO_STATE = (keras.optimizers.Optimizer, keras.Metric, keras.random.SeedGenerator)
-"""The types of parts of a Keras model whose variables are left out of the model's state dict,
-because the state dicts of other frameworks do not contain such variables."""
+"""The types of objects whose variables are left out of the state dict of a Keras model. The state dicts of other
+frameworks do not contain such variables."""
 _Named = tuple[str, Any]
 """A pair of the name of an object and the object itself."""
 

@@ -213,10 +213,9 @@ def owned(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
 
 @functools.lru_cache(1024)
 def _role(cls: type) -> str | None:
-    """Returns how `owned` treats objects of a type: "leaf" (a part that is not searched),
-    "owner" (a part whose attributes are searched), "dict", "list" or "foreign" (not a part, but
-    its contents are searched; the core searches a foreign container for tensors), or None
-    (ignored)."""
+    """Returns how `owned` treats objects of a type. A "leaf" is a part that is not searched, and an "owner" is a part
+    whose attributes are searched. A "dict", "list" or "foreign" container is not a part, but its contents are searched;
+    the core searches a foreign container for tensors. Returns None for a type that is ignored."""
     # the order matters, because the first role that matches is returned
     roles = (
         ("leaf", _LEAVES),

@@ -49,8 +49,8 @@ def by_nccl(tensors: list[Any], natives: tuple[str, ...], mean: bool) -> list[An
 @lru_cache(32)
 def _reduction(natives: tuple[str, ...], dtype: Any, mean: bool) -> Callable[..., Any]:
     """Returns a function that sums tensors of any shape or, if `mean` is True, computes their mean. The arguments are
-    one tensor on each of the devices `natives`, and the results are the sum or mean on each device. Tracing takes long,
-    so the last 32 functions are cached."""
+    one tensor on each of the devices `natives`, and the results are the sum or mean on each device. Tracing takes a
+    long time, so the last 32 functions are cached."""
 
     @tf.function(input_signature=[tf.TensorSpec(None, dtype)] * len(natives), autograph=False)  # type: ignore[untyped-decorator]
     def reduce(*tensors: Any) -> list[Any]:

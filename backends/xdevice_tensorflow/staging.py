@@ -1,14 +1,13 @@
-"""Copies large tensors between the host and an NVIDIA GPU through the ring, which consists of
-buffers of page-locked memory (see `xdevice.cuda_driver.ring`).
+"""Copies large tensors between the host and an NVIDIA GPU through the ring. The ring (`xdevice.cuda_driver.ring`) is a
+set of page-locked buffers that xdevice allocates for copies.
 
-Rules for this module, and why:
+Rules for this module, and the reasons for them:
 
-- The host waits for TensorFlow before the ring reads or writes a tensor, and the copy through
-  the ring is complete before the tensor is returned. The reason is that TensorFlow's stream is
-  not accessible, and that its allocator reuses memory in the order of this stream: earlier work
-  may still use the memory of a tensor that `Empty` returns.
+- The host waits for TensorFlow before the ring reads or writes a tensor, and the copy through the ring is complete
+  before the tensor is returned. TensorFlow's stream is not accessible, and TensorFlow reuses memory in the order of
+  this stream. So earlier work may still use the memory of a tensor that `Empty` returns.
 - Gradient tapes record moves through the ring, as they record TensorFlow's own copies.
-- TensorFlow itself moves tensors from a GPU to the host, because it is not slower there.
+- TensorFlow itself moves tensors from a GPU to the host, because the ring is not faster in this direction.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
 TO_HOST: Final = 64 << 20
 TO_GPU: Final = 16 << 20
 MOVED: Final = 64 << 20
-"""The sizes in bytes from which a copy through the ring is faster than TensorFlow's own copy:
-`TO_HOST` for reading a tensor as an array, `TO_GPU` for creating a tensor on a GPU from an
-array, `MOVED` for moving a tensor from the host to a GPU."""
+"""The minimum sizes in bytes at which a copy through the ring is faster than TensorFlow's own copy. `TO_HOST` applies
+to reading a tensor as an array, `TO_GPU` to creating a tensor on a GPU from an array, and `MOVED` to moving a tensor
+from the host to a GPU."""
 _ON_GPUS: Final = frozenset(
     ("uint8", "int8", "int32", "int64", "uint64", "bfloat16", "float16", "float32", "float64")
 )
@@ -56,7 +55,7 @@ def is_read(x: Any, backend: Conversion) -> bool:
 
 
 def read(x: Any, backend: Conversion) -> np.ndarray[Any, Any] | None:
-    """Returns the values of a tensor on a GPU, read through the ring. Returns None if TensorFlow must read the tensor
+    """Reads a tensor on a GPU through the ring, and returns its values. Returns None if TensorFlow must read the tensor
     instead."""
     # the ring does not wait for TensorFlow's work
     backend.finish(x)
@@ -67,8 +66,8 @@ def read(x: Any, backend: Conversion) -> np.ndarray[Any, Any] | None:
 
 
 def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> Any | None:
-    """Returns a tensor on a GPU with the values of an array, copied through the ring. Returns None if TensorFlow must
-    create the tensor instead. The array may be changed as soon as this function returns."""
+    """Copies an array to a GPU through the ring, and returns the new tensor. Returns None if TensorFlow must create the
+    tensor instead. The array may be changed as soon as this function returns."""
     if device.kind != "gpu" or values.nbytes < TO_GPU or not values.flags.c_contiguous:
         return None
     if (

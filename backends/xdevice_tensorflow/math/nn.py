@@ -80,9 +80,9 @@ def one_hot(indices: Any, n: int, name: str) -> Any:
 
 def _nan_where_wrong(rows: Any, indices: Any, n: Any) -> Any:
     """Returns a copy of `rows` with NaN in each row whose index is outside `range(n)`. `rows` has one row for each
-    index in `indices`; GPU kernels return zeros for an index out of range. `n` is an int, or a tensor with this length
-    along its first axis. On the host, returns `rows` itself, because the core has already checked the indices. A traced
-    function may run on a GPU, so its rows are treated like rows on a GPU."""
+    index in `indices`; GPU kernels return zeros for an index out of range. `n` is an int, or a tensor, which stands for
+    the length of its first axis. On the host, returns `rows` itself, because the core has already checked the indices.
+    A traced function may run on a GPU, so its rows are treated like rows on a GPU."""
     if "GPU" not in getattr(rows, "backing_device", "GPU"):
         return rows
     # while a function is traced, the length of a table may be unknown, in which case an

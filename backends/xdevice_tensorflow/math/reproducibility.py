@@ -27,8 +27,8 @@ class TensorflowReproducibility(Reproducibility):
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
-        """Makes TensorFlow choose deterministic kernels while the block runs. Yields an empty
-        list, because nothing stays nondeterministic."""
+        """Makes TensorFlow choose deterministic kernels while the block runs. Yields an empty list, because no
+        operation remains nondeterministic."""
         # required before the mode is enabled, because TensorFlow has no public function that
         # disables it again
         private.require("deterministic")

@@ -1,8 +1,8 @@
 """Makes the copies for `xdevice.prefetch`, and iterates over `tf.data` pipelines. If the user's
 code in a pipeline raises an exception of a built-in type, the exception keeps its type.
 
-TensorFlow turns an exception in `from_generator` or `py_function` into an error of its own,
-which contains only the name of the exception's type, and its message:
+If `from_generator` or `py_function` raises an exception, TensorFlow raises its own error instead. This error contains
+only the name of the exception's type, and its message:
 
     {{function_node ...}} ValueError: too short\\nTraceback (most recent call last): ...
 """

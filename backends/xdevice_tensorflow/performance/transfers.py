@@ -38,9 +38,8 @@ _ON_THE_HOST = {tf.int32, tf.int64, tf.string, tf.resource, tf.variant}
 dtypes on the host, and do not copy them."""
 
 _watched = Shared(per_thread=True)
-"""The callback for TensorFlow's operations. Each thread has only one callback, even if several
-blocks are open in the thread, because each further callback would report every transfer
-again."""
+"""The callback for TensorFlow's operations. Each thread has only one callback, even if several blocks are open in the
+thread, because a second callback would report every transfer again."""
 
 
 def _is_number(backend: Primitives, x: Any) -> bool:

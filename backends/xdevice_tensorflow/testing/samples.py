@@ -161,7 +161,7 @@ class TensorflowSamples(Samples):
         }
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
-        """Returns a model with two layers that share one weight. Also returns a function that tells whether the two
+        """Returns a model with two layers that share one weight. Also returns a function that returns whether the two
         layers of a given model, such as a copy, share their weight."""
         with tf.device("/CPU:0"):
             dense = keras.layers.Dense(3)
@@ -252,8 +252,7 @@ def _fail(x: Any) -> Any:
 
 
 def _go_asynchronous() -> None:
-    """Makes TensorFlow return from operations before they are computed, until `settle` is
-    called."""
+    """Makes TensorFlow's operations return before their results are computed, until `settle` is called."""
     tf.config.experimental.set_synchronous_execution(False)
 
 

@@ -3,10 +3,10 @@ of the channels.
 
 How the axis of the channels is found:
 - Next to a convolution, it is the channel axis of the convolution.
-- Elsewhere, the model does not show which axis this is, because the same model in another framework may permute the
-  axes before the norm. The norm is assumed to work over the channels if its axis is the second or the last, and if the
-  sizes of these two axes differ. If they differ, the number of parameters shows whether the norm fits the norm of the
-  other framework.
+- Elsewhere, the model does not show which axis contains the channels, because the same model in another framework may
+  permute the axes before the norm. The norm is assumed to work over the channels if its axis is the second or the last,
+  and if the sizes of these two axes differ. If the sizes differ, the number of parameters shows whether the norm
+  matches the norm in the other framework.
 - A Flatten, Reshape or Permute changes the axes, so a convolution before it says nothing about a norm after it.
 """
 
@@ -31,9 +31,9 @@ _MOVES: Final = ("Permute", "Transpose", "Swapaxes", "Moveaxis")
 
 
 def axis_settings(model: Any) -> Mapping[int, Settings]:
-    """Returns the axis of each norm layer that works, or may work, over another axis than the axis of the channels. The
-    result maps the `id` of such a layer to a dict with one setting, `axis` or `layouts.AXIS`. Layers that have not been
-    built are left out."""
+    """Returns the axis of each norm layer whose axis is not, or may not be, the axis of the channels. The result maps
+    the `id` of such a layer to a dict with one setting, `axis` or `layouts.AXIS`. Layers that have not been built are
+    left out."""
     layers = list(pixels.all_layers(model))
     # if there are only two axes, batch and features, the axis is certain; the shape of a layer that has not been built
     # is ()
@@ -50,8 +50,8 @@ def axis_settings(model: Any) -> Mapping[int, Settings]:
 
 def _axis_setting(layer: Any, neighbours: Sequence[Any]) -> Settings:
     """Returns the axis of a norm layer as a dict with one setting. The setting is `axis` if the axis is certainly not
-    the axis of the channels, and `layouts.AXIS` if this is in doubt. Returns {} if `neighbours` or the size of the axis
-    show that the axis is the axis of the channels. Also returns {} for a PReLU with slopes along several axes.
+    the axis of the channels, and `layouts.AXIS` if this is uncertain. Returns {} if `neighbours` or the size of the
+    axis shows that it is the axis of the channels. Also returns {} for a PReLU with slopes along several axes.
     `neighbours` is the result of `_neighbours`."""
     shape, axis = _shape(layer), _axis(layer)
     if axis is None:

@@ -2,8 +2,8 @@
 
 How the calls are recorded:
 
-- Keras has no hooks on layers, but both functional and subclassed models call their layers through `Layer.__call__`,
-  which is replaced while calls are recorded.
+- Keras has no hooks on layers, but both functional and subclassed models call their layers through `Layer.__call__`.
+  This method is replaced while calls are recorded.
 - A layer calls its activation as `self.activation`. This attribute is replaced to record the output of the activation.
 - Users compute gradients with a `tf.GradientTape`. `GradientTape.gradient` is replaced so that it also computes the
   gradients with respect to the outputs of the layers.
@@ -126,7 +126,7 @@ class TensorflowCalls(Calls):
     @contextmanager
     def _following(self) -> Iterator[Any]:
         """Yields a function `follow(result, put)`, which returns `result`. When a tape computes gradients in the block,
-        calls `put(number, gradient)` for each tensor in `result`; `number` is the index of the tensor in `result`."""
+        `put(number, gradient)` is called for each tensor in `result`; `number` is the index of the tensor."""
         followed: list[tuple[Any, Callable[[Any], None]]] = []
 
         def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
@@ -147,7 +147,7 @@ class TensorflowCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
-        """In the block, passes each of TensorFlow's operations to `run`, except operations of a backward pass, and
+        """In the block, passes each of TensorFlow's operations to `run`, except operations of a backward pass. Also
         passes each gradient that the program computes with a tape to `leaf`."""
         private.require("operations")
         ran_eagerly = tf.config.functions_run_eagerly()
@@ -181,9 +181,9 @@ class TensorflowCalls(Calls):
         return common.outermost(keras.Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Returns the result of a model in evaluation mode. A functional model is called with one argument: a dict of
-        the keyword arguments (`inputs` is then ignored), a single input, or several `inputs`, packed into the structure
-        of `model.input`. Any other model is called with the arguments as they are."""
+        """Returns the result of a model in evaluation mode. A functional model is called with one argument. If there
+        are keyword arguments, this is a dict of them, and `inputs` is ignored. Otherwise, it is the single input, or
+        several inputs in the structure of `model.input`. Any other model is called with the arguments as they are."""
         # a functional model expects its inputs in one container
         is_functional = bool(getattr(model, "inputs", None))
         if named and is_functional:

@@ -1,5 +1,5 @@
-"""Reads the layers of Keras's models in PyTorch's terms: the layers with parameters, the differences between the
-layouts of their weights and PyTorch's, and the computations of all layers.
+"""Reads the layers of Keras's models. Lists the layers with parameters, and describes how the layouts of their weights
+differ from PyTorch's. Describes the computations of all layers in PyTorch's terms.
 
 Facts about Keras that the code depends on:
 - The kernel of a convolution has the axes of the window first, followed by the axes of inputs and outputs, even with
@@ -250,8 +250,8 @@ def _padding_of_axis(
     padding: str, kernel: int, stride: int, dilation: int, output_padding: int | None
 ) -> tuple[int, int] | None:
     """Converts Keras's arguments for one axis to PyTorch's padding and output_padding, and returns both. Returns None
-    if PyTorch has no equivalent, because TensorFlow cuts different lengths off the two ends of the axis, or because the
-    cut depends on the size of the input."""
+    if PyTorch has no equivalent: if TensorFlow cuts different lengths off the two ends of the axis, or if the cut
+    depends on the size of the input."""
     # the length of the kernel, including the gaps of its dilation
     reach = dilation * (kernel - 1) + 1
     if padding == "valid":
@@ -462,8 +462,8 @@ def _describe_bidirectional(layer: Any) -> _Description | None:
 
 
 def _recurrent_settings(layer: Any) -> dict[str, object]:
-    """Returns the settings of a recurrent layer that differ from PyTorch's defaults, and the `nonlinearity` of a
-    SimpleRNN, which PyTorch's RNN always lists, too. A setting that PyTorch also has is listed under PyTorch's name,
+    """Returns the settings of a recurrent layer that differ from PyTorch's defaults. For a SimpleRNN, also returns the
+    `nonlinearity`, which PyTorch's RNN always lists. A setting that PyTorch also has is listed under PyTorch's name,
     because layers of different frameworks are compared by these names."""
     activation = getattr(layer.activation, "__name__", str(layer.activation))
     changed: dict[str, object] = {}
@@ -492,9 +492,9 @@ _UNLISTED: Final = (
 )  # fmt: skip
 """Layers that are not listed, because they have no settings, or because they are functions in other frameworks."""
 _CONTAINERS: Final = (*_UNLISTED, kl.Wrapper, kl.RNN)
-"""Layers that get no separate entry: unlisted layers, and layers that contain other layers. A container only calls the
-layers inside it, or other entries (of recurrent layers, or from `_merge_entry`) contain everything that the container
-adds."""
+"""Layers that get no separate entry: unlisted layers, and layers that contain other layers. Some containers only call
+the layers inside them. If a container does more, other entries describe this (those of recurrent layers, or from
+`_merge_entry`)."""
 _ARGUMENT_SETTINGS: Final = {"negative_slope": "slope", "alpha": "alpha", "axis": "axis"}
 """Maps parameters of Keras's activation functions to the corresponding settings."""
 _PACKAGES: Final = ("keras", "tensorflow")
@@ -669,8 +669,8 @@ def _group_norm(path: str, layer: Any) -> Layer:
 
 def _with_axis(operation: Layer, layer: Any) -> Layer:
     """Returns an entry with its setting `axis` converted to PyTorch's order of axes, and with the number of axes as
-    `ndim`. Returns the entry unchanged if its `axis` is not a number. Also returns the entry unchanged unless the layer
-    is called exactly once in a functional model, because otherwise the shapes are not known."""
+    `ndim`. Returns the entry unchanged if its `axis` is not a number. If the layer is not called exactly once in a
+    functional model, also returns the entry unchanged, because the shapes are then unknown."""
     axis = operation.settings.get("axis")
     if not isinstance(axis, int) or len(nodes_of(layer)) != 1:
         return operation

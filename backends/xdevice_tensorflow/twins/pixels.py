@@ -1,5 +1,5 @@
-"""Finds the layers of a Keras model whose features are in the order rows, columns, channels, which is called Keras's
-order here. In other frameworks, the order is channels, rows, columns.
+"""Finds the layers of a Keras model whose features are in the order rows, columns, channels. Here, this is called
+Keras's order. In other frameworks, the order is channels, rows, columns.
 
 A Flatten, or a Reshape that flattens an image, produces features in Keras's order, and a Reshape into an image consumes
 such features. All these layers are called reshapes here. The outputs of a layer before a Reshape into an image are in
@@ -7,14 +7,14 @@ Keras's order, and so are the inputs of a layer after a Flatten. Layers in betwe
 such as a BatchNormalization or a PReLU, are affected in the same way.
 
 How the layers next to a reshape are found:
-- In a functional model, the graph is followed from layer to layer, also into inner models.
+- In a functional model, the graph is followed from layer to layer, including the layers of inner models.
 - A subclassed model calls its layers like functions, so their order is not known. There, every layer with a matching
   number of features is treated as if it were next to the reshape.
 - `Flatten(data_format="channels_first")` moves the channels to the end before it flattens.
 
-In a functional model, the order of the pixels is certain if the result of the reshape has only one axis of features,
-and if only layers that move no axes are between the last convolutions and the reshape, and between the reshape and the
-layer in question."""
+In a functional model, the order of the pixels is certain under two conditions. The result of the reshape must have only
+one axis of features. No layer that moves axes may be between the last convolutions and the reshape, or between the
+reshape and the layer in question."""
 
 from __future__ import annotations
 
@@ -287,9 +287,9 @@ def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
 
 
 def _doubt_before(reshape: _Reshape, graph: Graph) -> str:
-    """Returns a reason to doubt that the order of the pixels is certain: the reshape must turn an image that comes from
-    convolutions into one axis. Returns "" if there is no reason to doubt. There is always a reason if the reshape makes
-    an image. The ops before the reshape are followed back to the nearest convolutions."""
+    """Returns the reason why the order of the pixels is not certain before a reshape, or "" if it is certain. It can be
+    certain only if the reshape turns an image that comes from convolutions into one axis. The ops before the reshape
+    are followed back to the nearest convolutions."""
     # one message for three reasons: the reshape makes an image; the sizes of the image's axes are not known, or their
     # product is not the number of features; the reshape is called in several places, perhaps with images of different
     # sizes
@@ -343,8 +343,8 @@ def _is_one_of(op: Any, classes: tuple[type, ...]) -> bool:
 
 
 def _doubt_behind(op: Any, reshape: _Reshape, graph: Graph) -> str:
-    """Returns a reason to doubt that the input of an op after a reshape is exactly the result of the reshape, in the
-    same order. Returns "" if there is no reason. Each op on the way back must have one input, and must not move
+    """Returns the reason why the input of an op after a reshape may differ from the result of the reshape, or may be in
+    another order. Returns "" if there is no such reason. Each op on the way back must have one input, and must not move
     features."""
     while op is not reshape.op:
         before = list(graph.before(op))
@@ -358,8 +358,9 @@ def _doubt_behind(op: Any, reshape: _Reshape, graph: Graph) -> str:
 
 def size_of_image(layer: Any) -> tuple[int | None, ...]:
     """Returns the size of the images that are the input of a layer in a functional model, without batch and channels.
-    An axis of unknown size is None in the result. Returns () if no size is known: in a subclassed model, if calls of
-    the layer have inputs of different sizes, or if settings of layers have changed since the model was built."""
+    An axis of unknown size is None in the result. Returns () if no size is known. That is the case in a subclassed
+    model, if the layer is called with inputs of different sizes, or if settings of layers have changed since the model
+    was built."""
     shapes = {tuple(node.input_tensors[0].shape) for node in nodes_of(layer)}
     if len(shapes) != 1 or not _is_as_built(layer):
         return ()
