@@ -4,9 +4,9 @@ Facts about JAX that the code depends on, and the resulting rules (measured on j
 
 - `jax.devices()` starts every runtime. After that, no forked child process can use JAX (jax-ml/jax#18852). Therefore
   unstarted.py counts the devices until JAX is started.
-- `device_put` of a NumPy array to the CPU aliases the array if the address of its memory is a multiple of 64 bytes,
-  even with `may_alias=False` (jax-ml/jax#37830). `device_put` of a replicated array aliases the shard on the target
-  device. Therefore xdevice makes a copy first.
+- `device_put` of a NumPy array to the CPU aliases the array if its memory is aligned to 64 bytes, even with
+  `may_alias=False` (jax-ml/jax#37830). `device_put` of a replicated array aliases the shard on the target device.
+  Therefore xdevice makes a copy first.
 - `device_put` of an array in `pinned_host` memory to the array's own device raises a ValueError unless
   `may_alias=False` is passed.
 - JAX's own functions create uncommitted arrays, which silently move to the devices of other operands. The arrays that
@@ -112,7 +112,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     # devices
 
     def count(self, kind: str) -> int:
-        """Returns the number of devices of a kind, if possible without starting JAX; 0 for a kind that JAX lacks."""
+        """Returns the number of devices of a kind, if possible without starting JAX, or 0 for a kind that JAX lacks."""
         if kind not in self.kinds:
             return 0
         if self.virtual:
@@ -136,8 +136,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return DeviceInfo(native.device_kind, (native.memory_stats() or {}).get("bytes_limit"))
 
     def hardware(self) -> frozenset[str]:
-        """Returns the names that a user may use for the hardware of `gpu:i`, such as "cuda"; an empty set if there are
-        no GPUs. Starts JAX, because its GPUs are not known before that."""
+        """Returns the names that a user may use for the hardware of `gpu:i`, such as "cuda", or an empty set if there
+        are no GPUs. Starts JAX, because its GPUs are not known before that."""
         return accelerators.words((self._natives or self._start())["gpu"])
 
     def lacks(self, device: Device) -> frozenset[str]:
@@ -156,9 +156,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return natives[device.index]
 
     def from_native(self, native: Any) -> Device | None:
-        """Returns the `Device` of a `jax.Device`; None if `native` is not a `jax.Device`.
-        Raises `UnsupportedError` for a device of another process, and for a device of a
-        platform for which xdevice has no kind."""
+        """Returns the `Device` of a `jax.Device`, or None if `native` is not a `jax.Device`. Raises `UnsupportedError`
+        for a device of another process, and for a device of a platform for which xdevice has no kind."""
         if not isinstance(native, jax.Device):
             return None
         for kind, natives in (self._natives or self._start()).items():
@@ -287,8 +286,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
             )
 
     def tracing(self) -> str | None:
-        """Returns a description of the transformation that is tracing the running function; None if no transformation
-        is active."""
+        """Returns a description of the transformation that is tracing the running function, or None if no
+        transformation is active."""
         # inside any transformation, the result of a jitted function is a symbol
         return (
             "jax.jit or another transformation"
@@ -299,7 +298,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     # containers
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns a `Way` to walk and rebuild an object if its type is registered with JAX's pytrees; None for any
+        """Returns a `Way` to walk and rebuild an object if its type is registered with JAX's pytrees, or None for any
         other object."""
         # the type is not registered with JAX's pytrees
         if jax.tree_util.all_leaves([x]):
@@ -344,7 +343,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     # the process
 
     def after_fork(self) -> str | None:
-        """Called in a forked child. Returns the reason why JAX cannot be used in this process; None if it can be
+        """Called in a forked child. Returns the reason why JAX cannot be used in this process, or None if it can be
         used."""
         if not unstarted.is_started():
             return None
@@ -397,7 +396,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return place
 
     def _staged_on_cpu(self, x: jax.Array) -> jax.Array | None:
-        """Copies an array from a GPU to the CPU through the ring (buffers of page-locked memory), and returns the copy;
+        """Copies an array from a GPU to the CPU through the ring (buffers of page-locked memory). Returns the copy, or
         None if JAX has to copy the array."""
         if isinstance(x, jax.core.Tracer) or not staging.is_moved(x):
             return None
@@ -428,7 +427,7 @@ def _filling(native: Any) -> Any:
 
 
 def _local_devices(kind: str) -> list[Any]:
-    """Returns this process's devices of a kind, in JAX's order; an empty list if there are no such devices."""
+    """Returns this process's devices of a kind, in JAX's order, or an empty list if there are no such devices."""
     try:
         return jax.local_devices(backend=kind)
     except RuntimeError:  # JAX raises this error if there are no such devices

@@ -117,5 +117,5 @@ class JaxConversion(Conversion):
         return staging.is_read(x)
 
     def dtype_refusal(self, dtype: str) -> str | None:
-        """Returns advice on how to keep JAX from narrowing a dtype; None if JAX would not narrow the dtype."""
+        """Returns advice on how to keep JAX from narrowing a dtype, or None if JAX would not narrow the dtype."""
         return _64_BIT if dtype in WIDE and not jax.config.jax_enable_x64 else None

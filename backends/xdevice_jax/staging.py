@@ -63,7 +63,7 @@ def is_moved(x: jax.Array) -> bool:
 
 
 def read(x: jax.Array) -> np.ndarray[Any, Any] | None:
-    """Reads an array on a GPU through the driver or the ring, and returns its values as a NumPy array; None if the
+    """Reads an array on a GPU through the driver or the ring. Returns its values as a NumPy array, or None if the
     caller has to read the array with JAX. The caller must have waited for the array."""
     # the module `xdevice.contract.staging`, not this one
     return staging.read(x, x.unsafe_buffer_pointer(), x.shape, x.dtype)
@@ -80,8 +80,8 @@ def is_put(values: np.ndarray[Any, Any], native: Any) -> bool:
 
 
 def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
-    """Returns an array on a GPU with the values of a NumPy array, which must be in C order and may be changed as soon
-    as this function returns. Uses the ring for large arrays if that is faster."""
+    """Returns an array on a GPU with the values of a NumPy array. The NumPy array must be in C order, and may be
+    changed as soon as this function returns. Uses the ring for large arrays if that is faster."""
     target = _empty_on_gpu(values, native) if values.nbytes >= TO_GPU else None
     if target is not None and ring.to_gpu(
         values, values.ctypes.data, target, target.unsafe_buffer_pointer(), values.nbytes, None
@@ -96,8 +96,8 @@ def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
 
 def _empty_on_gpu(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
     """Returns a new array on a GPU into which the ring can copy the values. Returns None if this shape occurs for the
-    first time and the array is so small that it is not worth compiling a program for the shape. Also returns None if a
-    traced function is running, or if JAX does not store the array in C order."""
+    first time, and the array is too small to be worth compiling a program for the shape. Also returns None if a traced
+    function is running, or if JAX does not store the array in C order."""
 
     key = values.shape, values.dtype, native
     if values.nbytes < _COMPILED_AT_ONCE and key not in _seen:
@@ -121,7 +121,7 @@ def _empty_on_gpu(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None
 
 
 def moved(x: jax.Array, native: Any) -> jax.Array | None:
-    """Copies an array on the host to the GPU `native` with `put`, and returns the copy; None if the caller has to copy
+    """Copies an array on the host to the GPU `native` with `put`. Returns the copy, or None if the caller has to copy
     the array with JAX."""
     if (
         not ring.is_usable()

@@ -26,9 +26,9 @@ _NO_GPU: Final = {"cpu", "tpu", "interpreter"}
 _UNASKED: Final = {"proxy"}
 """Platforms that JAX itself registers (from 0.12 on), but starts only if `jax_platforms` names them."""
 _started = private.get("jax._src.xla_bridge._backends")
-"""The runtimes that JAX has started, as a dict that JAX itself fills; None if this version of JAX lacks the dict."""
+"""The runtimes that JAX has started, as a dict that JAX itself fills, or None if this version of JAX lacks the dict."""
 _factories = private.get("jax._src.xla_bridge._backend_factories")
-"""The platforms that are registered with JAX; None if this version of JAX lacks the list."""
+"""The platforms that are registered with JAX, or None if this version of JAX lacks the list."""
 
 
 def is_started() -> bool:
@@ -41,8 +41,8 @@ def is_started() -> bool:
 
 
 def count(kind: str) -> int | None:
-    """Returns the number of devices of a kind that JAX will find when it starts; None if only the runtime can determine
-    that number."""
+    """Returns the number of devices of a kind that JAX will find when it starts, or None if only the runtime can
+    determine that number."""
     # the setting lists the platforms that JAX may use, such as "cuda,cpu"; any platform other than CPU and TPU may have
     # GPUs
     wanted = jax.config.jax_platforms

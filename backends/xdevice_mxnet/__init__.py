@@ -13,9 +13,9 @@ Facts about MXNet that the code depends on, and the resulting rules:
 - `MXNDArrayGetContext` writes into two buffers, which are created once for each thread. `x.ctx`
   creates new buffers each time, and takes 4 times as long. The function is called without releasing
   the GIL, because it returns at once.
-- MXNet's operators silently accept arrays of `cpu(0)` and `cpu(1)` together, and compute on the
-  device of the first array; they refuse arrays on a CPU and a GPU. Virtual GPUs are `cpu(1)`,
-  `cpu(2)` and so on, so virtual_gpus.py makes the operators refuse mixed CPU devices too.
+- MXNet's operators silently accept arrays of `cpu(0)` and `cpu(1)` together, and compute on the device of the first
+  array. They refuse arrays on a CPU and a GPU. Virtual GPUs are `cpu(1)`, `cpu(2)` and so on, so virtual_gpus.py makes
+  the operators refuse mixed CPU devices too.
 - MXNet allocates the memory of an array only when it computes the array, and uses no lock. An address that is read
   before that may change (apache/mxnet#11927). Each address is therefore read after a wait.
 - Only the first wait reports a failed computation. Reading the array afterwards returns garbage.

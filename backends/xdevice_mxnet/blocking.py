@@ -34,7 +34,7 @@ def _waiting(call: Any) -> Any:
 
 
 class MxnetBlocking(Blocking):
-    """The capability of blocking mode for MXNet."""
+    """Implements blocking mode for MXNet."""
 
     @contextmanager
     def blocking(self) -> Iterator[None]:

@@ -34,7 +34,7 @@ export bfloat16."""
 
 
 class MxnetConversion(Conversion):
-    """The capability of sharing memory for MXNet."""
+    """Shares memory between MXNet and other frameworks."""
 
     def takes(self) -> Takes | None:
         """Returns MXNet's requirement on memory that it uses from other frameworks: the memory must be in C order."""

@@ -327,7 +327,7 @@ def _state_on(state: Any, native: Any) -> Any:
 
 
 class MxnetModels(Models):
-    """The capability of handling Gluon's models and Trainers."""
+    """Handles Gluon's models and Trainers."""
 
     lists_layers = "gluon.nn.Sequential, or register it with register_child()"
 

@@ -26,7 +26,7 @@ _get_data = library.MXNDArrayGetData
 
 
 class MxnetReplicas(Replicas):
-    """The capability of using several devices in one process, for MXNet."""
+    """Handles MXNet's arrays on several devices of this process."""
 
     def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
         """Returns consecutive parts of `x` along its first axis. `sizes` contains the length of each part along that

@@ -133,7 +133,7 @@ _announce_shapes()
 _lock = threading.Lock()
 _legacy: str | None = None
 """A description of the legacy objects (arrays, blocks or symbols) that the program had created when `_legacy_things`
-was first called; None if there were none."""
+was first called, or None if there were none."""
 _has_looked = False
 """Whether `_look_for_legacy_things` has been called. After that call, `_legacy` does not change."""
 _logged: set[str] = set()

@@ -1,9 +1,9 @@
 """The state of a Gluon Trainer's optimizer: which object contains the state, the names of its arrays, and its counts
 of steps.
 
-For example, "0.1" is the name of the second array of the first parameter's state, and "0.updates" is the name of the
-number of steps that the first parameter has taken. The optimizer stores these counts as numbers, outside the arrays.
-Without the counts, Adam would restart.
+For example, "0.1" names the second array in the state of the first parameter, and "0.updates" names that parameter's
+number of steps. The optimizer stores these counts as numbers, outside the arrays. Without the counts, Adam would
+restart.
 """
 
 from __future__ import annotations

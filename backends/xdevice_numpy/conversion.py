@@ -43,7 +43,7 @@ def detached(x: Array) -> Array:
 
 
 class NumpyConversion(Conversion):
-    """The capability of sharing memory with other frameworks through DLPack."""
+    """Shares memory with other frameworks through DLPack."""
 
     def takes(self) -> Takes:
         """Returns NumPy's requirement on memory that it uses from other frameworks: bfloat16 must be labelled as

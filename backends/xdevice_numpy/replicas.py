@@ -20,7 +20,7 @@ _SHORT = ("float16", "bfloat16")
 
 
 class NumpyReplicas(Replicas):
-    """The capability of splitting, joining and adding arrays, which are all on the CPU."""
+    """Splits, joins and adds arrays, which are all on the CPU."""
 
     def join(self, parts: list[Array]) -> Array:
         """Returns the arrays, joined along their first axis. Arrays without axes are joined into a vector."""

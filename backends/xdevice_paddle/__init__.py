@@ -163,10 +163,9 @@ class PaddleBackend(
         return native
 
     def from_native(self, native: Any) -> Device | None:
-        """Returns the `Device` of a place, which may be of any of Paddle's classes; None if
-        `native` is not a place. Raises `NotBuiltError` for the place of a parameter without
-        memory, and `UnsupportedError` for a place that is neither the host nor one of the
-        devices that `gpu:i` refers to."""
+        """Returns the `Device` of a place of any of Paddle's classes, or None if `native` is not a place. Raises
+        `NotBuiltError` for the place of a parameter without memory, and `UnsupportedError` for a place that is neither
+        the host nor one of the devices that `gpu:i` refers to."""
         if isinstance(native, paddle.CPUPlace | paddle.CUDAPinnedPlace):
             return _CPU
         if isinstance(native, paddle.CUDAPlace):

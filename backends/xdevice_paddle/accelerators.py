@@ -16,10 +16,9 @@ from . import virtual_devices
 
 
 def detect() -> tuple[str, int]:
-    """Returns Paddle's name for the device type of `gpu:i`, and the number of such devices;
-    ("gpu", 0) if there is no accelerator. After this call, users may also use this name as the
-    name of a device. Raises `UnsupportedError` if two plugins have devices and
-    XDEVICE_ACCELERATOR does not name one of them."""
+    """Returns Paddle's name for the device type of `gpu:i`, and the number of such devices, or ("gpu", 0) if there is
+    no accelerator. After this call, users may also use this name as the name of a device. Raises `UnsupportedError` if
+    two plugins have devices and XDEVICE_ACCELERATOR does not name one of them."""
     counts = {"gpu": _count_gpus()}
     if paddle.is_compiled_with_xpu():
         counts["xpu"] = len(paddle.static.xpu_places())

@@ -29,7 +29,7 @@ def _block() -> Callable[[], None]:
 
 
 class PaddleBlocking(Blocking):
-    """The capability of blocking mode for Paddle."""
+    """Implements blocking mode for Paddle."""
 
     _gpus: int
     """The number of devices of the kind `gpu`."""

@@ -40,10 +40,9 @@ _knows_strides: Final = hasattr(paddle.Tensor, "__dlpack__")
 
 
 def takes(is_virtual: bool) -> Takes | None:
-    """Returns the requirement on memory of other frameworks that Paddle uses without a copy: no
-    stride may be negative. With virtual GPUs, the memory must be in C order, because Paddle's
-    kernels for strided memory are switched off, even on the CPU. Returns None for a version of
-    Paddle that always copies."""
+    """Returns Paddle's requirement on memory that it uses from other frameworks without a copy: no stride may be
+    negative. With virtual GPUs, the memory must be in C order, because Paddle's kernels for strided memory are switched
+    off, even on the CPU. Returns None for a version of Paddle that always copies."""
     if not _knows_strides:
         return None
     return Takes(strides="compact" if is_virtual else "forward")
@@ -56,7 +55,7 @@ def described(x: paddle.Tensor) -> str:
 
 
 class PaddleConversion(Conversion):
-    """The capability of sharing memory for Paddle."""
+    """Shares memory between Paddle and other frameworks."""
 
     _gpu: str
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
@@ -68,8 +67,8 @@ class PaddleConversion(Conversion):
         return device is devices.CPU or (device.kind == "gpu" and self._gpu == "gpu")
 
     def takes(self) -> Takes | None:
-        """Returns the requirement on memory of other frameworks that Paddle uses without a copy;
-        None for a version of Paddle that always copies."""
+        """Returns Paddle's requirement on memory that it uses from other frameworks without a copy, or None for a
+        version of Paddle that always copies."""
         return takes(bool(self.virtual))
 
     def detached(self, x: paddle.Tensor) -> paddle.Tensor:

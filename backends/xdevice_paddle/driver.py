@@ -95,8 +95,7 @@ def _context(index: int) -> ctypes.c_void_p:
 
 @cache
 def _driver() -> ctypes.CDLL | None:
-    """Returns the CUDA driver's library for this platform; None if this machine has no CUDA
-    driver."""
+    """Returns the CUDA driver's library for this platform, or None if this machine has no CUDA driver."""
     try:
         return ctypes.CDLL("nvcuda.dll" if hasattr(ctypes, "WinDLL") else "libcuda.so.1")
     except OSError:

@@ -140,7 +140,7 @@ def _owned(model: paddle.Model) -> dict[str, Any]:
 
 
 class PaddleModels(Models):
-    """The capability of handling Paddle's layers and optimizers."""
+    """Handles Paddle's layers and optimizers."""
 
     lists_layers = "paddle.nn.LayerList, LayerDict or ParameterList"
 

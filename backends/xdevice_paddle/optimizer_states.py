@@ -35,8 +35,8 @@ MASTER: Final = "master_weight"
 
 
 def state(optimizer: Any) -> dict[str, dict[str, paddle.Tensor]]:
-    """Returns the state of an optimizer as nested dicts: its tensors, first by the kind of state,
-    such as "moment1", and then by the name of the parameter."""
+    """Returns the tensors in the state of an optimizer as nested dicts. The outer keys are kinds of state, such as
+    "moment1", and the inner keys are the names of parameters."""
     return {**accumulators(optimizer), MASTER: master_weights(optimizer)}
 
 

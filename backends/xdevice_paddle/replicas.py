@@ -25,7 +25,7 @@ for 8-bit integers in version 2.6, and for 16-bit floats in all versions."""
 
 
 class PaddleReplicas(Replicas):
-    """The capability of using several devices in one process, for Paddle."""
+    """Handles Paddle's tensors on several devices of this process."""
 
     if TYPE_CHECKING:
         # a method of the backend, which inherits from this class

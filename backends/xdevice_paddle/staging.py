@@ -38,8 +38,7 @@ the host, `TO_GPU` for copies to a GPU."""
 
 
 def read(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
-    """Returns the values of a tensor on a GPU, read through the ring; None if Paddle has to
-    read the tensor."""
+    """Reads a tensor on a GPU through the ring. Returns its values, or None if Paddle has to read the tensor."""
     if not _is_read(x):
         return None
     # `staging` is the module `xdevice.contract.staging`, not this module. The copy is made on the

@@ -1,8 +1,8 @@
 """Streams and events on GPUs. Also keeps tensors alive as long as a stream uses them.
 
 The events are created with the CUDA driver. Paddle would create them on the current GPU, and `set_device` can change
-the current GPU only for all threads. Tensors must be kept alive, because Paddle has no `record_stream`: as soon as a
-tensor is deleted, the stream on which it was created may reuse its memory.
+the current GPU only for all threads. Tensors must be kept alive, because Paddle has no `record_stream`. When a tensor
+is deleted, the stream on which it was created may reuse its memory at once.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _let_go() -> None:
 
 
 class PaddleStreams(Streams):
-    """The capability of streams and events, on CUDA's GPUs."""
+    """Provides streams and events on CUDA's GPUs."""
 
     _gpu: str
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""

@@ -27,7 +27,7 @@ _TOO_LATE: Final = (
 _registered = 0
 """How many virtual GPUs Paddle has."""
 _why_not: str | None = _TOO_LATE
-"""The reason why Paddle has no virtual GPUs; None if it has them."""
+"""The reason why Paddle has no virtual GPUs, or None if it has them."""
 
 
 def registered() -> int:
@@ -36,7 +36,7 @@ def registered() -> int:
 
 
 def why_not() -> str | None:
-    """Returns the reason why Paddle has no virtual GPUs; None if it has them."""
+    """Returns the reason why Paddle has no virtual GPUs, or None if it has them."""
     return _why_not
 
 

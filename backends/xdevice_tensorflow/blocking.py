@@ -71,7 +71,7 @@ def _block(waits: bool) -> Callable[[], None]:
 
 
 class TensorflowBlocking(Blocking):
-    """The capability `Blocking` on TensorFlow."""
+    """Implements blocking mode for TensorFlow."""
 
     def blocking(self) -> AbstractContextManager[None]:
         """Returns a context manager. In its block, each operation of this thread returns only

@@ -36,7 +36,7 @@ TAKES = Takes(alignment=ALIGNMENT, strides="compact")
 
 
 class TensorflowConversion(Conversion):
-    """The capability `Conversion` on TensorFlow: shares memory with other frameworks."""
+    """Shares memory between TensorFlow and other frameworks."""
 
     def shares(self, device: Device) -> bool:
         """Whether other frameworks can use the memory of a device. This is the case for the CPU, and for real GPUs of

@@ -330,8 +330,8 @@ def _copied(value: Any, memo: _Memo) -> Any:
 
 def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
     """Returns the function that replaces `function` in the copied model. If the closure of `function` refers to parts
-    of the old model, returns a new function with a closure that refers to the copies of these parts in `memo`.
-    Otherwise, returns `function` itself."""
+    of the old model, this is a new function whose closure refers to the copies in `memo`. Otherwise, it is `function`
+    itself."""
     closure = function.__closure__ or ()
     # an empty cell, which equals a new cell, has no contents that could be read: its name has not been
     # assigned yet
@@ -449,7 +449,7 @@ def _rewrapped_tuple(old: Any, children: list[Any]) -> Any:
 
 
 class TensorflowModels(Models):
-    """The capability `Models` on TensorFlow: handles TensorFlow's and Keras's models."""
+    """Handles TensorFlow's and Keras's models."""
 
     if TYPE_CHECKING:
         # methods of the backend, of which this class is a base

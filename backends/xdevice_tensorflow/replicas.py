@@ -69,7 +69,7 @@ def _reduction(natives: tuple[str, ...], dtype: Any, mean: bool) -> Callable[...
 
 
 class TensorflowReplicas(Replicas):
-    """The capability `Replicas` on TensorFlow: several devices in one process."""
+    """Handles tensors on several devices of this process."""
 
     if TYPE_CHECKING:
         # a method of the backend, of which this class is a base

@@ -7,8 +7,8 @@ Facts about JAX that the code depends on (measured on 0.7.1):
   be started again. Therefore a process must have the same rank in all groups that it joins later. Existing connections
   still work after `jax.distributed.shutdown`, but new connections cannot be established.
 - A process that has not called `jax.distributed.shutdown` waits at its exit for all other processes, so `close` calls
-  that function. Rank 0 runs the coordination service, and must end it after all other ranks have left: a rank that has
-  not left by then prints connection errors.
+  that function. Rank 0 runs the coordination service, and must not end it until all other ranks have left. A rank that
+  has not left by then prints connection errors.
 - A process that loses its connection to the service ends immediately with SIGABRT, whatever the value of
   `jax_enable_recoverability` is. If a Python callback is set for this event, the process ends with std::bad_cast.
   Therefore all ranks connect to the service through `relay`, which hides the end of the service from JAX. xdevice
@@ -100,8 +100,8 @@ class JaxEngine(Engine):
         self.all_reduce(backend.full((1,), 0, group.device, "float32"), "sum")
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
-        """Returns the reason why a collective is not possible; None if it is possible. `verb` is the name of a method
-        of this class."""
+        """Returns the reason why a collective is not possible, or None if it is possible. `verb` is the name of a
+        method of this class."""
         # a pair of ranks requires a separate connection, which JAX can no longer establish in a later world
         if verb in ("send", "recv") and not self._is_first:
             return "JAX can connect two processes only in the first world of a process"

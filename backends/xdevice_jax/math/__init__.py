@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 
 class JaxArithmetic(Arithmetic):
-    """The capability `Arithmetic` on JAX; its methods are documented in
-    `xdevice.math.contract.arithmetic`."""
+    """Implements the capability `Arithmetic` for JAX. `xdevice.math.contract.arithmetic` documents its methods."""
 
     # both modules are imported only when they are first used, because a program that only moves arrays does not need
     # them

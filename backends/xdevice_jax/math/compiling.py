@@ -28,8 +28,7 @@ _is_committed = attrgetter("committed")
 
 
 class JaxCompiling(Compiling):
-    """The capability `Compiling` on JAX; its methods are documented in
-    `xdevice.math.contract.compiling`."""
+    """Implements the capability `Compiling` for JAX. `xdevice.math.contract.compiling` documents its methods."""
 
     def compile(self, call: Traced, device: Device) -> Traced:
         """Returns a function that accepts a list of tensors, and returns the note and the tensors that `call` returns
@@ -40,8 +39,8 @@ class JaxCompiling(Compiling):
         )
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]]:
-            """Returns the note and the results for these tensors, computed by a program that
-            JAX compiles at the first call with tensors of these shapes and dtypes."""
+            """Returns the note and the results for these tensors. At the first call with tensors of these shapes and
+            dtypes, JAX compiles the program that computes the results."""
             try:
                 # jit returns the keys of a dict unchanged, so the note of `call` is returned as a key
                 return program(tensors).popitem()
@@ -54,8 +53,8 @@ class JaxCompiling(Compiling):
         return compiled
 
     def common_device(self, tensors: list[Any]) -> Device | None:
-        """Returns the device of the tensors; None if the core has to check each tensor. If all tensors are committed,
-        returns the device of the first one, even if others are on another device."""
+        """Returns the device of the tensors, or None if the core has to check each tensor. If all tensors are
+        committed, returns the device of the first one, even if others are on another device."""
         # jit itself raises an error for committed arrays on several devices, so the device of the first array is enough
         if all(map(_is_committed, tensors)):
             return self.device_of(tensors[0])

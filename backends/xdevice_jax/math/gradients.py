@@ -26,8 +26,7 @@ _trace = private.field("jax.core.Tracer._trace")
 
 
 class JaxGradients(Gradients):
-    """The capability `Gradients` on JAX; its methods are documented in
-    `xdevice.math.contract.gradients`."""
+    """Implements the capability `Gradients` for JAX. `xdevice.math.contract.gradients` documents its methods."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         """Calls `call` with inputs that have the values of `leaves`. Returns the loss, the gradient of the loss with

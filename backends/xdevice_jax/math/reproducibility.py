@@ -15,8 +15,8 @@ _FLAG: Final = "--xla_gpu_deterministic_ops=true"
 
 
 class JaxReproducibility(Reproducibility):
-    """The capability `Reproducibility` on JAX; its methods are documented in
-    `xdevice.math.contract.reproducibility`."""
+    """Implements the capability `Reproducibility` for JAX. `xdevice.math.contract.reproducibility` documents its
+    methods."""
 
     def seed_generators(self, n: int) -> None:
         """Does nothing, because JAX has no global generators: a program seeds its own keys."""

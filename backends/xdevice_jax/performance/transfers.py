@@ -37,8 +37,8 @@ class JaxTransfers(Transfers):
             return self.from_native(native)
 
         def target_of(x: Any, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
-            """Returns the device to which `x.to_device(device)` or `jax.device_put(x, device)` copies `x`; None if the
-            copy is not to be reported. The other arguments of these functions do not matter here."""
+            """Returns the device to which `x.to_device(device)` or `jax.device_put(x, device)` copies `x`, or None if
+            the copy is not to be reported. The other arguments of these functions do not matter here."""
             if isinstance(device, jax.sharding.Sharding):
                 # `x` is on the host, and a copy from the host to a device is not reported
                 if not isinstance(x, jax.Array):
@@ -51,7 +51,7 @@ class JaxTransfers(Transfers):
 
         # `device_get` accepts a container of arrays, which are read in a single transfer
         def describe_get(args: Any, kwargs: Any) -> Transfer | None:
-            """Returns the record for a call of `jax.device_get`; None if the call reads no array."""
+            """Returns the record for a call of `jax.device_get`, or None if the call reads no array."""
             arrays = [x for x in jax.tree.leaves(args) if isinstance(x, jax.Array)]
             # the record of the first array, with the bytes of all of them. `hooks` is set below, before any call
             first = hooks.read("device_get", arrays[0], explicit=True) if arrays else None

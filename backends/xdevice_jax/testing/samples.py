@@ -24,7 +24,7 @@ class JaxSamples(Samples):
     """JAX's samples. `Samples` describes what the suite expects of each method."""
 
     def other_device(self) -> Device | None:
-        """Returns a second device for the tests, which is created if possible; None if there is no second device."""
+        """Returns a second device for the tests, or None if none exists and none can be created."""
         if self.backend.virtual:
             return devices.of("gpu")
         # JAX can create a second CPU device as long as it has not been started

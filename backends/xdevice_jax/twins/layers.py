@@ -33,8 +33,8 @@ _Description = tuple[str, tuple[Part, ...], Settings]
 
 
 def _describe_nnx(module: Any) -> _Description | None:
-    """Returns the kind, parts and settings of a layer of nnx; None for a module that is not a layer with parameters, or
-    whose class is unknown."""
+    """Returns the kind, parts and settings of a layer of nnx. Returns None for a module that is not a layer with
+    parameters, and for a module of an unknown class."""
     library: Any = nnx()
     settings: Settings
     # compares the exact class, because a subclass may compute something else. A setting that is None states that the
@@ -121,8 +121,8 @@ def _stride_and_dilation(module: Any) -> tuple[Sequence[int], Sequence[int]]:
 def _added_zeros(
     padding: Any, sizes: Sequence[int], stride: Sequence[int]
 ) -> list[tuple[int, int]] | None:
-    """Returns the numbers of zeros that `jax.lax.conv_transpose` adds before and after the input, as a pair for each
-    axis; None if `padding` is an unknown word. `sizes` is dilation * (kernel - 1) for each axis."""
+    """Returns a pair for each axis: the numbers of zeros that `jax.lax.conv_transpose` adds before and after the input.
+    Returns None if `padding` is an unknown word. `sizes` is dilation * (kernel - 1) for each axis."""
     if not isinstance(padding, str):
         per_axis = layouts.per_axis(padding, len(sizes))
         return [(pad, pad) if isinstance(pad, int) else (pad[0], pad[1]) for pad in per_axis]
@@ -163,7 +163,7 @@ def _conv_settings(module: Any) -> dict[str, object]:
 
 
 def _mask_setting(module: Any) -> dict[str, object]:
-    """Returns the setting for a convolution with a mask on its kernel; an empty dict if there is no mask."""
+    """Returns the setting for a convolution with a mask on its kernel, or an empty dict if there is no mask."""
     return {} if getattr(module, "mask", None) is None else {"mask": "of the kernel"}
 
 
@@ -209,9 +209,9 @@ def _recurrent_settings(module: Any) -> dict[str, object]:
 
 
 def _describe_equinox(module: Any) -> _Description | None:
-    """Returns the kind, parts and settings of a layer of Equinox; None for a module that is not a layer with
-    parameters, or whose class is unknown. A subclass is treated like its base, because Conv1d to Conv3d are subclasses
-    of Conv."""
+    """Returns the kind, parts and settings of a layer of Equinox. Returns None for a module that is not a layer with
+    parameters, and for a module of an unknown class. A subclass is treated like its base, because Conv1d to Conv3d are
+    subclasses of Conv."""
     library: Any = equinox()
     library = library.nn
     settings: Settings

@@ -5,9 +5,9 @@ Facts that the code depends on:
   refers to the dicts in `variables`, except that it copies the dicts of collections that are declared mutable.
 - Most modules create their layers anew in each call, and a call requires inputs. Therefore the kind of a layer is
   recognized by the names and shapes of its parameters, and the settings of the layer are unknown.
-- The cell of an LSTM or GRU has separate kernels for each gate, for the inputs and for the state: the kernels `ii`,
-  `if`, `ig`, `io` are for the inputs of an LSTM. Here the kernels for the inputs are joined into one variable with
-  nnx's name. The kernels for the state are joined in the same way, and so are the four biases of a GRU.
+- The cell of an LSTM or GRU has two kernels for each gate: one for the inputs and one for the state. For the inputs of
+  an LSTM, these are the kernels `ii`, `if`, `ig` and `io`. Here the kernels for the inputs are joined into one variable
+  with nnx's name. The kernels for the state are joined in the same way, and so are the four biases of a GRU.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ def intercepting(
 
 
 def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
-    """Returns the kind of the layer with this name and these parameters; "" if name and parameters do not determine the
-    kind. `leaves` maps the name of each parameter to the dict that contains the parameter under this name."""
+    """Returns the kind of the layer with this name and these parameters, or "" if name and parameters do not determine
+    the kind. `leaves` maps the name of each parameter to the dict that contains the parameter under this name."""
     names = set(leaves)
     if names == {"embedding"}:
         return "embedding"

@@ -51,12 +51,12 @@ class Variable(NamedTuple):
 
 
 def nnx() -> ModuleType | None:
-    """Returns Flax's nnx; None if the program has not imported it."""
+    """Returns Flax's nnx, or None if the program has not imported it."""
     return sys.modules.get("flax.nnx")
 
 
 def equinox() -> ModuleType | None:
-    """Returns Equinox; None if the program has not imported it."""
+    """Returns Equinox, or None if the program has not imported it."""
     return sys.modules.get("equinox")
 
 
@@ -98,7 +98,7 @@ def _is_module(x: Any) -> bool:
 
 
 def _children(x: Any) -> Iterable[tuple[str, Any, Any]]:
-    """Returns the name, key and value of each object directly inside a module or a container; nothing for any other
+    """Returns the name, key and value of each object directly inside a module or a container, or nothing for any other
     object. The name is the key as a string."""
     if isinstance(x, list | tuple):
         return ((str(number), number, child) for number, child in enumerate(x))

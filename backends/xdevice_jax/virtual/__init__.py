@@ -50,7 +50,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
     """Virtual GPUs of JAX, with limits on memory and dtypes if the user has set any."""
 
     def why_no_virtual_gpus(self) -> str | None:
-        """Returns the reason why this process cannot have virtual GPUs; None if it can."""
+        """Returns the reason why this process cannot have virtual GPUs, or None if it can."""
         if not unstarted.is_started():
             return None
         return (

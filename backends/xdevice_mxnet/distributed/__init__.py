@@ -12,7 +12,7 @@ from xdevice.distributed.contract.steps import Steps
 
 
 class MxnetProcesses(Processes):
-    """The capability of using several processes. MXNet can use them only through the engines of other frameworks."""
+    """Provides no engine. MXNet can use several processes only through the engines of other frameworks."""
 
     def why_no_engine(self) -> str:
         """Returns the reason why xdevice does not use MXNet's own key-value store as an engine."""
@@ -23,7 +23,7 @@ class MxnetProcesses(Processes):
 
 
 class MxnetSteps(Steps):
-    """The capability of training steps over several processes, for MXNet."""
+    """Supports training steps over several processes, for MXNet."""
 
     def hyperparameters(self, optimizer: Any) -> str:
         """Returns the learning rate of a Trainer, as a string that ranks can compare. Returns "" for any other

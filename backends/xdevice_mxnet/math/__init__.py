@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class MxnetArithmetic(Arithmetic):
-    """The capability `Arithmetic` on MXNet. `xdevice.math.contract.arithmetic` documents its methods."""
+    """Implements the capability `Arithmetic` for MXNet. `xdevice.math.contract.arithmetic` documents its methods."""
 
     # both modules are imported only when they are first used, because a program that only moves
     # arrays does not need them

@@ -9,8 +9,8 @@ The code depends on these facts about MXNet:
   such an operation is 0, missing or refused. MXNet's own gradient of `eigh` and `eigvalsh` is 0 (no upstream issue
   known).
 - `abs`, `square`, `pow` and `mod` compute integers as floats (no upstream issue known).
-- If an argument of `where` is a number instead of an array, the gradient flows to the elements that
-  were not selected (https://github.com/apache/mxnet/issues/17893), so `where` is called with arrays.
+- If an argument of `where` is a number instead of an array, the gradient flows to the elements that were not selected
+  (https://github.com/apache/mxnet/issues/17893). Therefore `where` is called with arrays only.
 - `where` of empty arrays crashes the process. The mean of an empty array is 0. Integers are
   divided as float32 (no upstream issues known).
 """

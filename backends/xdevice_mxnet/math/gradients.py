@@ -89,7 +89,7 @@ def _unreachable_index(error: mx.MXNetError) -> int:
 
 
 class MxnetGradients(Gradients):
-    """The capability `Gradients` on MXNet. `xdevice.math.contract.gradients` documents its methods."""
+    """Implements the capability `Gradients` for MXNet. `xdevice.math.contract.gradients` documents its methods."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         """Calls `call` with copies of `leaves`. Returns the loss, a list with the gradient of the loss for each leaf,

@@ -17,7 +17,8 @@ _VARIABLE: Final = "MXNET_ENFORCE_DETERMINISM"
 
 
 class MxnetReproducibility(Reproducibility):
-    """The capability `Reproducibility` on MXNet. `xdevice.math.contract.reproducibility` documents its methods."""
+    """Implements the capability `Reproducibility` for MXNet. `xdevice.math.contract.reproducibility` documents its
+    methods."""
 
     def seed_generators(self, n: int) -> None:
         """Seeds MXNet's default generators on all devices."""

@@ -6,8 +6,8 @@ The code depends on these facts about MXNet:
 - A sum of 1,024 x 512 elements with its gradient takes 9 ms with `einsum`, and 0.7 ms with products
   with ones, on one core. The gradient of `einsum` of a 0-d array sometimes raises an error, and only
   later, when MXNet computes it in the background.
-- `dot` supports only float32 and float64 on the CPU. It sums over the last axis of the first
-  operand and, if the second operand is a vector or matrix, over the first axis of the second operand.
+- `dot` supports only float32 and float64 on the CPU. It sums over the last axis of the first operand. If the second
+  operand is a vector or matrix, `dot` sums over the first axis of that operand.
 - Recording writes into the array object of each array that is used, so threads must not share an
   array object; they may share its memory.
 """

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class MxnetSampling(Sampling):
-    """The capability of being tested by the conformance suite."""
+    """Provides MXNet's samples for the conformance suite."""
 
     def samples(self) -> MxnetSamples:
         """Returns the samples for this adapter."""

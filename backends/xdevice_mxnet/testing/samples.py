@@ -1,5 +1,5 @@
 """Networks, gradients and other samples for the conformance suite (the tests in `xdevice.testing` that every adapter
-must pass). They use only MXNet, not xdevice.
+must pass). They are written with MXNet's own functions.
 
 Each thread has its own flag for NumPy's semantics. The samples enable it with `use_np`, so that they run in any
 thread.

@@ -1,4 +1,4 @@
-"""Seeding NumPy's generator, and deterministic kernels on NumPy."""
+"""Implements seeds and deterministic kernels on NumPy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class NumpyReproducibility(Reproducibility):
-    """The capability `Reproducibility` on NumPy. `xdevice.math.contract.reproducibility` documents its methods."""
+    """Implements the capability `Reproducibility` for NumPy. `xdevice.math.contract.reproducibility` documents its
+    methods."""
 
     def seed_generators(self, n: int) -> None:
         """Seeds NumPy's global generator."""

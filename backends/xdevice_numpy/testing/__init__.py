@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class NumpySampling(Sampling):
-    """The capability of being tested by the conformance suite."""
+    """Provides NumPy's samples for the conformance suite."""
 
     def samples(self) -> NumpySamples:
         """Returns the samples for this adapter."""

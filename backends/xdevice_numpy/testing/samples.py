@@ -1,5 +1,5 @@
-"""Samples for the conformance suite (the tests in `xdevice.testing` that every adapter must pass). They use only NumPy,
-not xdevice. There are no networks and no gradients, because NumPy has neither."""
+"""Samples for the conformance suite (the tests in `xdevice.testing` that every adapter must pass). They are written
+with NumPy's own functions. There are no networks and no gradients, because NumPy has neither."""
 
 from __future__ import annotations
 

@@ -9,9 +9,8 @@ Facts about Paddle on which the code depends (measured on 3.3.1 with gloo, on 2.
 - In 2.6.2, `view` to a dtype with larger elements ends the process with SIGFPE. So bytes cannot
   be converted back to a tensor, and all_gather does not work in this version.
 - gloo does not have reduce_scatter.
-- Each rank counts the calls of a group separately: after a send between two of four ranks, the
-  next collective of all four hangs until it times out. So each pair of ranks that send to each
-  other has its own group.
+- Each rank separately counts its calls in a group. After a send between two of four ranks, the counts differ, and the
+  next collective of all four hangs until it times out. So each pair of ranks that send to each other has its own group.
 - gloo gives up after 30 s, and no setting changes this.
 - If a rank connects to the store (where the ranks find each other) before rank 0 has opened it,
   the rank sleeps for 3 s.
@@ -65,7 +64,7 @@ _GLOO_GIVES_UP: Final = 30.0
 
 
 class PaddleProcesses(Processes):
-    """The capability of using several processes, for Paddle."""
+    """Provides Paddle's engines: gloo on the CPU, and NCCL on GPUs."""
 
     _gpu: str
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
@@ -104,7 +103,7 @@ class PaddleEngine(Engine):
         self._pairs: dict[int, Members] = {}
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
-        """Returns the reason why every collective is refused; None if the collectives work."""
+        """Returns the reason why every collective is refused, or None if the collectives work."""
         if self._is_short_of_time:
             return (
                 "Paddle's gloo always gives up after 30 s, so the timeout must be 30 s or less"

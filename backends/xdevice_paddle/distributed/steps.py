@@ -1,5 +1,5 @@
-"""Observes training steps of Paddle: reports when a gradient is stored, how often a tensor has been
-written, and the hyperparameters of an optimizer."""
+"""Observes training steps of Paddle: reports when a gradient is stored, how many times a tensor was written to, and the
+hyperparameters of an optimizer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _watch: Final = GradientWatch(lambda parameter, hook: _register_backward_hook(pa
 
 
 class PaddleSteps(Steps):
-    """The capability of training steps over several processes, for Paddle."""
+    """Supports training steps over several processes, for Paddle."""
 
     _steps = 0
     """The number of steps that optimizers have taken in blocks of `averaging`."""
@@ -54,8 +54,7 @@ class PaddleSteps(Steps):
         return int(x.inplace_version) + self._steps
 
     def hyperparameters(self, optimizer: Any) -> str:
-        """Returns the learning rate of an optimizer as a string that ranks can compare; "" for any
-        other object."""
+        """Returns the learning rate of an optimizer as a string that ranks can compare, or "" for any other object."""
         return (
             f"rate {optimizer.get_lr()}"
             if isinstance(optimizer, paddle.optimizer.Optimizer)

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 
 class PaddleArithmetic(Arithmetic):
-    """The capability `Arithmetic` on Paddle; its methods are documented in
-    `xdevice.math.contract.arithmetic`."""
+    """Implements the capability `Arithmetic` for Paddle. `xdevice.math.contract.arithmetic` documents its methods."""
 
     # the two modules are imported at their first use, because a program that only moves tensors
     # does not need them

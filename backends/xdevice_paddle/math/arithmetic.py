@@ -73,8 +73,7 @@ def astype(x: Any, name: str) -> Any:
 
 
 def _place_of(x: Any) -> Any:
-    """Returns the place (Paddle's word for a device) of `x`; None for a traced tensor, which has no
-    place."""
+    """Returns the place (Paddle's word for a device) of `x`, or None if `x` is traced and has no place."""
     return x.place if isinstance(x, paddle.Tensor) else None
 
 

@@ -92,8 +92,7 @@ def _gradients(loss: Any, inputs: list[Any], flows_on: bool, backend: Gradients)
 
 
 class PaddleGradients(Gradients):
-    """The capability `Gradients` on Paddle; its methods are documented in
-    `xdevice.math.contract.gradients`."""
+    """Implements the capability `Gradients` for Paddle. `xdevice.math.contract.gradients` documents its methods."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         """Calls `call` with inputs that have the values of `leaves`. Returns the loss, the gradient of the loss for

@@ -1,4 +1,4 @@
-"""Seeds and deterministic kernels on Paddle."""
+"""Implements seeds and deterministic kernels on Paddle."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _FLAGS: Final = ("FLAGS_cudnn_deterministic", "FLAGS_embedding_deterministic")
 
 
 class PaddleReproducibility(Reproducibility):
-    """The capability `Reproducibility` on Paddle; its methods are documented in
-    `xdevice.math.contract.reproducibility`."""
+    """Implements the capability `Reproducibility` for Paddle. `xdevice.math.contract.reproducibility` documents its
+    methods."""
 
     def seed_generators(self, n: int) -> None:
         """Seeds Paddle's default generators on all devices."""

@@ -95,7 +95,7 @@ _gradients_in_turn = _InTurn()
 
 
 class PaddleParallel(Parallel):
-    """The capability of running tasks in threads, with the state of the thread that starts the tasks."""
+    """Runs tasks in threads, with the state of the thread that starts the tasks."""
 
     # because `paddle.set_device` sets the device of all threads
     scope_reach = "process"

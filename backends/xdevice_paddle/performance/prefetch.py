@@ -57,8 +57,8 @@ def _in_this_thread(loader: paddle.io.DataLoader) -> Iterator[Any]:
 
 
 def _samples(loader: paddle.io.DataLoader) -> Iterator[Any]:
-    """Yields the input of the loader's collation for each step: a list of samples, or a single
-    sample if the loader does not combine samples into batches."""
+    """Yields the input of the loader's collation for each step. This is a list of samples, or a single sample if the
+    loader does not combine samples into batches."""
     is_iterable = isinstance(loader.dataset, paddle.io.IterableDataset)
     if not loader.auto_collate_batch:
         yield from (
@@ -145,7 +145,7 @@ class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
 
 
 class PaddlePrefetch(Prefetch):
-    """The capability of copying batches to a device while the device computes."""
+    """Copies batches to a device while the device computes."""
 
     _gpu: str
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""

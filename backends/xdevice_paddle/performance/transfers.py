@@ -22,7 +22,7 @@ _tensor, _move = private.place("paddle.Tensor._copy_to")
 
 
 class PaddleTransfers(Transfers):
-    """The capability of reporting reads by the host, and copies between devices."""
+    """Reports reads by the host, and copies between devices."""
 
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:

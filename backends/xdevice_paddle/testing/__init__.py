@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class PaddleSampling(Sampling):
-    """The capability of being tested by the conformance suite."""
+    """Provides Paddle's samples for the conformance suite."""
 
     def samples(self) -> PaddleSamples:
         """Returns Paddle's samples for the conformance suite."""

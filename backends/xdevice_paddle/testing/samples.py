@@ -26,7 +26,7 @@ class PaddleSamples(Samples):
     makes_memory_first = True
 
     def other_device(self) -> Device | None:
-        """Returns a second device for the tests; None if there is none."""
+        """Returns a second device for the tests, or None if there is none."""
         return (
             devices.of("gpu")
             if paddle.device.cuda.device_count() or virtual_devices.registered()
@@ -62,9 +62,9 @@ class PaddleSamples(Samples):
         return leaf
 
     def modes(self) -> Modes:
-        """Returns a dict of the modes that Paddle keeps separately for each thread. The value of
-        each mode is a pair: a function that returns a context manager for the mode, and a function
-        that returns whether the mode is enabled in this thread."""
+        """Returns a dict of the modes that Paddle keeps separately for each thread. The value of each mode is a pair of
+        functions. The first returns a context manager that enables the mode; the second returns whether the mode is
+        enabled in this thread."""
         return {"no_grad": (paddle.no_grad, lambda: not paddle.is_grad_enabled())}
 
     def draw(self) -> list[float]:

@@ -220,7 +220,7 @@ def _block_settings(layer: Any) -> dict[int, Settings]:
 
 
 def _padding_idx(layer: Any) -> int | None:
-    """Returns the padding_idx of an embedding, counted from the front; None if the embedding has no padding_idx."""
+    """Returns the padding_idx of an embedding, counted from the front, or None if the embedding has none."""
     # before Paddle 3.3, which added max_norm, -1 meant that there is no padding_idx
     index = _raw_padding_idx(layer)
     is_none = index is None or (index == -1 and not _HAS_MAX_NORM)
@@ -413,7 +413,7 @@ def _layer_norm(path: str, layer: Any) -> Layer:
 
 
 def _inner_activation(layer: Layer) -> Iterator[Layer]:
-    """Yields a separate entry for the activation that a layer contains; nothing if it contains no activation."""
+    """Yields a separate entry for the activation that a layer contains, or nothing if it contains no activation."""
     function = layer.settings.get("activation")
     if function is not None:
         yield ops.activation(f"{layer.path}.activation", str(function))

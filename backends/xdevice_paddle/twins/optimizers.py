@@ -2,7 +2,7 @@
 the state `moment1` of the first parameter.
 
 Facts about Paddle on which the code depends:
-- The numbers in Paddle's own names, such as `linear_0.w_0_moment1_0`, are counted over the whole process, so the names
+- The numbers in Paddle's own names, such as `linear_0.w_0_moment1_0`, are counted over the whole process. So the names
   differ in another process or for a second optimizer. So a parameter is named by its position in the optimizer.
 - `_create_accumulators` (2.6 and 3.3) creates the state that the first step would create and that does not exist yet.
   It is called on a copy of the optimizer. If it were called on the optimizer itself and loading then failed, the

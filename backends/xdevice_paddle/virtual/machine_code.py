@@ -40,8 +40,7 @@ class Argument(NamedTuple):
 
 
 def why_not() -> str | None:
-    """Returns the reason why no code can be created on this machine; None if code can be
-    created."""
+    """Returns the reason why no code can be created on this machine, or None if code can be created."""
     if sys.platform == "linux" and platform.machine() == "x86_64":
         return None
     return f"they require Linux on x86-64, but this machine runs {platform.system()} on {platform.machine()}"

@@ -27,8 +27,7 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
     _natives: dict[Device, Any]
 
     def why_no_virtual_gpus(self) -> str | None:
-        """Returns the reason why Paddle has no virtual GPUs in this process; None if it has
-        them."""
+        """Returns the reason why Paddle has no virtual GPUs in this process, or None if it has them."""
         listed = paddle.device.get_all_custom_device_type() or ()
         # the plugin was passed to Paddle, but Paddle has not accepted it
         if virtual_devices.registered() and virtual_devices.KIND not in listed:

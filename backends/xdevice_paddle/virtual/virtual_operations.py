@@ -108,7 +108,7 @@ def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _check: Callable[[Any, int], None] | None = None
-"""The function that was passed to `check_results`; None if the virtual GPUs have no limits."""
+"""The function that was passed to `check_results`, or None if the virtual GPUs have no limits."""
 
 
 def check_results(check: Callable[[Any, int], None]) -> None:

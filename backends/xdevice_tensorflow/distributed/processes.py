@@ -6,9 +6,8 @@ Facts about TensorFlow that the code depends on (measured on 2.21):
 - The cluster, that is, the list of processes, must be configured before TensorFlow has run
   anything, and cannot be changed afterwards. So a process has the same rank in all groups that
   it joins later.
-- After a collective has failed, all later collectives fail. So this module calls no collective
-  that could fail: tensors of a dtype that TensorFlow's collectives do not support are sent as
-  another dtype that preserves their values.
+- After a collective has failed, all later collectives fail. So this module calls no collective that could fail. Tensors
+  of an unsupported dtype are sent as another dtype that preserves their values.
 - NCCL's collectives do not support int32: "Collective all-reduce does not support datatype
   DT_INT32 on DEVICE_GPU" (https://github.com/tensorflow/tensorflow/issues/56184).
 - `CollectiveReduceScatterV2` is not implemented for the CPU, so each process extracts its part
@@ -269,7 +268,7 @@ def _join(group: Group, name: str, is_started: bool) -> None:
 
 
 class TensorflowProcesses(Processes):
-    """The capability `Processes` on TensorFlow: several processes that exchange tensors."""
+    """Provides TensorFlow's engines, with which several processes exchange tensors."""
 
     _counts: dict[str, int]
     """The backend's cache of the numbers of devices."""

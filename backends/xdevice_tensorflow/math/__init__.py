@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class TensorflowArithmetic(Arithmetic):
-    """The capability `Arithmetic` on TensorFlow; its methods are documented in
-    `xdevice.math.contract.arithmetic`."""
+    """Implements the capability `Arithmetic` for TensorFlow. `xdevice.math.contract.arithmetic` documents its
+    methods."""
 
     _place: Callable[[str], Device]
 

@@ -252,8 +252,8 @@ def _exchanged_with_last(x: Any, axis: int) -> Any:
 
 @_placed
 def searchsorted(x1: Any, x2: Any, side: str) -> Any:
-    """Returns the indices at which the values of `x2` would be inserted into the sorted vector
-    `x1`: before equal elements if `side` is "left", after equal elements if it is "right"."""
+    """Returns, for each value of `x2`, the index at which it would be inserted into the sorted vector `x1`. The value
+    would be inserted before equal elements if `side` is "left", and after them if `side` is "right"."""
     return tf.searchsorted(x1, x2, side)
 
 

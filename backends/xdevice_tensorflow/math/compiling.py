@@ -26,8 +26,7 @@ _call_flat = private.get(
 
 
 class TensorflowCompiling(Compiling):
-    """The capability `Compiling` on TensorFlow; its methods are documented in
-    `xdevice.math.contract.compiling`."""
+    """Implements the capability `Compiling` for TensorFlow. `xdevice.math.contract.compiling` documents its methods."""
 
     def compile(self, call: Traced, device: Device) -> Traced:
         """Returns a compiled function. It accepts a list of tensors, and returns the note and the tensors that `call`

@@ -56,8 +56,7 @@ def _dense_gradient(g: Any, x: Any, backend: Gradients) -> Any:
 
 
 class TensorflowGradients(Gradients):
-    """The capability `Gradients` on TensorFlow; its methods are documented in
-    `xdevice.math.contract.gradients`."""
+    """Implements the capability `Gradients` for TensorFlow. `xdevice.math.contract.gradients` documents its methods."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         """Calls `call`, which returns a loss and a list, with new inputs that have the values of `leaves`. Returns the

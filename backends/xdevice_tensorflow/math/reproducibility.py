@@ -1,4 +1,4 @@
-"""Seeds and deterministic kernels on TensorFlow."""
+"""Implements seeds and deterministic kernels on TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class TensorflowReproducibility(Reproducibility):
-    """The capability `Reproducibility` on TensorFlow; its methods are documented in
-    `xdevice.math.contract.reproducibility`."""
+    """Implements the capability `Reproducibility` for TensorFlow. `xdevice.math.contract.reproducibility` documents its
+    methods."""
 
     def seed_generators(self, n: int) -> None:
         """Seeds the default generators of TensorFlow and Keras."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class TensorflowSampling(Sampling):
-    """The capability `Sampling`, with which the conformance suite tests the adapter."""
+    """Provides TensorFlow's samples for the conformance suite."""
 
     def samples(self) -> TensorflowSamples:
         """Returns the samples for this adapter, which the suite tests."""

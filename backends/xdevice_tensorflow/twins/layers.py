@@ -13,8 +13,8 @@ Facts about Keras that the code depends on:
   have any size.
 - Keras's `momentum` is the weight of the old value, but PyTorch's is the weight of the new
   value.
-- Next to a Flatten or Reshape of an image, Keras orders features by rows, columns, channels, but other frameworks order
-  them by channels, rows, columns (module `pixels`).
+- Next to a Flatten or Reshape of an image, Keras orders features by rows, columns, channels. Other frameworks order
+  them by channels, rows, columns (see the module `pixels`).
 
 Rules for the layers without parameters:
 - The activation of a Dense or a convolution gets a separate entry, as in frameworks in which it is a layer.

@@ -101,9 +101,9 @@ class _Reshape(NamedTuple):
     op: Any
     """The layer, or the object that represents a function."""
     shape: Shape
-    """The lengths of the image's axes; () if they are not known."""
+    """The lengths of the image's axes, or () if they are not known."""
     size: int | None
-    """The number of features on the flat side; None if it is not known."""
+    """The number of features on the flat side, or None if it is not known."""
     makes_image: bool
     """True if the image is the output of `op`; False if the image is the input of `op`."""
 
@@ -420,8 +420,8 @@ def has_channels_first(op: Any) -> bool:
 
 
 def _with_channels_last(op: Any, shape: Shape) -> Shape:
-    """Returns a shape (without batch) with its axes in the order that the op uses for flattening: with
-    `data_format="channels_first"`, the channels are first moved to the end."""
+    """Returns a shape (without batch) with its axes in the order in which the op flattens them. With
+    `data_format="channels_first"`, the op first moves the channels to the end."""
     return (*shape[1:], shape[0]) if len(shape) > 1 and has_channels_first(op) else shape
 
 
