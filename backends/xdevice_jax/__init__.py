@@ -157,7 +157,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
 
     def from_native(self, native: Any) -> Device | None:
         """Returns the `Device` of a `jax.Device`, or None if `native` is not a `jax.Device`. Raises `UnsupportedError`
-        for a device of another process, and for a device of a platform for which xdevice has no kind."""
+        for a device of another process, and for a device of a platform that xdevice does not support."""
         if not isinstance(native, jax.Device):
             return None
         for kind, natives in (self._natives or self._start()).items():

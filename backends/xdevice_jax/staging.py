@@ -30,8 +30,7 @@ TO_GPU: Final = 16 << 20
 """The minimum sizes in bytes at which a copy through the ring is faster than JAX's own copy: `TO_HOST` for copies to
 the host, `TO_GPU` for copies to a GPU."""
 _NOT_COPIED: Final = 64 << 10
-"""For arrays of at least this many bytes, it is faster to wait until JAX has read the array than to pass JAX a copy
-that is never changed."""
+"""The minimum size in bytes at which it is faster to wait until JAX has read an array than to pass JAX a copy of it."""
 _COMPILED_AT_ONCE: Final = 256 << 20
 """The minimum size in bytes at which a copy through the ring is faster even if JAX must first compile a program for the
 shape of the array."""
@@ -135,8 +134,8 @@ def moved(x: jax.Array, native: Any) -> jax.Array | None:
 
 
 def _is_plain(x: jax.Array, platform: str) -> bool:
-    """Whether an array is on exactly one device, which belongs to `platform` ("cpu" or "gpu"), and is stored in C order
-    in the device's ordinary memory. False if this version of JAX does not report the layout of arrays."""
+    """Whether an array is on exactly one device of `platform` ("cpu" or "gpu"), in C order, and in the device's
+    ordinary memory. False if this version of JAX does not report the layout of arrays."""
     sharding = x.sharding
     natives = sharding.device_set
     if len(natives) > 1 or next(iter(natives)).platform != platform:

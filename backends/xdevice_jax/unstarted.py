@@ -34,8 +34,8 @@ _factories = private.get("jax._src.xla_bridge._backend_factories")
 def is_started() -> bool:
     """Whether JAX has started a runtime. True if this cannot be determined in this version of JAX.
 
-    JAX's own `backends_are_initialized` is not used because it acquires a lock, which in a forked child may be held by
-    a thread that no longer exists.
+    JAX's own `backends_are_initialized` is not used, because it acquires a lock. In a forked child process, a thread
+    that no longer exists may hold this lock.
     """
     return _started is None or bool(_started)
 

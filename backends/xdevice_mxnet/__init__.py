@@ -231,8 +231,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return self._copied(x, device, staging.moved)
 
     def synchronize(self, device: Device | None) -> None:
-        """Waits for all work on all devices, whatever `device` is, because MXNet cannot wait for one device. If work
-        has failed, raises its error."""
+        """Waits for all work on all devices. `device` is ignored, because MXNet cannot wait for one device. If work has
+        failed, raises its error."""
         # MXNet cannot wait for one device
         mx.nd.waitall()
 
@@ -372,7 +372,7 @@ def _builds_graph(frame: FrameType) -> bool:
 
 
 def _refuse_long(shape: tuple[int, ...]) -> None:
-    """Raises `ShapeError` for a size above 2**31 - 1 if this build of MXNet has 32-bit sizes, like MXNet's wheels.
+    """Raises `ShapeError` for a size above 2**31 - 1 if this build of MXNet has 32-bit sizes, as MXNet's wheels do.
     Such a build would treat the size as 0, sometimes silently."""
     # neither a length nor the number of elements may be this large
     long = max([*shape, prod(shape)]) >= _LONG

@@ -123,9 +123,9 @@ def _unshaped(name: str) -> NotBuiltError:
 
 
 def move(model: Any, native: Any) -> None:
-    """Moves the parameters of a model to the context `native`, and also the state of the Trainers to which the
-    parameters belong. If `model` is a Trainer, only its state is moved. Raises `UnsupportedError` for a Trainer that
-    cannot be moved, before anything is moved."""
+    """Moves the parameters of a model to the context `native`, together with the state of the Trainers to which they
+    belong. If `model` is a Trainer, only its state is moved. Raises `UnsupportedError` for a Trainer that cannot be
+    moved, before anything is moved."""
     if isinstance(model, Trainer):
         _refuse_fixed_store(model)
         _require_parameters(model, native)
@@ -295,7 +295,7 @@ def _move_state_after(trainer: Any) -> None:
 
 
 def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) -> None:
-    """Moves a Trainer's state: for each index i, the state of the parameter with that index is moved to the context
+    """Moves a Trainer's state. For each index i, moves the state of the parameter with this index to the context
     `targets[i]`. If `contexts` is not None, it becomes the Trainer's list of contexts."""
     updater = trainers.updater(trainer)
     with mx.autograd.pause(), mx.util.np_shape(True):

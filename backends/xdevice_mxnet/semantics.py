@@ -169,8 +169,8 @@ def require() -> None:
 
 
 def chosen() -> None:
-    """Called when the program selects MXNet through xdevice. Enables NumPy's semantics in this thread, unless the
-    program is a legacy program, or the program itself or XDEVICE_MXNET_NP=0 has decided otherwise."""
+    """Called when the program selects MXNet through xdevice. Enables NumPy's semantics in this thread. Does nothing in
+    a legacy program, or if the program itself or XDEVICE_MXNET_NP=0 has decided otherwise."""
     # `_switch` would refuse a legacy program too, but it sets `is_decided` first, and
     # `creating` would then not log its warning. If the setting is enabled while `is_decided` is
     # False, it is enabled only for a `with` block of the program
@@ -292,8 +292,8 @@ def _classes() -> set[type]:
 
 
 class Carried:
-    """Carries the semantics of one thread to another thread. The object is created in the first thread; in the second
-    thread, a task runs inside the block `entered`."""
+    """Carries the semantics of one thread to another thread. The object is created in the first thread. In the second
+    thread, a task runs inside the block of `entered`."""
 
     def __init__(self) -> None:
         self._is_shape, self._is_array = _is_on(), mx.util.is_np_array()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from xdevice.contract.replicas import Replicas
 
 LEAST: Final = 16 << 20
-"""The smallest size, in bytes, for which a copy through the ring (of page-locked buffers) is faster than MXNet's own
+"""The minimum size in bytes at which a copy through the ring (of page-locked buffers) is faster than MXNet's own
 copy."""
 
 

@@ -128,8 +128,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     # containers
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns a `Way` that lists the objects in `x` if `x` is an array of Python objects, and None for any other
-        array or object."""
+        """Returns a `Way` that lists the objects in `x` if `x` is an array of Python objects, and otherwise None."""
         if not isinstance(x, np.ndarray) or not x.dtype.hasobject:
             return None
         # `tolist` is not used for an array without axes, because it would return the single

@@ -10,9 +10,9 @@ The rules that this adapter must follow, and the facts behind them:
 - Tensors are copied by the module `copying`, never by `Tensor.to`.
 - For a sparse tensor, `_copy_to` raises an error, and `numpy()` crashes the process with a segmentation fault (3.3.1;
   PaddlePaddle/Paddle#46642, closed as not a bug).
-- `set_device` affects the whole process (PaddlePaddle/Paddle#77927), so only `scope` calls it,
-  in a way that lets the scopes of several threads overlap. In Paddle 2.6, only the functions of
-  `_C_ops` have an argument for the place on which a tensor is created.
+- `set_device` affects the whole process (PaddlePaddle/Paddle#77927), so only `scope` calls it. This allows the scopes
+  of several threads to overlap. In Paddle 2.6, only the functions of `_C_ops` have an argument for the place on which a
+  tensor is created.
 - In a build for the CPU, creating a `CUDAPlace` crashes the process, so the adapter first checks
   that the device exists.
 - Paddle reads an array of NumPy's uint16 as bfloat16, and returns bfloat16 as uint16.
@@ -164,8 +164,8 @@ class PaddleBackend(
 
     def from_native(self, native: Any) -> Device | None:
         """Returns the `Device` of a place of any of Paddle's classes, or None if `native` is not a place. Raises
-        `NotBuiltError` for the place of a parameter without memory, and `UnsupportedError` for a place that is neither
-        the host nor one of the devices that `gpu:i` refers to."""
+        `NotBuiltError` for the place of a parameter without memory. Raises `UnsupportedError` for any device except the
+        host and the devices that `gpu:i` refers to."""
         if isinstance(native, paddle.CPUPlace | paddle.CUDAPinnedPlace):
             return _CPU
         if isinstance(native, paddle.CUDAPlace):
@@ -182,9 +182,9 @@ class PaddleBackend(
     # tensors
 
     def device_of(self, x: paddle.Tensor) -> Device:
-        """Returns the device of a tensor's memory; the device of page-locked memory is the CPU.
-        Raises `NotBuiltError` for a parameter without memory, and `UnsupportedError` for a place
-        that is neither the host nor one of the devices that `gpu:i` refers to."""
+        """Returns the device of a tensor's memory; the device of page-locked memory is the CPU. Raises `NotBuiltError`
+        for a parameter without memory. Raises `UnsupportedError` for any device except the host and the devices that
+        `gpu:i` refers to."""
         try:
             place = x.place
         # Paddle 2 raises this for the copy of a tensor without memory
@@ -319,9 +319,8 @@ class PaddleBackend(
         return "paddle finds no GPU: there is no driver, or CUDA_VISIBLE_DEVICES hides the GPUs"
 
     def _device_at(self, place: Any) -> Device:
-        """Returns the `Device` of the place of a tensor. Raises `NotBuiltError` for the place
-        of a parameter without memory, and `UnsupportedError` for a place that is neither the
-        host nor one of the devices that `gpu:i` refers to."""
+        """Returns the `Device` of the place of a tensor. Raises `NotBuiltError` for the place of a parameter without
+        memory. Raises `UnsupportedError` for any device except the host and the devices that `gpu:i` refers to."""
         if place.is_gpu_place():
             return self._real_gpu(place.gpu_device_id())
         if place.is_custom_place():

@@ -10,8 +10,8 @@ Rules for this module, and the reasons for them:
 - The second backward pass through a PyLayer ends the process (3.3.1). So copies on the host are
   made by `clone`, a Paddle operation with a gradient. For other copies, a hook on the gradient
   raises an error before the second pass.
-- Paddle ignores the value that a hook on the output of a PyLayer returns (3.3.1). So the PyLayer
-  is followed by an in-place operation, and the hook is set on the result of this operation.
+- Paddle ignores the value that a hook on the output of a PyLayer returns (3.3.1). So an in-place operation follows the
+  PyLayer, and the hook is set on the result of this operation.
 - `_copy_to` is called with `blocking=True`, except by `prefetch`, so that the copy comes after
   earlier work on both GPUs.
 """

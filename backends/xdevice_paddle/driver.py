@@ -1,8 +1,8 @@
 """Calls functions of the CUDA driver, for two purposes for which Paddle has no Python functions.
 
-The first is to find out which GPUs have a context: waiting for a GPU without a context would
-create one, which takes 500 MB. The second is to set the current GPU of a single thread, whereas
-Paddle's `set_device` sets the current GPU of all threads.
+The first is to find out which GPUs have a context. Waiting for a GPU without a context would create a context, which
+takes 500 MB. The second is to set the current GPU of a single thread, whereas Paddle's `set_device` sets the current
+GPU of all threads.
 """
 
 from __future__ import annotations

@@ -81,9 +81,9 @@ def _tensors(value: Any) -> Iterator[paddle.Tensor]:
 
 
 def move(model: Any, device: Device, backend: Models) -> None:
-    """Moves the memory of all tensors of a layer or optimizer, including gradients, to a device.
-    The tensors stay the same objects. Raises `UnsupportedError`, before anything has been moved,
-    for a sparse gradient and for an optimizer that stores tensors in unusual attributes."""
+    """Moves the memory of all tensors of a layer or optimizer, including gradients, to a device. The tensors stay the
+    same objects. For a sparse gradient, and for an optimizer that stores tensors in unusual attributes, raises
+    `UnsupportedError` before anything is moved."""
     if not isinstance(model, paddle.nn.Layer):
         require_known(model, backend)
     moving = []
@@ -132,7 +132,7 @@ def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
 
 
 def _owned(model: paddle.Model) -> dict[str, Any]:
-    """Returns the network of a `paddle.Model`, and its optimizer if it has one, by the names of
+    """Returns a dict with the network of a `paddle.Model`, and its optimizer if it has one. The keys are the names of
     the attributes that contain them."""
     # the optimizer is None before `prepare`
     parts = {"network": model.network, "_optimizer": _optimizer(model)}

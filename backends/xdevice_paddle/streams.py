@@ -38,7 +38,7 @@ class Event:
             driver.call("cuEventCreate", ctypes.byref(self.handle), 0)
 
     def record(self, stream: Any) -> None:
-        """Makes this event happen when the work submitted to a stream so far is done."""
+        """Records this event in a stream: it happens when the work submitted to the stream so far is done."""
         with driver.on(self.index):
             driver.call("cuEventRecord", self.handle, _handle(stream))
 
@@ -162,7 +162,7 @@ class PaddleStreams(Streams):
             )
 
     def record(self, event: Any, stream: Any) -> None:
-        """Makes an event happen when the work submitted to a stream so far is done."""
+        """Records an event in a stream: it happens when the work submitted to the stream so far is done."""
         event.record(stream)
 
     def wait_event(self, event: Any) -> None:

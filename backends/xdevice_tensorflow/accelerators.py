@@ -3,7 +3,7 @@ ignores.
 
 `tf.test.experimental.sync_devices` waits only for CUDA and ROCm GPUs, in a build of TensorFlow for these GPUs. For all
 pluggable devices, including Metal's "GPU" and Intel's "XPU", its kernel is empty. In contrast, reading a value waits
-for the value, whatever its device is."""
+for the value on any device."""
 
 from __future__ import annotations
 
@@ -57,8 +57,7 @@ def _words(name: str) -> frozenset[str]:
 
 
 def wait_for_others() -> None:
-    """Waits for each device that TensorFlow's own `sync_devices` does not wait for, by reading a value from the
-    device."""
+    """Waits for each device that TensorFlow's own `sync_devices` ignores, by reading a value from the device."""
     for device in tf.config.list_logical_devices():
         if device.device_type == "CPU" or (device.device_type == "GPU" and IS_NVIDIA_OR_AMD):
             continue

@@ -5,8 +5,8 @@ Facts about TensorFlow that the code depends on:
 - An operation on memory whose address is not a multiple of 64 bytes crashes the process.
 - `x.__dlpack__` refuses the argument `stream`, so tensors are exchanged through
   `tf.experimental.dlpack` after waiting for the device.
-- TensorFlow caches 0-d constants: the next `tf.constant` of the same value returns the same
-  tensor. So a program that writes into such a constant would also change all later constants.
+- TensorFlow caches 0-d constants: the next `tf.constant` of the same value returns the same tensor. So a program that
+  writes into such a constant would also change all later constants of this value.
 - `to_dlpack` of a string tensor crashes the process. The core never converts strings, because
   xdevice has no dtype for them.
 """

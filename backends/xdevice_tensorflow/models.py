@@ -2,10 +2,9 @@
 
 Rules for this module, and the reasons for them:
 
-- A move keeps the `tf.Variable` objects, and replaces only the handle (TensorFlow's reference
-  to the memory) in each. Optimizers look variables up by `_unique_id`; if the `_value` of a
-  Keras variable were replaced, training would silently change a variable that the model no
-  longer uses.
+- A move keeps the `tf.Variable` objects, and replaces only the handle (TensorFlow's reference to the memory) in each.
+  Optimizers look variables up by `_unique_id`. If the `_value` of a Keras variable were replaced, training would
+  silently change a variable that the model no longer uses.
 - A `tf.function` that was traced before the move has captured the old handle, and would compute
   with the old value. So its captured handle is replaced, too. A tf.data pipeline stores handles
   where Python cannot replace them, so a variable that a pipeline reads cannot be moved.

@@ -63,8 +63,7 @@ _SPREAD = PartitionSpec("rank")
 """The partition in which the first axis of an array is spread over the ranks."""
 _START_SECONDS: Final = 300
 """The minimum time in seconds that JAX waits for all ranks to connect. After that time, JAX ends the process with
-SIGABRT, without an error that could be reported. xdevice's own timeout may be shorter, and its error names the missing
-rank."""
+SIGABRT instead of raising an error. xdevice's own timeout may be shorter, and its error names the missing rank."""
 _REDUCED_BY: Final = {"sum": jax.lax.psum, "max": jax.lax.pmax, "min": jax.lax.pmin}
 
 

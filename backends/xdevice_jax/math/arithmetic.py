@@ -162,8 +162,7 @@ def put(x: Array, indices: Array, values: Array) -> Array:
 
 
 def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
-    """Returns an array of the shape of `indices`, with the elements of `x` at these indices
-    along an axis."""
+    """Returns the elements of `x` at these indices along an axis, as an array with the shape of `indices`."""
     return jnp.take_along_axis(x, indices, axis, mode=_mode(indices, "promise_in_bounds"))
 
 

@@ -1,7 +1,7 @@
 """Calls modules of Flax (nnx, linen) and Equinox, and records the calls of Flax's layers.
 
-An Equinox module is called under `vmap` over the batch. Inside `vmap`, its layers compute no values that could be
-recorded, so only the outputs of such a model are compared.
+An Equinox module is called under `vmap` over the batch. Inside `vmap`, its layers have no concrete values to record, so
+only the outputs of such a model are compared.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 weights differ from PyTorch's.
 
 Facts that the code depends on:
-- nnx and linen have the layouts of Keras: kernels are (inputs, outputs), kernels of convolutions have the window axes
-  first, and kernels of an attention are (inputs, heads, size of a head). In these libraries, `momentum` is the weight
-  of the old value.
+- nnx and linen have the layouts of Keras. Kernels are (inputs, outputs), but those of convolutions have the window axes
+  first, and those of an attention are (inputs, heads, size of a head). In these libraries, `momentum` is the weight of
+  the old value.
 - Equinox has PyTorch's layouts, but the bias of a convolution has an axis of length 1 for each axis of the window.
 - nnx's OptimizedLSTMCell has one bias where PyTorch has two, and its LSTMCell has an array for each gate.
 - All GRU cells have PyTorch's formula, in which r multiplies the state's part of n, including its bias. In nnx, that
@@ -168,8 +168,8 @@ def _mask_setting(module: Any) -> dict[str, object]:
 
 
 def _padding(padding: Any, axes: int) -> object:
-    """Returns a padding in PyTorch's terms. `padding` is a string, which is returned unchanged; a number; or a sequence
-    that contains, for each axis, a number or a pair of numbers for the two sides."""
+    """Returns a padding in PyTorch's terms. `padding` is a string (which is returned unchanged), a number, or a
+    sequence. A sequence contains, for each axis, a number or a pair of numbers for the two sides."""
     per_axis = layouts.per_axis(padding, axes)
     if isinstance(per_axis, str):
         return per_axis

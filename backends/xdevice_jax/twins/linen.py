@@ -2,9 +2,9 @@
 
 Facts that the code depends on:
 - A module of linen contains no values. `module.bind(variables)` returns a module that contains values. That module
-  refers to the dicts in `variables`, except that it copies the dicts of collections that are declared mutable.
-- Most modules create their layers anew in each call, and a call requires inputs. Therefore the kind of a layer is
-  recognized by the names and shapes of its parameters, and the settings of the layer are unknown.
+  refers to the dicts in `variables`, but it copies the dicts of collections that are declared mutable.
+- Most modules create new layers in each call, and a call requires inputs. Therefore the kind of a layer is recognized
+  by the names and shapes of its parameters, and the settings of the layer are unknown.
 - The cell of an LSTM or GRU has two kernels for each gate: one for the inputs and one for the state. For the inputs of
   an LSTM, these are the kernels `ii`, `if`, `ig` and `io`. Here the kernels for the inputs are joined into one variable
   with nnx's name. The kernels for the state are joined in the same way, and so are the four biases of a GRU.
@@ -47,7 +47,7 @@ def is_frozen(module: Any) -> bool:
 
 def copied(module: Any) -> Any:
     """Returns a bound module with the same variables and random keys. The first call of a bound module runs its
-    `setup()`, and every later call uses the arrays that `setup()` has read, even if `load` has replaced them in the
+    `setup()`. Every later call uses the arrays that `setup()` has read, even if `load` has replaced them in the
     meantime."""
     scope = module.scope
     if scope is None:
@@ -225,8 +225,8 @@ def _groups(module: Any) -> dict[str, dict[str, Any]]:
 
 
 def _gather(path: str, nested: Mapping[str, Any], groups: dict[str, dict[str, Any]]) -> None:
-    """Adds the arrays in `nested`, a dict of arrays and dicts at the path `path`, to `groups`, the future result of
-    `_groups`."""
+    """Adds the arrays in `nested` to `groups`, which `_groups` will return. `nested` is a dict of arrays and dicts at
+    the path `path`."""
     for name, value in nested.items():
         if isinstance(value, Mapping):
             _gather(layouts.join(path, name), value, groups)
@@ -236,8 +236,8 @@ def _gather(path: str, nested: Mapping[str, Any], groups: dict[str, dict[str, An
 
 
 def _writer_into(holders: list[Any], name: str) -> Callable[[jax.Array], None]:
-    """Returns a function that divides a value along its last axis into equal parts, and writes one part into each of
-    the dicts in `holders`, under the key `name`."""
+    """Returns a function that divides a value along its last axis into equal parts. The function writes one part into
+    each dict in `holders`, under the key `name`."""
 
     def write(value: jax.Array) -> None:
         """Divides the value, and writes the parts."""

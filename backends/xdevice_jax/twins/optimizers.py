@@ -126,8 +126,8 @@ class _Step:
 
 
 def _closure(function: Any) -> _Values:
-    """Returns the variables in the closure of a function, by name. For a function of an optax step, these are the
-    settings of the step."""
+    """Returns a dict that maps the names of the variables in the closure of a function to their values. For a function
+    of an optax step, these are the settings of the step."""
     # Python stores the names of these variables in the code object, and their values in the closure, in the same order
     code = getattr(function, "__code__", None)
     names = code.co_freevars if code is not None else ()

@@ -6,8 +6,8 @@ The code depends on these facts about MXNet:
   not exist. Differentiating a loss that was recorded with them then crashes the process. The first call of a kernel in
   a thread therefore enables them permanently, or raises an error.
 - If MXNet has no kernel for an operation, or a wrong kernel, NumPy computes the operation on the host. The gradient of
-  such an operation is 0, missing or refused. MXNet's own gradient of `eigh` and `eigvalsh` is 0 (no upstream issue
-  known).
+  such an operation is 0 or missing, or raises an error. MXNet's own gradient of `eigh` and `eigvalsh` is 0 (no upstream
+  issue known).
 - `abs`, `square`, `pow` and `mod` compute integers as floats (no upstream issue known).
 - If an argument of `where` is a number instead of an array, the gradient flows to the elements that were not selected
   (https://github.com/apache/mxnet/issues/17893). Therefore `where` is called with arrays only.
@@ -331,7 +331,7 @@ def _empty_like(shape: tuple[int, ...], like: Any) -> Any:
 
 def _reducing(function: Callable[..., Any], if_empty: Any) -> Callable[..., Any]:
     """Returns a kernel with the arguments `(x, axes, keepdims)`, which calls `function`, a reduction. MXNet does not
-    reduce arrays without elements correctly; for such an array, each element of the result is the number
+    reduce arrays without elements correctly. For an array without elements, each element of the result is
     `if_empty`."""
 
     @wraps(function)
@@ -426,8 +426,7 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
 
 @_with_numpy_semantics
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
-    """Returns an array of the shape of `indices`, which contains the elements of `x` along an axis at these
-    indices."""
+    """Returns the elements of `x` at these indices along an axis, as an array with the shape of `indices`."""
     if not indices.size:
         return _empty_like(indices.shape, x)
     # MXNet has no kernel for this, so each index is converted to an index into the flat array.

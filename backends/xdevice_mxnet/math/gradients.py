@@ -8,10 +8,9 @@ Rules for this module, with their reasons:
   it raises an error because the loss does not depend on an input, it is called again without that
   input.
 - Nested gradients are refused, because hardly any operation has a second gradient.
-- MXNet requires an array for each gradient, although only `backward()` writes into it. All inputs
-  therefore share one array without elements; a call of `backward()` inside the differentiated
-  function then raises an error. MXNet writes into the array object, so each thread has a separate
-  array for each device.
+- MXNet requires an array for each gradient, although only `backward()` writes into it. All inputs therefore share one
+  array without elements. As a result, a call of `backward()` inside the differentiated function raises an error. MXNet
+  writes into the array object, so each thread has a separate array for each device.
 """
 
 from __future__ import annotations
@@ -79,8 +78,8 @@ def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
 
 
 def _unreachable_index(error: mx.MXNetError) -> int:
-    """Returns the index of an input on which the loss does not depend. MXNet reports such inputs only in `error`, one
-    at a time, and has no function that finds them earlier (no upstream issue known). Raises `error` itself if it has
+    """Returns the index of an input on which the loss does not depend. MXNet has no function that finds such inputs
+    earlier: it reports one of them at a time in `error` (no upstream issue known). Raises `error` itself if it has
     another cause."""
     match = _UNREACHABLE.search(str(error))
     if match is None:
@@ -126,9 +125,9 @@ class MxnetGradients(Gradients):
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
-        """Returns a list with the result of `rule(*row)` for each row of arrays. Operations are recorded for
-        gradients only if `nested` is True, which means that the call is inside an outer gradient. If `writes` is
-        True, the rule may write into its arguments, so it is called with copies."""
+        """Returns a list with the result of `rule(*row)` for each row of arrays. If `nested` is True, the call is
+        inside an outer gradient. Only then are operations recorded for gradients. If `writes` is True, the rule may
+        write into its arguments, so it is called with copies."""
         arithmetic.enter()
         # inside `pause`, MXNet does not record the step; inside an outer gradient (`nested`),
         # it continues to record

@@ -1,15 +1,15 @@
 """Sums of an array along some of its axes.
 
 The code depends on these facts about MXNet:
-- `sum` corrects rounding errors, and thereby turns infinities into NaN (https://github.com/apache/mxnet/pull/16234).
-  `einsum` and products with ones add without such a correction.
-- A sum of 1,024 x 512 elements with its gradient takes 9 ms with `einsum`, and 0.7 ms with products
-  with ones, on one core. The gradient of `einsum` of a 0-d array sometimes raises an error, and only
-  later, when MXNet computes it in the background.
+- `sum` compensates for rounding errors, which turns infinities into NaN (https://github.com/apache/mxnet/pull/16234).
+  `einsum` and products with ones do not compensate for them.
+- A sum of 1,024 x 512 elements with its gradient takes 9 ms with `einsum`, and 0.7 ms with products with ones, on one
+  core. The gradient of `einsum` of a 0-d array sometimes raises an error. The error comes later, when MXNet computes
+  the gradient in the background.
 - `dot` supports only float32 and float64 on the CPU. It sums over the last axis of the first operand. If the second
   operand is a vector or matrix, `dot` sums over the first axis of that operand.
-- Recording writes into the array object of each array that is used, so threads must not share an
-  array object; they may share its memory.
+- Recording writes into the object of each array that is used. So threads may share the memory of an array, but not the
+  array object.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ class MxnetSamples(Samples):
     """MXNet's samples. `xdevice.testing.contract.samples` describes each method."""
 
     def other_device(self) -> Device:
-        """Returns a second device for the tests: a virtual GPU if there are virtual GPUs, and otherwise MXNet's
-        second CPU device."""
+        """Returns a second device for the tests: a virtual GPU if there is one, and otherwise MXNet's second CPU
+        device."""
         return devices.of("gpu") if self.backend.virtual else devices.of("cpu", 1)
 
     @use_np  # type: ignore[untyped-decorator]
@@ -79,9 +79,9 @@ class MxnetSamples(Samples):
         return leaf
 
     def modes(self) -> Modes:
-        """Returns a dict with the modes that MXNet stores separately for each thread. For each mode, it contains two
-        functions: the first returns a context manager that enables the mode, and the second returns whether the mode
-        is enabled in this thread."""
+        """Returns a dict with the modes that MXNet stores separately for each thread. The value of each mode is a pair
+        of functions. The first returns a context manager that enables the mode; the second returns whether the mode is
+        enabled in this thread."""
         return {"record": (mx.autograd.record, mx.autograd.is_recording)}
 
     def draw(self) -> list[float]:
@@ -122,7 +122,7 @@ class MxnetSamples(Samples):
 
     @use_np  # type: ignore[untyped-decorator]
     def variables(self, model: Any) -> Mapping[str, Any]:
-        """Returns a dict with the variables of a model as arrays, by name."""
+        """Returns a dict that maps the names of a model's variables to their arrays."""
         if isinstance(model, mx.gluon.Parameter):
             return {model.name: model.data()}
         # a ParameterDict is iterated over directly

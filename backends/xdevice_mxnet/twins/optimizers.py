@@ -70,7 +70,7 @@ def _parameter(
     optimizer: Any, kind: str, shared: Mapping[str, Any], index: int, parameter: Any
 ) -> terms.Parameter:
     """Returns the description of a Trainer's parameter, whose index is `index`. The settings of the parameter are the
-    optimizer's settings, `shared`, with the rate and the decay multiplied by the parameter's own factors."""
+    optimizer's settings `shared`, but with the rate and the decay multiplied by the parameter's own factors."""
     settings: dict[str, object] = {
         **shared,
         "lr": shared["lr"] * parameter.lr_mult,
@@ -184,9 +184,9 @@ class MxnetOptimizers(Optimizers):
         return state
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
-        """Stores in a Trainer the new arrays of `state` and its counts of steps, which MXNet stores as numbers outside
-        the arrays. The keys of `state` are names that `trainers.named` yields. Does nothing for an optimizer without a
-        Trainer, or for a network."""
+        """Stores the new arrays of `state` and its counts of steps in a Trainer. MXNet stores these counts as numbers
+        outside the arrays. The keys of `state` are names that `trainers.named` yields. Does nothing for an optimizer
+        without a Trainer, or for a network."""
         if not isinstance(optimizer, mx.gluon.Trainer):
             return
         private.require("optimizers")

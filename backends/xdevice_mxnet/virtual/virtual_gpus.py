@@ -123,8 +123,8 @@ def _place(handle: int) -> tuple[int, int]:
 
 
 def _address(handle: Any) -> int:
-    """Waits until MXNet has computed an array, and returns the address of the array's memory, which the array shares
-    with its views."""
+    """Waits until MXNet has computed an array, and returns the address of its memory. An array shares its memory with
+    its views."""
     mx.base.check_call(library.MXNDArrayWaitToRead(handle))
     address = ctypes.c_void_p()
     mx.base.check_call(library.MXNDArrayGetData(handle, ctypes.byref(address)))

@@ -3,9 +3,8 @@ GPUs.
 
 Facts about Paddle on which the code depends (measured on 3.3.1 with gloo, on 2.6.2 with NCCL):
 
-- A dtype that gloo does not support (int16, complex64) ends the process with status 255. So
-  tensors that are only sent are sent as bytes, and tensors that are reduced are converted to a
-  dtype that gloo supports.
+- A dtype that gloo does not support (int16, complex64) ends the process with status 255. So tensors that need no
+  arithmetic are sent as bytes, and tensors that are reduced are converted to a dtype that gloo supports.
 - In 2.6.2, `view` to a dtype with larger elements ends the process with SIGFPE. So bytes cannot
   be converted back to a tensor, and all_gather does not work in this version.
 - gloo does not have reduce_scatter.

@@ -33,7 +33,7 @@ def copysign(x: Any, y: Any) -> Any:
 
 
 def _by_numpy(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Returns a kernel that lets NumPy compute on the host, and puts the result on the device of `x`."""
+    """Returns a kernel that computes with NumPy on the host, and puts the result on the device of `x`."""
 
     def kernel(x: Any, y: Any) -> Any:
         """Returns the function's result for two tensors."""

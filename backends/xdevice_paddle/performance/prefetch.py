@@ -1,11 +1,10 @@
 """Makes copies for `xdevice.prefetch`. Also iterates over Paddle's `DataLoader`, and raises exceptions of its dataset
 in the program's loop.
 
-Without workers, Paddle's loop would hang forever after an exception, so this module itself calls
-the loader's dataset, sampler and collation. With workers, a thread of the loader receives the
-exception and prints it, and Paddle's loop raises a SystemError without the exception's message.
-Therefore this module stores the exception, and raises it in place of the SystemError. The threads
-and processes of a loader do not end when the program leaves the loop, but only when `close` is
+Without workers, Paddle's loop would hang forever after an exception, so this module itself calls the loader's dataset,
+sampler and collation. With workers, a thread of the loader receives the exception and prints it, and Paddle's loop
+raises a SystemError without the exception's message. Therefore this module stores the exception, and raises it in place
+of the SystemError. When the program leaves the loop, the threads and processes of a loader continue until `close` is
 called.
 """
 
@@ -123,8 +122,8 @@ class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
         _shut_down(self)
 
     def _thread_loop(self, place: Any) -> None:
-        """Replaces Paddle's method, which the loader's thread runs: stores the exception, and then
-        causes the program's loop to raise it."""
+        """Replaces the method of Paddle that the loader's thread runs. Stores the exception, and then makes the
+        program's loop raise it."""
         try:
             _thread_loop(self, place)
         # caught, because otherwise the thread would print the exception

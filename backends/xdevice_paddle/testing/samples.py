@@ -92,7 +92,7 @@ class PaddleSamples(Samples):
         return {name: partial(_on_cpu, make) for name, make in kinds.items()}
 
     def variables(self, model: Any) -> Mapping[str, paddle.Tensor]:
-        """Returns the variables of a model as tensors, by name."""
+        """Returns a dict that maps the names of a model's variables to their tensors."""
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         # parameters that were created under LazyGuard have no memory that could be read
         return {name: x for name, x in tensors.items() if models.has_memory(x)}

@@ -69,9 +69,9 @@ class PaddleCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
-        """While the block is open, each call of one of Paddle's operators is made by `run`, and the gradients of
-        parameters and inputs are passed to `leaf`. `run` also receives `hooks.follow`, which sets hooks on the result
-        for the gradients that reach it."""
+        """While the block is open, passes each call of one of Paddle's operators to `run`, which makes the call. Also
+        passes the gradients of parameters and inputs to `leaf`. `run` also receives `hooks.follow`, which sets hooks on
+        the result for the gradients that reach it."""
         private.require("operations")
         functions = [(_operators, name) for name, x in vars(_operators).items() if callable(x)]
         # the methods of tensors that compute without calling these functions
@@ -80,12 +80,12 @@ class PaddleCalls(Calls):
             hooks = common.GradientHooks(self, stack, _requires_gradient)
 
             def replaced(name: str, original: Any) -> Any:
-                """Returns the function that replaces the operator `original`. The function lets `run` make each call,
-                and passes the gradient of each parameter or input to `leaf`."""
+                """Returns the function that replaces the operator `original`. The function passes each call to `run`,
+                and the gradient of each parameter or input to `leaf`."""
 
                 @wraps(original)
                 def compute(*args: Any, **kwargs: Any) -> Any:
-                    """Lets `run` call the operator, and returns the result."""
+                    """Calls the operator through `run`, and returns the result."""
                     # passes the gradients of those arguments that are parameters or inputs to `leaf`
                     hooks.follow_leaves((args, kwargs), leaf)
                     return run(

@@ -71,9 +71,9 @@ _BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
 def _setting(layer: Any, name: str) -> Any:
-    """Returns the setting `name` of a layer, read from the result of `extra_repr`, which states all digits of a number.
-    The result is a Python value, or a string if the text is not a literal. Raises `UnsupportedError` if `extra_repr`
-    does not state the setting."""
+    """Returns the setting `name` of a layer, read from the result of `extra_repr`, which contains all digits of a
+    number. The result is a Python value, or a string if the text is not a literal. Raises `UnsupportedError` if
+    `extra_repr` does not state the setting."""
     # the nearest class of Paddle itself, because a user's subclass may have an `extra_repr` that states no settings
     cls: Any = next(
         cls for cls in type(layer).__mro__ if cls.__module__.partition(".")[0] == "paddle"
@@ -143,9 +143,9 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
 
 
 def _axes_of_norms(model: Any) -> dict[int, Settings]:
-    """Returns the setting `layouts.AXIS` of each norm layer whose axis may differ from the axis of the channels, by the
-    `id` of the layer. A norm is left out if all convolutions of the model have their channels on the axis of the norm.
-    In a model without convolutions, a norm is left out if its axis is the second axis."""
+    """Returns a dict that maps the `id` of each norm layer to its setting `layouts.AXIS` if its axis may differ from
+    the axis of the channels. A norm is left out if all convolutions of the model have their channels on the axis of the
+    norm. In a model without convolutions, a norm is left out if its axis is the second axis."""
     layers = model.sublayers(include_self=True)
     # False without convolutions, because the channels are then assumed to be the second axis
     formats_of_convs = {
@@ -165,12 +165,12 @@ def _has_channels_last(layer: Any) -> bool:
 
 
 def _is_weight_norm(hook: Any) -> bool:
-    """Whether a hook of a layer is the hook with which Paddle applies a weight norm to the parameter `weight`."""
+    """Whether a hook of a layer is Paddle's own hook that applies a weight norm to the parameter `weight`."""
     return isinstance(hook, weight_norm_hook.WeightNorm) and hook.name == "weight"
 
 
 def _is_spectral_norm(hook: Any) -> bool:
-    """Whether a hook of a layer is the hook with which Paddle applies a spectral norm to the parameter `weight`."""
+    """Whether a hook of a layer is Paddle's own hook that applies a spectral norm to the parameter `weight`."""
     return isinstance(hook, spectral_norm_hook.SpectralNorm) and hook.name == "weight"
 
 
@@ -209,7 +209,8 @@ def _call_order(layer: Any) -> tuple[str, ...]:
 
 
 def _block_settings(layer: Any) -> dict[int, Settings]:
-    """Returns the settings of a whole Transformer layer, by the `id` of the inner layer that states them."""
+    """Returns the settings of a whole Transformer layer, as a dict. Each key is the `id` of the inner layer to which
+    the settings are attached."""
     return {
         id(layer.norm1): {
             "norm_first": layer.normalize_before,

@@ -3,9 +3,8 @@ CPU, and NCCL on GPUs.
 
 Facts about TensorFlow that the code depends on (measured on 2.21):
 
-- The cluster, that is, the list of processes, must be configured before TensorFlow has run
-  anything, and cannot be changed afterwards. So a process has the same rank in all groups that
-  it joins later.
+- The cluster (the list of processes) must be configured before TensorFlow has run anything, and cannot be changed
+  afterwards. So a process has the same rank in all groups that it joins later.
 - After a collective has failed, all later collectives fail. So this module calls no collective that could fail. Tensors
   of an unsupported dtype are sent as another dtype that preserves their values.
 - NCCL's collectives do not support int32: "Collective all-reduce does not support datatype

@@ -44,9 +44,9 @@ def _unwrapping(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _original(error: tf.errors.OpError) -> Exception | None:
-    """Returns a new exception with the type and the message of the exception that the user's
-    code raised. Returns None if the error has another cause, or if the type is not built into
-    Python: only built-in types can be found by their names."""
+    """Returns a new exception with the type and the message of the exception that the user's code raised. Returns None
+    if the error has another cause, or if the type is not built into Python, because only built-in types can be found by
+    their names."""
     match = _RAISED.match(error.message)
     cls = getattr(builtins, match["type"], None) if match else None
     if match is None or not (isinstance(cls, type) and issubclass(cls, Exception)):

@@ -539,8 +539,7 @@ def _lines(model: Any) -> dict[int, str]:
 
 
 def _is_layer(op: Any) -> bool:
-    """Whether `op`, which is part of the graph of a functional model, is a layer and not a function, and is called only
-    once."""
+    """Whether `op` in the graph of a functional model is a layer (not a function) that is called only once."""
     return isinstance(op, keras.Layer) and len(nodes_of(op)) == 1
 
 
@@ -688,8 +687,8 @@ def _with_axis(operation: Layer, layer: Any) -> Layer:
 
 
 def _follows_channels_last(layer: Any) -> bool:
-    """Whether `layer`, which is part of a functional model, is a convolution with the channels last, or has the output
-    of such a convolution as its first input."""
+    """Whether `layer` in a functional model is a convolution with the channels last, or takes the output of such a
+    convolution as its first input."""
     before = (
         layer
         if isinstance(layer, pixels.CONVS)

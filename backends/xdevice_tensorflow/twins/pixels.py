@@ -344,8 +344,8 @@ def _is_one_of(op: Any, classes: tuple[type, ...]) -> bool:
 
 def _doubt_behind(op: Any, reshape: _Reshape, graph: Graph) -> str:
     """Returns the reason why the input of an op after a reshape may differ from the result of the reshape, or may be in
-    another order. Returns "" if there is no such reason. Each op on the way back must have one input, and must not move
-    features."""
+    another order. Returns "" if there is no such reason. Each op between the reshape and this op must have one input,
+    and must not move features."""
     while op is not reshape.op:
         before = list(graph.before(op))
         if len(before) != 1 or not (
