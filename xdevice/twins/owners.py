@@ -1,4 +1,4 @@
-"""Finds the backend of a model, even if the model is moved as a container."""
+"""Finds the backend of a model, including models that xdevice otherwise treats as containers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def backend_of_model(x: object) -> Backend | None:
     """Returns the backend to which the model `x` belongs; None if `x` is not a model. Modules of Flax and Equinox are
-    treated as models here, although they are moved as containers."""
+    treated as models here, although they are treated as containers when they are moved."""
     owner = registry.kind_of(type(x))
     # if a framework has registered the type, the framework decides whether `x` is a model
     if owner is not None:

@@ -1,5 +1,5 @@
-"""`virtual_gpus`, which adds virtual GPUs (devices in host memory) to each framework, for a machine with no GPUs or too
-few."""
+"""Defines `virtual_gpus`, which adds virtual GPUs (devices in host memory) to each framework, for machines with no GPUs
+or too few."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 _hides_real_gpus = False
-"""Whether a call of `virtual_gpus` has passed `force=True`."""
+"""Whether any call of `virtual_gpus` has passed `force=True`."""
 # two threads may load the same backend at the same time, but virtual GPUs can be added to a framework
 # only once
 _lock = forks.renewed(threading.Lock())
@@ -24,10 +24,11 @@ _lock = forks.renewed(threading.Lock())
 def virtual_gpus(n: int | str, *, force: bool = False) -> None:
     """Adds `n` virtual GPUs, `gpu:0` to `gpu:{n-1}`, to every framework, until the process ends.
 
-    Virtual GPUs are additional devices of the framework in host memory. They show whether code for several devices is
-    correct, but are no faster than the CPU. `cpu:0` remains available, and is the only CPU. `XDEVICE_VIRTUAL_GPUS=4
-    python script.py` does the same, and child processes inherit the variable. docs/explanation/virtual.md says what
-    each operation costs, and lists the characters of virtual GPUs, that is, limits of their dtypes and memory.
+    Virtual GPUs are additional devices of the framework in host memory. They are for testing code for several devices,
+    and are no faster than the CPU. `cpu:0` remains available, and is the only CPU.
+    `XDEVICE_VIRTUAL_GPUS=4 python script.py` does the same, and child processes inherit the variable.
+    docs/explanation/virtual.md states the cost of each operation, and lists the limits of dtypes and memory that
+    virtual GPUs can have.
 
     | backend | `xdevice.gpu(1).native` | request them before |
     |---|---|---|
@@ -39,15 +40,16 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
     | numpy | none: `try_gpu` returns the CPU | |
 
     Args:
-        n: the number of virtual GPUs, at least 1, or a string with their number and character:
+        n: the number of virtual GPUs, at least 1, or a string with their number and limits:
             "2:no_float64,memory=256MB". A second call with the same `n` changes nothing.
-        force: hides the machine's real GPUs, for later calls too. Otherwise, real GPUs cause an `UnsupportedError`.
+        force: whether to hide the machine's real GPUs, in this and all later calls. If not, real GPUs cause an
+            `UnsupportedError`.
 
     Raises:
-        ArgumentError: if `n` is neither a positive int nor a description of virtual GPUs, or if another number or
-            character was requested before.
-        UnsupportedError: if a framework that is already loaded cannot have virtual GPUs, or has real GPUs. No framework
-            has changed then. A framework that is loaded later raises the same error when it is loaded.
+        ArgumentError: if `n` is neither a positive int nor a description of virtual GPUs, or if a different number or
+            different limits were requested before.
+        UnsupportedError: if a framework that is already loaded cannot have virtual GPUs, or has real GPUs. In that
+            case, no framework is changed. A framework that is loaded later raises the same error when it is loaded.
 
     Example:
         >>> try:
@@ -70,19 +72,20 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
 
 def give(backend: Backend, wanted: tuple[Any, ...]) -> None:
     """Adds virtual GPUs to a backend, one for each `Character` in `wanted`. Called while the backend is being loaded.
-    Raises `UnsupportedError` if the backend cannot have these virtual GPUs, or has real GPUs that may not be hidden."""
+    Raises `UnsupportedError` if the backend cannot have these virtual GPUs, or has real GPUs and `force` was never
+    passed."""
     with _lock:
         _refuse_backend(backend, len(wanted), _hides_real_gpus)
         _make(backend, wanted)
 
 
 def _give_all(text: str, force: bool) -> None:
-    """Adds the virtual GPUs that `text` describes, such as "2" or "2:mps", to each loaded backend, and records the
-    request for backends that are loaded later. `force` is the argument of `virtual_gpus`.
+    """Adds the virtual GPUs that `text` describes ("2" or "2:mps", for example) to each loaded backend. Also records
+    the request for backends that are loaded later. `force` is the argument of `virtual_gpus`.
 
     Raises `ArgumentError` if `text` does not describe virtual GPUs, or if other virtual GPUs were requested before.
-    Raises `UnsupportedError` if a loaded backend cannot have these virtual GPUs. After an error, no backend has
-    changed."""
+    Raises `UnsupportedError` if a loaded backend cannot have these virtual GPUs. If it raises an error, no backend has
+    been changed."""
     global _hides_real_gpus
     with _lock:
         before = environment.requested_gpus()
@@ -132,7 +135,7 @@ def _refuse_backend(backend: Backend, n: int, force: bool) -> None:
 
 
 def _make(backend: Backend, wanted: tuple[Any, ...]) -> None:
-    """Makes the virtual GPUs of one backend, one for each `Character` in `wanted`."""
+    """Creates the virtual GPUs of one backend, one for each `Character` in `wanted`."""
     backend.make_virtual_gpus(len(wanted))
     backend.virtual = len(wanted)
     backend.take_characters(wanted)

@@ -1,10 +1,9 @@
-"""The settings of layers without parameters. PyTorch's settings are the common form in which a layer's computation is
-described.
+"""The settings of layers without parameters. PyTorch's settings describe the layers of every framework.
 
 An adapter states in a `Table` how the settings of each class of layers are read, and lists the modules of a model. The
-function `read` does the rest, and unifies different spellings of a setting. The setting `ndim` is the number of axes of
-a layer's input, if it is known. With `ndim`, an `axis` that is counted from the end can be compared with an `axis` that
-is counted from the front.
+function `read` describes each layer, and unifies different spellings of a setting. The setting `ndim` is the number of
+axes of a layer's input, if it is known. It makes an `axis` counted from the end comparable with an `axis` counted from
+the front.
 
 | kind | settings |
 |---|---|
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 OTHER: Final = "other"
 """The kind of an entry for a layer of an unknown class, or for a fact that no setting expresses."""
 WHOLE: Final = "the whole model"
-"""The name of the line if all layers of a model form a single line."""
+"""The name of the line (a sequence of layers, see `_Lines`) if all layers of a model form a single line."""
 OUTSIDE_TOO: Final = "with windows that begin after the end of the image"
 """The ceil_mode of a pool that computes the last window even if it begins beyond the end of the image. PyTorch leaves
 out such a window."""
@@ -99,8 +98,8 @@ class Table(NamedTuple):
     read, and which classes have a special role."""
 
     package: str
-    """The framework's top-level package, such as "torch". Only layers with a class from this package are passed to
-    `describe`."""
+    """The framework's top-level package, such as "torch". A layer is passed to `describe` only if its class is from
+    this package."""
     rows: Mapping[type, Row | None]
     """The functions that read layers, by the class of the layer. A layer of any other class is read as a layer of its
     nearest base class. None means that there is nothing to report about layers of the class."""
@@ -110,23 +109,25 @@ class Table(NamedTuple):
     describe: Callable[[Any], str] = lambda layer: ""
     """Returns a string with the settings of one of the framework's own layers that has no row."""
     foreign: tuple[str, ...] = ()
-    """The names of classes from outside the framework that are read although they have their own code, because their
-    computation is known. A name has the form `package.module.Class`."""
+    """The names of classes from outside the framework whose computation is known, so they are read in spite of their
+    own code. A name has the form `package.module.Class`."""
     lines: tuple[type, ...] = ()
-    """The classes of modules that call their children one after another, unless a user has rewritten their code."""
+    """The classes of modules that call their children in sequence, unless a user has overridden their code."""
     blocks: tuple[type, ...] = ()
-    """The classes of modules that need no entry for their own code. The settings of the layers with parameters inside
-    such a module also describe everything that the module computes between these layers."""
+    """The classes of modules that need no entry for their own code. Everything that such a module computes follows from
+    the settings of the layers with parameters inside it."""
     lists_inside: bool = False
     """Whether modules inside a layer with parameters are listed too, because these modules compute with the output of
     the layer."""
     follow: Callable[[Layer], Iterable[Layer]] = lambda layer: ()
     """Returns the operations, such as an activation, that a layer with parameters applies to its own output."""
     observers: tuple[str, ...] = ()
-    """The names of packages whose hooks need no entry, because they change no output or only compute a weight."""
+    """The names of packages whose hooks need no entry, because these hooks change no output or only compute a
+    weight."""
 
     def read(self, path: str, layer: Any) -> Layer | None:
-        """Returns the description of a layer without parameters; None if there is nothing to report about it."""
+        """Returns the description of a layer without parameters, or None if there is nothing to report about the
+        layer."""
         if self.is_rewritten(layer):
             return other(path, layer)
         # the nearest base class with a row: a subclass without its own code computes the same as its base class
@@ -145,7 +146,7 @@ class Table(NamedTuple):
         return name not in self.foreign and is_rewritten(layer, self.package, *self.methods)
 
     def is_line(self, module: Any) -> bool:
-        """Returns whether a module calls its children one after another, and does nothing else."""
+        """Returns whether a module only calls its children in sequence."""
         return isinstance(module, self.lines) and not self.is_rewritten(module)
 
 
@@ -155,7 +156,7 @@ class Module(NamedTuple):
     path: str
     """The dotted path from the model to the module; "" for the model itself."""
     itself: Any
-    """The framework's own object."""
+    """The module, as the framework's object."""
     children: Sequence[Any]
     """The modules directly inside this module. A child with two names is listed twice."""
     has_parameters: bool
@@ -163,8 +164,7 @@ class Module(NamedTuple):
     hooks: Sequence[object] = ()
     """The functions that the framework calls with the inputs or outputs of this module."""
     tensors: Sequence[tuple[str, Any]] = ()
-    """The tensors directly in this module, which are buffers or attributes, each as a pair of its name and the
-    tensor."""
+    """The buffers and tensor attributes of this module itself, as pairs of a name and a tensor."""
 
 
 def read(
@@ -241,9 +241,9 @@ def _root(thing: object) -> str:
 
 
 class _Lines:
-    """Finds the line to which each layer of a model belongs. A line consists of layers that are called one after
-    another, with nothing in between. A layer that is called in several places ends the line, because the list of layers
-    contains it only once. A line has a name, such as "in features" or "after pool"."""
+    """Finds the line to which each layer of a model belongs. A line consists of layers that are called in sequence,
+    with nothing in between. A layer that is called in several places ends the line, because the list of layers contains
+    this layer only once. A line has a name, such as "in features" or "after pool"."""
 
     def __init__(
         self, modules: Sequence[Module], by_path: Container[str], table: Table
@@ -283,8 +283,8 @@ class _Lines:
             self._count(child.itself)
 
     def _in_line(self, module: Any, line: str) -> str:
-        """Records the line of each layer in `module`, a module that calls its children one after another. `line` is the
-        name of the line to which the first child belongs. Returns the name of the line that continues after the last
+        """Records the line of each layer in `module`, a module that calls its children in sequence. `line` is the name
+        of the line to which the first child belongs. Returns the name of the line that continues after the last
         child."""
         for path, child, children, *_ in self._inside(module):
             # a module that is called in two places is listed once, so the list does not show the order of its calls.
@@ -303,7 +303,7 @@ class _Lines:
 
     def _in_code(self, module: Any) -> None:
         """Records the lines of the layers inside `module`, a module with its own code for calls. A layer belongs to a
-        line only if it is inside a child that calls its own children one after another (`Table.is_line`)."""
+        line only if it is inside a child that calls its own children in sequence (`Table.is_line`)."""
         for path, child, *_ in self._inside(module):
             # no line begins in a module that is called in several places, or in a layer with parameters
             if self._uses[id(child)] > 1 or path in self._known:
@@ -341,7 +341,7 @@ def activation(path: str, name: str, **settings: object) -> Layer:
 
 def activations(rows: Mapping[type, Mapping[str, Attribute]]) -> dict[type, Row | None]:
     """Returns rows of a `Table` for classes of activation layers that are named after their functions. `rows` maps each
-    class to a mapping from the names of its settings to the layer's attributes with their values."""
+    class to a dict, which maps the name of each setting to the attribute with its value."""
     return {cls: partial(_activation_of, cls, attributes) for cls, attributes in rows.items()}
 
 
@@ -378,9 +378,10 @@ def cell(kind: str, **attributes: Attribute) -> Row:
 def read_each(
     rows: Mapping[type | str, Row], modules: Iterable[tuple[str, Any]]
 ) -> list[tuple[Any, Layer]]:
-    """Returns a pair of a module and its description for each module with a row for its class or for a base class. A
-    module for which the row returns None is left out. `modules` are pairs of a path and a module. A key of `rows` is a
-    class or, if the package should not be imported, the name of a class: `package.module.Class`."""
+    """Returns the modules that `rows` describes, as pairs of a module and its description. The row may be for the
+    module's class or for a base class. A module for which the row returns None is left out. `modules` are pairs of a
+    path and a module. A key of `rows` is a class or, if the package should not be imported, the name of a class:
+    `package.module.Class`."""
     described = []
     for path, module in modules:
         # the nearest class first, so that a row for a subclass takes precedence
@@ -408,8 +409,8 @@ def over_axes(
 
 
 def _settings(layer: Any, attributes: Mapping[str, Attribute]) -> dict[str, object]:
-    """Returns the settings of a layer, by name. `attributes` maps the name of each setting to the layer's attribute
-    with the value."""
+    """Returns the settings of a layer, by name. `attributes` maps the name of each setting to the attribute with its
+    value."""
     return {
         setting: getattr(layer, attribute) if isinstance(attribute, str) else attribute(layer)
         for setting, attribute in attributes.items()
@@ -471,7 +472,7 @@ def avg_pool(
 
 def adaptive_pool(kind: str, size: Attribute, axes: int, path: str, layer: Any) -> Layer:
     """Returns the entry for `layer`, a pool of the kind "avg" or "max" whose output has a given size. `size` is the
-    name of the attribute that contains the size, or a function that reads the size: a single number for all axes, or
+    name of the attribute with the size, or a function that reads the size. The size is a single number for all axes, or
     one number per axis. `axes` is the number of axes, and `path` is the path of the layer."""
     settings = _settings(layer, {"output_size": size})
     settings["output_size"] = per_axis(settings["output_size"], axes)
@@ -491,10 +492,10 @@ def upsample(
     mode: str,
     align_corners: object = False,
 ) -> Layer:
-    """Returns the entry for an upsampling layer. `size` is the size of the output, and `scale_factor` the factor by
-    which the image grows, each a single number or one number per axis; one of the two is None. `mode` is the mode in
-    the spelling of any framework. `align_corners` is a truth value, or a string that describes another way of aligning
-    pixels."""
+    """Returns the entry for an upsampling layer. `size` is the size of the output, and `scale_factor` is the factor by
+    which the image grows. One of them is None; the other is a single number or one number per axis. `mode` is the mode
+    in the spelling of any framework. `align_corners` is a truth value, or a string that describes another way of
+    aligning pixels."""
     # equal factors for all axes become a single number, the way in which most programs write them
     scale = scale_factor
     if isinstance(scale, list | tuple):
@@ -537,8 +538,8 @@ def pad(
 
 
 def last_axis_first(padding: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns a list of pairs, the padding on both sides of each axis, beginning with the first axis. `padding` is a
-    flat list in the form of PyTorch and Paddle, which begins with the last axis."""
+    """Returns the padding as one pair per axis, for the two sides of the axis, beginning with the first axis. `padding`
+    is a flat list in the form of PyTorch and Paddle, which begins with the last axis."""
     pairs = list(zip(padding[::2], padding[1::2], strict=True))
     return pairs[::-1]
 
@@ -550,7 +551,7 @@ def flatten(path: str, first: int, last: int) -> Layer | None:
 
 
 def plain(path: str, kind: str, **settings: object) -> Layer:
-    """Returns the entry for a layer of this kind without parameters, with the given settings unchanged."""
+    """Returns the entry for a layer of the given kind that has no parameters. The settings are stored unchanged."""
     return Layer(path, kind, (), settings)
 
 
@@ -566,9 +567,9 @@ def other(path: str, layer: object, details: str = "") -> Layer:
 
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:
-    """Returns whether a layer runs code from outside the framework, so that its computation is unknown. This is the
-    case if `package` (the framework's package) does not contain the first class in the method resolution order that
-    defines one of `methods`. Also returns True for a layer with none of these methods."""
+    """Returns whether a layer runs code from outside the framework, so that its computation is unknown. To decide,
+    looks up the first class in the method resolution order that defines one of `methods`. Returns True if this class is
+    not from `package`, the framework's package. Also returns True if the layer has none of these methods."""
     # the class whose code runs: the first class, among the layer's class and its bases, that defines one of the methods
     owner = next(
         (cls for cls in type(layer).__mro__ if any(name in vars(cls) for name in methods)),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # values of the setting eps_enters, the place of eps in the formula
 ADDED: Final = "added to the root"
 UNCORRECTED: Final = "added to sqrt(v), before the bias is corrected"
-"""Only Adam can have this value: the formula is `sqrt(v) + eps` instead of `sqrt(v') + eps`."""
+"""Only Adam can have this value. Its formula then has `sqrt(v) + eps` instead of `sqrt(v') + eps`."""
 INSIDE: Final = "under the root"
 
 # values of the setting decay, the way in which weight_decay changes the step
@@ -119,13 +119,13 @@ class Parameter(NamedTuple):
 
 
 class Optimizer(NamedTuple):
-    """A description of what an optimizer computes: its kind, its settings and the parameters that it updates."""
+    """A description of an optimizer's computation: its kind, its settings and the parameters that it updates."""
 
     kind: str
     name: str
     """The name of the optimizer's class."""
     settings: Settings
-    """The settings of the parameters that have no settings of their own."""
+    """The settings that apply to parameters without individual settings."""
     parameters: tuple[Parameter, ...]
     """The parameters in the framework's order; empty if the optimizer has not been given its parameters yet."""
     arguments: Mapping[str, str]
@@ -137,8 +137,8 @@ class Optimizer(NamedTuple):
 def kind_of(
     optimizer: Any, kinds: Mapping[Any, str], unsupported: Callable[[str, str], Exception]
 ) -> str:
-    """Returns the kind of an optimizer, by its class. `kinds` gives the kind of each class that can be read. Raises
-    `UnsupportedError` for any other class. `unsupported` is `Backend.unsupported`, which creates the error."""
+    """Returns the kind of an optimizer. `kinds` maps each class that can be read to its kind. Raises `UnsupportedError`
+    for other classes. `unsupported` is `Backend.unsupported`, which creates the error."""
     # the exact class is looked up, because a subclass may compute anything
     kind = kinds.get(type(optimizer))
     if kind is None:
@@ -174,8 +174,8 @@ def settings(kind: str, **stated: object) -> dict[str, object]:
 
 
 def _as_python(value: Any, default: object) -> object:
-    """Returns a setting as a Python bool if its default is a bool, and otherwise as a float. Returns a string and None
-    unchanged."""
+    """Returns a setting as a Python bool if its default is a bool, and otherwise as a float. Strings and None are
+    returned unchanged."""
     if isinstance(default, bool):
         return bool(value)
     return value if value is None or isinstance(value, str) else float(value)
@@ -193,7 +193,7 @@ def keeps(slot: str, settings: Settings) -> bool:
 
 
 class Optimizers(Models):
-    """The capability of reading what the framework's optimizers compute, and of creating and loading their state."""
+    """The capability of describing the framework's optimizers, and of creating and loading their state."""
 
     needs: ClassVar[tuple[str, ...]] = ("optimizer",)
 
@@ -213,15 +213,14 @@ class Optimizers(Models):
         self, optimizer: Any, state: Mapping[str, Any]
     ) -> None:  # most frameworks need to do nothing
         """Makes a model or optimizer use the values that `load` has just written. `state` contains, by name, the
-        variables that were written and the tensors that `state_to_come` returned. From now on the optimizer uses these
-        tensors. The method is also called for networks, because some networks must be notified of new values."""
+        variables that were written and the tensors that `state_to_come` returned. The optimizer uses these tensors from
+        then on. The method is also called for networks, because some networks must be notified of new values."""
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """Returns a description of what an optimizer computes, in PyTorch's terms. The module
+        """Returns a description of an optimizer's computation, in PyTorch's terms. The module
         `xdevice.twins.contract.optimizers` lists the kinds and settings. `optimizer` may be any object of the
-        framework. Raises `UnsupportedError`, with the name of the object's class, if no kind has the formula of the
-        class. Also raises `UnsupportedError` for a subclass of a known optimizer, because the subclass may compute
-        anything."""
+        framework. Raises `UnsupportedError`, with the name of the object's class, if the formula of this class is not
+        the formula of any kind. Subclasses of known optimizers are refused too, because they may compute anything."""
         raise self.unsupported(
             f"reading {type(optimizer).__qualname__} objects",
             "compare the optimizers' settings yourself",

@@ -4,11 +4,11 @@
 - rewrite the layers that the two models have in different forms (`forms`);
 - pair the layers (`pairing`; with `inputs=` also by running both models, in `by_inputs`);
 - write the parameters into a `State` (`state`);
-- report the differences that are not in the values (`differences`).
+- report the differences that the values do not show (`differences`).
 
-The meaning of a parameter follows from its layer in the source or in the target, or from `kinds`. If the source is a
-state without its module, names and shapes may determine the meaning, provided that there is a target to compare them
-with (`recognition`). In that case, the `State` lists the parameter as uncertain.
+The meaning of a parameter follows from its layer in the source or in the target, or from `kinds`. For a source that is
+a state without its module, the meaning may have to be inferred by comparing names and shapes with those of a target
+(`recognition`). In that case, the `State` lists the parameter as uncertain.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def convert_state(
 
 def _target_of(backend: str | Backend) -> Backend:
     """Returns the backend to convert to, and loads it if necessary. Raises `ArgumentError` if the argument is a model
-    instead of a name, and the errors of `registry.load` for a backend that is unknown, not installed or not usable."""
+    instead of a name. Raises the errors of `registry.load` if the backend is unknown, not installed or not usable."""
     model = None if isinstance(backend, str | Backend) else registry.kind_of(type(backend))
     if model is not None:
         raise ArgumentError(
@@ -151,7 +151,8 @@ def _read(
     source: Any, target: Backend, like: Any, request: Request, state: State
 ) -> tuple[Twin, Twin | None]:
     """Reads both models, and returns them without the layers that `skip=` leaves out. The second model is None without
-    `like`. Raises the errors that `convert_state` lists for an argument that is invalid or does not fit the models."""
+    `like`. Raises the errors that `convert_state` lists for invalid arguments and for arguments that do not fit the
+    models."""
     kinds, names = request.kinds, request.names
     reading.check_kinds(kinds)
     target_twin = None
@@ -204,8 +205,8 @@ def _read(
 def _without_skipped(
     source_twin: Twin, target_twin: Twin | None, skip: Sequence[str], state: State
 ) -> tuple[Twin, Twin | None]:
-    """Returns both models without the layers that `skip=` names, and reports them in `state`.
-    Raises `StateError` if neither model has parameters at one of the paths."""
+    """Returns both models without the layers that `skip=` names, and lists these layers in `state`. Raises `StateError`
+    if neither model has parameters at one of the paths."""
     # a misspelled path would otherwise be ignored, and nobody would notice
     reading.require_used(
         skip, [source_twin] if target_twin is None else [source_twin, target_twin]
@@ -229,8 +230,8 @@ def _without_skipped(
 def _write_without_like(
     source_twin: Twin, target: Backend, request: Request, state: State
 ) -> None:
-    """Writes all layers of `source_twin` into `state` under their own names, in the layouts of `target`, for a
-    conversion without `like`. Lists tensors outside any layer as unmapped, and layers with an uncertain pixel order as
+    """Converts without `like`: writes all layers of `source_twin` into `state` in the layouts of `target`, with their
+    names unchanged. Lists tensors outside any layer as unmapped, and layers with an uncertain pixel order as
     differences."""
     # there is no other model from which the number of channels of a group norm could be read
     source_twin = without_channels(source_twin)

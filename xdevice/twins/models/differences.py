@@ -1,11 +1,12 @@
-"""Lists two things in a `State`: the differences between two models that are not in their values but change outputs or
-training, and everything that could not be compared. Two things are compared: the settings of paired layers, and the
-layers without parameters. Layers without parameters have no shapes, and the two models share no names for them.
+"""Lists in a `State` how two models differ, apart from the values of their parameters: differences that change outputs
+or training, and everything that could not be compared. Two things are compared: the settings of paired layers, and the
+layers without parameters.
 
-Layers without parameters are paired by their place. A gap is the stretch between two consecutive layers that have
-parameters and are paired. Layers of the same kind in the same gap are paired in their order. If one model has more
-layers of a kind in a gap than the other model, these layers cannot be paired. They are then compared only if all layers
-of this kind have the same settings within each model. Otherwise they are only counted.
+Layers without parameters have no shapes, and the two models share no names for them, so they are paired by position. A
+gap is the stretch between two consecutive layers that have parameters and are paired. Layers of the same kind in the
+same gap are paired in their order. If one model has more layers of a kind in a gap than the other model, these layers
+cannot be paired. They are then compared only if all layers of this kind have the same settings within each model.
+Otherwise they are only counted.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     """The layers without parameters, in one list for each gap and kind. The number of a gap is the number of the pair
     of layers before it, or -1 for the gap before the first pair."""
     Paddings = dict[str, dict[str, object]]
-    """By the path of a layer, its setting `padding` including the zeros that a separate padding layer before it
-    adds."""
+    """Each layer's setting `padding`, by the layer's path. It includes the zeros that a separate padding layer adds
+    before the layer."""
 
 _TENSOR: Final = "same"
 """The kind of a tensor that belongs to no layer."""
@@ -50,19 +51,19 @@ _ALONE = (
     "activation", "dropout", "alpha_dropout", "max_pool", "avg_pool", "upsample", "pixel_shuffle", "batch_norm",
     "layer_norm", "rms_norm", "group_norm", "instance_norm", "local_response_norm",
 )  # fmt: skip
-"""Kinds of layers that only a layer of the same sort (see `_SORTS`) can replace. If one model has such a layer, and the
-other model has no layer of that sort, the layer is missing in the other model."""
+"""Kinds of layers that only a layer of the same sort (see `_SORTS`) can replace. If only one model has a layer of such
+a sort, the other model lacks this layer."""
 _SORTS = ("pool", "norm")
-"""Suffixes of kinds: two kinds with the same suffix are of the same sort, so that one may replace the other, as
-avg_pool replaces max_pool."""
+"""Suffixes of kinds. Two kinds with the same suffix are of the same sort: one may replace the other, as avg_pool
+replaces max_pool."""
 
 
 class SettingDifference(NamedTuple):
     """A setting with different values in two paired layers."""
 
     where: str
-    """A description of the place: the path of the target's layer, or the kind of that layer if the path is empty; for a
-    layer that only one model has, the gap that contains it."""
+    """A description of the place. For a pair, it is the path of the target's layer, or the layer's kind if the path is
+    empty. For a layer that only one model has, it is the gap that contains the layer."""
     name: str
     ours: object
     """The value in the source; None if the source does not state it."""
@@ -88,9 +89,9 @@ class PlainComparison(NamedTuple):
     activated: set[str]
     """The paths, in the source or the target, of the layers with parameters whose activation was compared."""
     uncompared: tuple[list[Layer], list[Layer]]
-    """The layers without a counterpart: those of the source, and those of the target."""
+    """The layers of the source without a counterpart, and the layers of the target without a counterpart."""
     paddings: tuple[Paddings, Paddings] = ({}, {})
-    """For the source and for the target, the paddings that include zeros of separate layers."""
+    """The paddings that include zeros of separate padding layers, for the source and for the target."""
 
 
 class Pairing(NamedTuple):
@@ -103,7 +104,7 @@ class Pairing(NamedTuple):
     plain: PlainComparison
     """The comparison of the layers without parameters."""
     likely: Names
-    """A guess at which tensors outside layers correspond, as paths of the target by paths of the source. It also
+    """A guess at which tensors outside layers correspond. It maps paths of the source to paths of the target. It also
     contains pairs that are not in `singles`."""
     doubts: list[str]
     """Lines about questions that the pairing left open."""
@@ -124,8 +125,8 @@ class Lister:
 
     def list_pair(self, one: Layer, other: Layer) -> None:
         """Lists the settings that differ between two paired layers. `one` is the layer of the source, and `other` is
-        the layer of the target. If only one of the two layers has an activation, the line about it is provisional:
-        `list_rest` removes the line if the outputs agree."""
+        the layer of the target. If only one of the two layers has an activation, the line about this activation is
+        provisional: `list_rest` removes the line if the outputs agree."""
         plain = self._pairing.plain
         # the zeros of a separate padding layer are treated as part of the padding of the next layer
         ours, theirs = (
@@ -144,7 +145,7 @@ class Lister:
     def list_rest(self, has_inputs: bool) -> None:
         """Lists the unpaired layers, the differences between layers without parameters, a difference between the
         outputs, and everything that was not compared. Removes the provisional lines of `list_pair` if the outputs
-        agree. Must be called after `list_pair` was called for all pairs. `has_inputs` says whether the user passed
+        agree. Must be called after `list_pair` has been called for all pairs. `has_inputs` says whether the user passed
         `inputs=`."""
         self._list_unpaired(self._source, self._target, is_target=False)
         self._list_unpaired(self._target, self._source, is_target=True)
@@ -232,9 +233,9 @@ class Lister:
     # whether the outputs agree
 
     def _outputs_agree(self, runs: Runs) -> bool:
-        """Runs the target with the converted values, and adds a line to `differences` if its outputs differ from the
-        source's outputs, or if the inputs cannot show a difference. Returns True only if the outputs agree and the
-        inputs could have shown a difference."""
+        """Runs the target with the converted values. Adds a line to `differences` if its outputs differ from the
+        source's outputs, or if the inputs cannot reveal a difference. Returns True only if the outputs agree and the
+        inputs could have revealed a difference."""
         # a run is expensive, and pairing by inputs has usually run the target with these values already
         computed = self._pairing.computed or runs.run_with(self._state)
         apart = runs.outputs_apart(computed)
@@ -258,7 +259,7 @@ class Lister:
 
     def _doubts(self, agree: bool) -> Iterator[str]:
         """Yields lines about everything that was not compared. If the outputs agree, only differences that affect
-        training remain in doubt."""
+        training need to be mentioned."""
         has_model = self._source.model is not None
         if agree:
             if has_model:
@@ -302,8 +303,8 @@ class Lister:
         )
 
     def _layers_not_read(self) -> Iterator[str]:
-        """Yields a line that names the layers whose kind is known only from `kinds=`, names or shapes. xdevice has not
-        read the code of such layers."""
+        """Yields a line that names the layers whose kind is known only from `kinds=`, names or shapes. xdevice does not
+        know the code of these layers."""
         # a state never contains the settings of its layers, so layers of the source are listed only if the source is a
         # model
         is_model = self._source.model is not None
@@ -339,8 +340,7 @@ class Lister:
                 )
 
     def _added_biases(self) -> Iterator[str]:
-        """Yields a line that names the layers with a separate bias: in one of the two models, the bias is a tensor
-        outside any layer."""
+        """Yields a line that names the layers whose bias is a tensor outside any layer in one of the two models."""
         paths = [
             other.path
             for _, layer, other in self._both_ways()
@@ -406,8 +406,8 @@ class Lister:
             )
 
     def _knows_activations(self) -> bool:
-        """Whether the activations of both models are layers, and were compared. That is so if each model has activation
-        layers, and neither an activation nor a layer of an unknown class is left without a counterpart."""
+        """Whether the activations of both models are layers, and were compared. This requires that each model has
+        activation layers, and that every activation and every layer of an unknown class has a counterpart."""
         twins = (self._source, self._target)
         each = [
             [layer for layer in twin.sequence or () if layer.kind == "activation"]
@@ -425,8 +425,8 @@ def _differences_of_pair(
 ) -> Iterator[SettingDifference]:
     """Yields the differences between the settings of two paired layers with parameters. `one` is the layer of the
     source, with the settings `ours`. `other` is the layer of the target, with the settings `theirs`. `activated`
-    contains paths of layers: the activations of these layers were already compared as separate layers, and are left
-    out."""
+    contains the paths of layers whose activations are left out, because they were already compared as separate
+    layers."""
     # whether the settings of both layers were read: a layer whose kind comes from kinds= or names has only the settings
     # that its shapes show, or that mark its form
     is_read = all(
@@ -446,11 +446,11 @@ def _differences_of_pair(
 
 
 def differing_layers(backend: Backend, actual: Any, expected: Any) -> list[str]:
-    """Compares two models of the same framework. Returns a line for each layer that only one of the models has or that
-    has different kinds in the two models. Also returns a line for each setting that differs between two layers at the
-    same path. Settings that only one of the two layers states are left out. Each line gives the value in `actual`
-    first. The list is empty if the backend cannot list the operations of models. Raises `AbsentNameError` if the
-    installed release of the framework lacks a private name that the backend needs."""
+    """Compares two models of the same framework. Returns a line for each layer that only one model has, and for each
+    layer that has different kinds in the two models. Also returns a line for each setting that differs between two
+    layers at the same path. Settings that only one of the two layers states are left out. Each line gives the value in
+    `actual` first. The list is empty if the backend cannot list the operations of models. Raises `AbsentNameError` if
+    the installed release of the framework lacks a private name that the backend needs."""
     try:
         ours, theirs = (
             {layer.path: layer for layer in backend.operations(model, backend.layers(model))}
@@ -504,8 +504,8 @@ def compare_by_definition(source: Twin, target: Twin, pairs: Pairs) -> PlainComp
 def compare_by_calls(
     source: Twin, expected: ModelRun, target: Twin, computed: ModelRun, pairs: Pairs
 ) -> PlainComparison:
-    """Compares the layers without parameters in the order in which two runs have called them. `expected` is a run of
-    the source, and `computed` is a run of the target."""
+    """Compares the layers without parameters in the order in which two runs called them. `expected` is a run of the
+    source, and `computed` is a run of the target."""
     return _compare(
         list(_called(source, expected)), list(_called(target, computed)), pairs, is_called=True
     )
@@ -543,8 +543,8 @@ def _compare(
     ours: list[Layer], theirs: list[Layer], pairs: Pairs, is_called: bool = False
 ) -> PlainComparison:
     """Compares the layers without parameters, gap by gap. With `is_called`, the layers are in the order of their calls,
-    and a layer may appear twice. In that case, layers that are missing in one model are not listed, because a
-    comparison of the outputs reveals them."""
+    and a layer may appear twice. Layers that are missing in one model are then not listed, because a comparison of the
+    outputs reveals them."""
     sources, targets = list(with_pads(ours)), list(with_pads(theirs))
     # the number of the pair that each layer with parameters is in, by its path
     ours_by, theirs_by = (
@@ -625,9 +625,9 @@ def compare_gaps(
     ours: Gaps, theirs: Gaps, missing_at: Mapping[int, str], owners: Container[str]
 ) -> PlainComparison:
     """Compares the layers without parameters of the source (`ours`) and of the target (`theirs`), gap by gap.
-    `missing_at` contains the gaps in which no function is called: it maps the number of such a gap to a description of
-    its place. If only one model has a layer in such a gap, the layer is reported as missing in the other model, unless
-    a layer of another kind may replace it. `owners` contains the paths of the layers with parameters."""
+    `missing_at` contains only the gaps in which no function is called. It maps the number of each gap to a description
+    of its place. If only one model has a layer in such a gap, the layer is reported as missing in the other model,
+    unless a layer of another kind may replace it. `owners` contains the paths of the layers with parameters."""
     differences: list[SettingDifference] = []
     # the layers of both models that are not compared in their gaps
     left: list[Layer] = []
@@ -682,10 +682,10 @@ def _unique(layers: Iterable[Layer]) -> list[Layer]:
 def _is_missing(
     gap: tuple[int, str], one: list[Layer], other: list[Layer], ours: Gaps, theirs: Gaps
 ) -> bool:
-    """Whether the surplus layers of one model in a gap are really missing in the other model, rather than present as
-    layers of another kind. `gap` consists of the number of the gap and the kind of the layers. `one` and `other`
-    contain the layers of this kind that the source and the target have in the gap. `ours` and `theirs` contain all gaps
-    of the source and of the target."""
+    """Whether the layers that only one model has in a gap are really missing in the other model. The other model may
+    instead have layers of another kind. `gap` consists of the number of the gap and the kind of the layers. `one` and
+    `other` contain the layers of this kind that the source and the target have in the gap. `ours` and `theirs` contain
+    all gaps of the source and of the target."""
     number, kind = gap
     # the kinds that the model with fewer layers has in the gap
     other_kinds = [
@@ -713,8 +713,8 @@ def _uniform_layers(
 ) -> tuple[list[Layer], list[Layer]] | None:
     """Returns two lists with all layers of a kind: the layers of the source, and the layers of the target. Returns None
     if the layers of this kind do not have the same settings within each model. Also returns None if the two models have
-    different activations and never have them in the same gap: each model may also contain the other model's activation,
-    as a function or as a layer of an unknown class."""
+    different activations and never have them in the same gap. Each model may then also use the other model's
+    activation, as a function or as a layer of an unknown class."""
     one, other = (
         [layer for (_, own), layers in side.items() if own == kind for layer in layers]
         for side in (ours, theirs)
@@ -750,7 +750,7 @@ def _differences_of_kind(
 def _differences_between(one: Layer, other: Layer) -> list[SettingDifference]:
     """Returns the differences between the settings of two layers without parameters. `one` is the layer of the source,
     and `other` is the layer of the target. Settings that only one of the two layers states are left out. If the layers
-    are different functions, only that difference is returned."""
+    compute different functions, returns only this difference."""
     where = other.path or other.kind
     if not layouts.same_setting(one.settings.get("function"), other.settings.get("function")):
         # the settings of two different functions have no common meaning, so only the names are listed
@@ -792,8 +792,8 @@ def _with_axis(layer: Layer, other: Layer) -> Settings:
 
 def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
     """Yields the layers, but merges each layer that only adds zeros into the padding of the convolution or pool after
-    it. The two layers must be consecutive in their line, which is a chain of layers with nothing called in between. In
-    `sequence`, layers of other lines may come between the two."""
+    it. The two layers must be consecutive in a line, a chain of layers with nothing called in between. Layers of other
+    lines may come between the two in `sequence`."""
     every: list[Layer | None] = []
     # the indices in `every` of the layers of each line
     places: dict[str, list[int]] = {}
@@ -845,8 +845,8 @@ def _merge_pad(pad: Layer, layer: Layer, before: Layer | None) -> Layer | None:
 
 
 def _paddings(plain: Iterable[Layer], padded: Iterable[Layer]) -> Paddings:
-    """Returns the new paddings of the layers that have parameters and a padding that `with_pads` has changed. `plain`
-    contains the layers before the change, and `padded` contains the layers that `with_pads` has yielded."""
+    """Returns the new padding of each layer with parameters whose padding `with_pads` changed. `plain` contains the
+    layers before the change, and `padded` contains the layers that `with_pads` yielded."""
     own = {layer.path: layer.settings.get("padding") for layer in plain}
     return {
         layer.path: {"padding": layer.settings["padding"]}

@@ -1,5 +1,5 @@
 """Reads a state, which is a flat dict of tensors, as a `Twin`. If necessary, the state is first extracted from a file,
-or from a dict that a training program has saved. Parts that wrappers have added to the names are removed."""
+or from a dict that a training program saved. Prefixes and other additions of wrappers are removed from the names."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ _TAKEN: Final = "read only the state under {!r}"
 @contextmanager
 def opened(path: str | os.PathLike[str], done: list[str]) -> Iterator[Header]:
     """Opens the checkpoint (a file or a folder) at `path`, and yields its contents. The values of tensors are read only
-    when they are needed, so all values must be read inside the block. If the state is only a part of the file, a line
-    about that is added to `done`. Raises `MissingFileError`, `FilePathError`, `FileFormatError` or `UnsupportedError`
-    if there are no readable weights at the path."""
+    when they are needed, so all values must be read inside the block. If the state is only part of the file, adds a
+    line about this to `done`. Raises `MissingFileError`, `FilePathError`, `FileFormatError` or `UnsupportedError` if
+    there are no readable weights at the path."""
     with open_checkpoint(path_text(path, "convert_state")) as header:
         # a file may also contain an optimizer and counters, so the user should know which part was read
         if header.key:
@@ -64,7 +64,7 @@ def opened(path: str | os.PathLike[str], done: list[str]) -> Iterator[Header]:
 
 def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mapping[str, Any]:
     """Returns the flat dict of tensors in `source`, with the names that the dialects use. `paths` contains paths of
-    layers: the names are changed further if more of these paths then match. A line for each change is added to `done`.
+    layers. Names are also changed if more of these paths match as a result. A line for each change is added to `done`.
     Raises `NotATensorError` if `source` is not a container of tensors, and `StateError` if it contains several
     states."""
     # a single tensor, for example
@@ -87,7 +87,7 @@ def _with_lists(
     source: Mapping[str, Any], paths: Collection[str], done: list[str]
 ) -> Mapping[str, Any]:
     """Renames the items of lists from Flax's form, such as `blocks_0`, to the form `blocks.0`. Returns the renamed
-    state, and adds a line to `done`. Returns the state unchanged if renaming does not make more of `paths` match."""
+    state, and adds a line to `done`. Returns the state unchanged if no more of `paths` would match."""
     new = {name: re.sub(r"_(\d+)(?=\.)", r".\1", name) for name in source}
     # if two names became equal, a tensor would be lost; if no more paths match, the names may be right already
     if len(set(new.values())) < len(new) or _count_matching(
@@ -102,7 +102,8 @@ def _with_lists(
 
 def _with_cells(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
     """Joins the gates of each recurrent cell of Flax's linen into one array, and returns the resulting state. Flax's
-    nnx has such an array, whereas linen has one array for each gate. A line for each such cell is added to `done`."""
+    nnx stores one array for all gates, whereas linen stores one array for each gate. A line for each such cell is added
+    to `done`."""
     # by the name of each gate's array, the name of the joined array and the names of all gates in it
     joins: dict[str, tuple[str, list[str]]] = {}
     for path, kind in dialects.linen_cells(source):
@@ -133,9 +134,9 @@ def _concatenated(tensors: Sequence[Any]) -> Any:
 
 
 def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
-    """Replaces two kinds of names by names of the dialects: Haiku's paths (`mlp/~/linear.w`), and the names in plain
-    dicts and tuples (`w1`, `(w, b)`, `g`). Returns the renamed state. A line is added to `done` if names were changed.
-    If two names would become equal, the state is returned unchanged."""
+    """Replaces two kinds of names with names that the dialects use: Haiku's paths (`mlp/~/linear.w`), and the names in
+    plain dicts and tuples (`w1`, `(w, b)`, `g`). Returns the renamed state. A line is added to `done` if names were
+    changed. If two names would become equal, the state is returned unchanged."""
     new = {name: name for name in source}
     # paths of Haiku
     if any("/~" in name for name in source):
@@ -261,8 +262,8 @@ def _count_matching(names: Iterable[str], paths: Collection[str]) -> int:
 def read_state(source: Any, target: Twin | None, request: Request, state: State) -> Twin:
     """Returns `source`, a dict of tensors or the contents of a file (a `Header`), as a `Twin`. The kind of a layer
     comes from `kinds=`, or from the layer at the same path in `target`, the model passed as `like=`. If there is a
-    target, the kinds of all other layers are recognized by names and shapes. Records in `state` the steps taken and
-    everything that remains uncertain.
+    target, the kinds of all other layers are recognized by names and shapes. Records the steps taken and all remaining
+    uncertainties in `state`.
 
     Raises:
         NotATensorError: if `source` is neither a container of tensors of one framework nor a
@@ -377,7 +378,8 @@ def _require_certain(reading: recognition.Reading, layers: Sequence[Layer]) -> N
 
 
 def _advice_on_kinds(line: str) -> str:
-    """Returns the advice for a state with layers of unknown kinds. `line` is a guess at the value for `kinds=`."""
+    """Returns the advice for the user if a state has layers of unknown kinds. `line` is a guess at the value for
+    `kinds=`."""
     return (
         f"pass the model instead of its state, or a model of the target as like=. Or pass the kinds of these "
         f"parameters: names and shapes suggest {line}. Or leave the parameters out with skip="
@@ -424,8 +426,8 @@ def _backend_of(state: Mapping[str, Any]) -> Backend:
 
 
 def _tensor(backend: Backend, value: Any) -> Any:
-    """Returns the tensor of a variable that is outside any model. The registry treats such a variable as a model, and
-    the backend lists its tensor under the name "". Returns any other value unchanged."""
+    """Returns the tensor of a variable that is outside any model. The registry treats this variable as a model, and the
+    backend lists its tensor under the name "". Returns any other value unchanged."""
     owner = registry.kind_of(type(value))
     return (
         dict(backend.variables(value))[""]

@@ -1,4 +1,4 @@
-"""Scores how similar the names of two layers are. Programs name layers freely: q_proj in one model may be query in
+"""Scores how similar the names of two layers are. Programs name layers differently: q_proj in one model may be query in
 another, and enc.fc1 may be encoder.dense_1."""
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 @cache
 def _words(path: str) -> frozenset[str]:
-    """Returns the words in a path, in lowercase: each name in the path as a whole, and its pieces, which are separated
-    by digits, underscores and capitals ("block1_q" contains "q"). Names that are numbers are left out."""
+    """Returns the words in a path, in lowercase. These are each whole name in the path, and the fragments between its
+    digits, underscores and capitals: "block1_q" contains "q". Names that are numbers are left out."""
     names = path.split(".")
     parts = [part.lower() for name in names for part in _WORD.findall(name)]
     return frozenset({*parts, *(name.lower() for name in names if not name.isdigit())})
@@ -133,9 +133,9 @@ def _stem(path: str) -> tuple[str, tuple[int, ...]]:
 
 
 def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
-    """Returns the pairs of indices (i, j) for which the names would fit better if `theirs[i]` and `theirs[j]` were
-    exchanged. `ours[i]` is currently the counterpart of `theirs[i]`. For example, the result is [(0, 1)] if q, k, o
-    correspond to k, q, out, or if fc1, fc2 correspond to dense_2, dense_1."""
+    """Returns the pairs of indices (i, j) for which the names would match better if `theirs[i]` and `theirs[j]` were
+    exchanged. `ours[i]` is currently the counterpart of `theirs[i]`. For example, returns [(0, 1)] if q, k, o are
+    paired with k, q, out, or if fc1, fc2 are paired with dense_2, dense_1."""
     return [
         (one, two)
         for one, two in combinations(range(len(ours)), 2)
@@ -144,7 +144,7 @@ def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int
 
 
 def _would_fit_better_exchanged(one: str, two: str, first: str, second: str) -> bool:
-    """Whether the names would fit better if two counterparts were exchanged. The paths `one` and `two` of the source
+    """Whether the names would match better if two counterparts were exchanged. The paths `one` and `two` of the source
     currently have the counterparts `first` and `second` in the target."""
     (stem, low), (other_stem, high) = _stem(one), _stem(two)
     (target_stem, least), (other_target_stem, most) = _stem(first), _stem(second)
@@ -167,9 +167,9 @@ def _last_names(*paths: str) -> set[str]:
 
 
 def guess(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
-    """Returns the likely counterparts by names, as a dict from paths in `ours` to paths in `theirs`. If several paths
-    fit equally well, the path that is nearest in order is chosen. If one list is longer, its remaining paths are left
-    out."""
+    """Returns the counterparts that the names suggest, as a dict from paths in `ours` to paths in `theirs`. If several
+    paths match equally well, the one with the nearest position is chosen. If one list is longer, its remaining paths
+    are left out."""
     ranked = sorted(
         (-likeness(one, other), abs(place - other_place), one, other)
         for place, one in enumerate(ours)

@@ -1,8 +1,9 @@
 """Defines `compare_optimizers`, which lists how two optimizers differ, and `convert_optimizer`, which converts the
 state of one optimizer to another.
 
-Each adapter describes its optimizers in PyTorch's terms (`contract.optimizers`). This module decides, for all
-frameworks, which settings matter, how the user can make them equal, and what the numbers in an optimizer's state mean.
+Each adapter describes its optimizers in PyTorch's terms (`contract.optimizers`). For all frameworks, this module
+decides which settings matter, how the user can make them equal, and how to interpret the numbers in an optimizer's
+state.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ if TYPE_CHECKING:
 
 
 def compare_optimizers(source: Any, target: Any) -> list[str]:
-    """Lists the differences between two optimizers of any frameworks, each with a setting that removes the difference,
-    if there is such a setting.
+    """Lists the differences between two optimizers of any frameworks. Each line names a setting that removes the
+    difference, if there is one.
 
     Experimental: it may change in a minor version.
 
     The list is empty if equal gradients lead to equal steps. The comparison covers settings, formulas, clipping,
-    schedules and groups of parameters, which are compared in their order. It does not cover the actions of a training
-    loop, such as setting a learning rate later or clipping gradients. docs/reference/optimizers.md lists the formulas.
+    schedules and groups of parameters. Groups are compared in order. It does not cover the actions of a training loop,
+    such as setting a learning rate later or clipping gradients. docs/reference/optimizers.md lists the formulas.
 
     Args:
         source, target: optimizers of PyTorch, Paddle, Keras or optax, or a Gluon `Trainer`, or an
@@ -120,7 +121,8 @@ def convert_optimizer(
         models: the two models, the source's first.
         kinds: the same as for `convert_state`.
         strict: whether both optimizers must agree in all settings that affect the state, such as betas, and must update
-            the same parameters. With False, the state is converted as far as possible, even if it makes no sense.
+            the same parameters. With False, the state is converted as far as possible, even if the result is not
+            meaningful.
 
     Returns the differences between the optimizers, by parameter, as lines in the form of `compare_optimizers`.
 
@@ -183,7 +185,7 @@ def convert_optimizer(
 
 
 class _ReadOptimizer(NamedTuple):
-    """The description of an optimizer, and the backend that has read it."""
+    """The description of an optimizer, and the backend that read it."""
 
     backend: Backend
     optimizer: Optimizer
@@ -240,8 +242,7 @@ def _differences(
     theirs: _ReadOptimizer,
     their_settings: _Settings,
 ) -> dict[str, str]:
-    """Returns a dict with a line for each difference between the settings of two optimizers. The keys are the names of
-    the settings."""
+    """Returns the differences between two optimizers, as a dict from the name of a setting to a line about it."""
     kind = ours.optimizer.kind
     # the settings of two different formulas have no common meaning
     if kind != theirs.optimizer.kind:
@@ -309,7 +310,7 @@ def _number(value: float) -> str:
 
 
 _CODE: Final = ("schedule", "hooks")
-"""Settings whose values are code: xdevice cannot determine whether two such values do the same."""
+"""Settings whose values are code. xdevice cannot determine whether the code of two optimizers does the same."""
 _NONE: Final = "no setting makes them equal"
 # the advice for settings that no argument can make equal
 _REMEDIES: Final = {
@@ -327,8 +328,8 @@ def _remedy(
     theirs: _ReadOptimizer,
     their_settings: _Settings,
 ) -> str:
-    """Returns advice that names an argument of one of the two optimizers: this argument makes the setting `name` equal.
-    An argument of the target is preferred. If no argument can make the setting equal, returns the reason or other
+    """Returns advice that names an argument with which the setting `name` becomes equal in both optimizers. An argument
+    of the target's optimizer is preferred. If no argument can make the setting equal, returns the reason or other
     advice."""
     remedy = _REMEDIES.get(name)
     if name == "eps_enters" and name not in theirs.optimizer.arguments:
@@ -406,9 +407,9 @@ def _pair_up(
     ours: _ReadOptimizer, theirs: _ReadOptimizer, state: State, source: Twin, target: Twin
 ) -> tuple[list[_ParameterPair], list[str]]:
     """Returns two lists: the pairs of parameters with a state that can be converted, and lines about all other
-    parameters. Each other parameter of the target gets a line with the reason. One more line names the parameters that
-    only the source updates. `source` and `target` are the models. For each variable of `target`, `state` records the
-    variables of `source` from which it was converted."""
+    parameters. There is a line with the reason for each of the target's other parameters, and one line that names the
+    parameters that only the source updates. `source` and `target` are the models. For each variable of `target`,
+    `state` records the variables of `source` from which it was converted."""
     # the parameters of the source's optimizer, by the `id` of the model's variable
     updated = {id(parameter.variable): parameter for parameter in ours.optimizer.parameters}
     # reversed, so that the first name of a tied weight overwrites the others
@@ -463,9 +464,9 @@ def _pair_up(
 
 
 def _places(name: str, origins: Sequence[str], source: Twin, target: Twin) -> Array | str:
-    """Returns an array of indices, one for each element of the target's parameter `name`: the index of the
-    corresponding element in the source's parameters `origins`. The elements of all `origins` are numbered
-    consecutively, one parameter after the other. If there are no such indices, returns the reason as a string."""
+    """Returns, for each element of the target's parameter `name`, the index of the corresponding element in the
+    source's parameters `origins`. The elements of all `origins` are numbered consecutively, one parameter after the
+    other. If the elements do not correspond one to one, returns the reason as a string."""
     layer = next(
         (one for one in source.layers if set(origins) <= {part.name for part in one.parts}),
         None,
@@ -641,8 +642,8 @@ def _canonical(
     ours: _ReadOptimizer, parameter: Parameter, sources: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns the state of a parameter in PyTorch's terms, by PyTorch's names; an empty dict if the parameter has no
-    state yet. A momentum that was stored after multiplication by a learning rate of 0 is left out, because it cannot be
-    recovered. `sources` contains the tensors of the whole state, by name."""
+    state yet. A momentum is left out if it was stored after multiplication by a learning rate of 0, because it cannot
+    be recovered. `sources` contains the tensors of the whole state, by name."""
     state: dict[str, Any] = {}
     settings: _Settings = parameter.settings
     for slot, name in parameter.state.items():
@@ -664,9 +665,10 @@ def _canonical(
 
 
 def _steps(power: float, beta: float) -> int:
-    """Returns t, the number of steps that an optimizer has taken. `power` is beta^(t + 1). If the power has become 0,
-    the result is only a lower bound. This is sufficient, because Adam's correction is 1 for any large t. Returns 0 for
-    a beta that is not between 0 and 1, because the powers of such a beta do not reveal t."""
+    """Returns t, the number of steps that an optimizer has taken, computed from a power of beta. `power` is beta^(t +
+    1). If the stored power of beta has become 0, the result is only a lower bound. This is sufficient, because Adam's
+    correction is 1 for any large t. Returns 0 for a beta that is not between 0 and 1, because the powers of such a beta
+    do not reveal t."""
     if not 0 < beta < 1:
         return 0
     # in place of a power that has become 0, which has no logarithm

@@ -57,7 +57,7 @@ def _not_in_names(source: Twin, target: Twin, names: Names) -> tuple[list[Layer]
 
 
 def _with_signatures(twin: Twin, layers: list[Layer]) -> Unpaired:
-    """Returns the given layers of a model together with their signatures, for the functions that pair layers."""
+    """Returns the given layers of a model with their signatures, as the functions that pair layers need them."""
     return Unpaired(twin.name, [(layer, twin.signature(layer)) for layer in layers])
 
 
@@ -66,8 +66,8 @@ def _with_signatures(twin: Twin, layers: list[Layer]) -> Unpaired:
 
 def by_name(source: Twin, target: Twin, names: Names) -> list[tuple[Layer, Layer]]:
     """Returns the pairs of layers that the user passed as `names=`. Pairs of two single tensors are left out. Raises
-    `StateError` if there is no layer at a path (a single tensor is not a layer), or if a layer of the target appears
-    twice."""
+    `StateError` if a path is not the path of a layer (a single tensor is not a layer), or if a layer of the target
+    appears twice."""
     ours, theirs = source.by_path, target.by_path
     singles, others = ({layer.path for layer in twin.singles} for twin in (source, target))
     pairs = [
@@ -131,9 +131,9 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
 
 def _pair_by_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
     """Pairs the layers of two models that do not have the same paths. Layers are paired by order if their kinds and
-    shapes are in the same order in both models. If one model is a part of the other, layers with equal paths are
-    paired. Otherwise layers are paired by kind and shape, if these are unique. Layers without a counterpart are left
-    out. Raises `StateError` if it is not clear which layers correspond."""
+    shapes are in the same order in both models. If one model is part of the other, layers with equal paths are paired.
+    Otherwise layers are paired by kind and shape, if these are unique. Layers without a counterpart are left out.
+    Raises `StateError` if it is not clear which layers correspond."""
     # both models have the same kinds and shapes in the same order: the names need not agree, but must not contradict
     # that order
     if ours.signatures == theirs.signatures:
@@ -171,7 +171,7 @@ def _is_part(few: Unpaired, many: Unpaired) -> bool:
 
 def _pair_in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
     """Pairs the first layer of the source with the first of the target, the second with the second, and so on. Raises
-    `StateError` if the names of two layers of the same kind and shape would fit better with their counterparts
+    `StateError` if the names of two layers of the same kind and shape would match better with their counterparts
     exchanged."""
     # the paths of the layers, in order
     sources, targets = ours.paths, theirs.paths
@@ -259,7 +259,7 @@ def pairs_in_order(source: Twin, target: Twin, names: Names) -> dict[str, str]:
 
 
 def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
-    """Yields a line about layers that `pair_layers` has paired only by their order among the layers of the same kind.
+    """Yields a line about layers that `pair_layers` paired only by their order among the layers of the same kind.
     Yields nothing if all layers, regardless of their kinds, are in the same order in both models."""
     places = {layer.path: place for place, layer in enumerate(target.layers)}
     counterparts = {one.path: other.path for one, other in pairs if other.path in places}
@@ -289,7 +289,7 @@ def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
 
 def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
     """Raises `StateError` if the source's layer `one` cannot become the target's layer `other`, because the two layers
-    differ in kind or in the shapes of their parameters. Different shapes are allowed if the two layers state different
+    differ in kind or in the shapes of their parameters. Different shapes are allowed if the two layers have different
     values of a setting in `SHAPING`, because the result then lists this difference."""
     ours, theirs = source.shapes(one), target.shapes(other)
     same_kind = one.kind == other.kind

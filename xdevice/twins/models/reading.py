@@ -27,14 +27,16 @@ if TYPE_CHECKING:
     Variables = Mapping[str, Any]
     Array = np.ndarray[Any, Any]
     Names = Mapping[str, str]
-    """Either paths of the target by paths of the source, as in `names=`; or kinds of layers by path, as in `kinds=`."""
+    """Maps either paths of the source to paths of the target, as in `names=`, or paths to kinds of layers, as in
+    `kinds=`."""
     Pairs = Sequence[tuple[Layer, Layer]]
     """Pairs of a layer of the source and its counterpart in the target."""
     Shape = tuple[int, ...]
     Form = tuple[str, tuple[tuple[str, Shape], ...]]
     """The kind of a layer, and the name and shape of each of its parameters, as in PyTorch."""
     Signature = tuple[object, ...]
-    """The kind of a layer and the shape of one of its parameters. Layers with different signatures are not paired."""
+    """The kind of a layer and the shape of one of its parameters (see `_TELLING`). Layers with different signatures are
+    not paired."""
 
 
 class Request(NamedTuple):
@@ -52,8 +54,8 @@ class Request(NamedTuple):
 _MOST_LAYERS: Final = 32
 """The maximum number of levels of a recurrent layer in a dict."""
 SHAPING: Final = ("groups", "layers", "bidirectional", "projection", "packed")
-"""Settings that determine the shapes of a layer's parameters: if one differs between two layers, their shapes may
-differ too."""
+"""Settings that determine the shapes of a layer's parameters. If two layers differ in one of these settings, their
+shapes may differ too."""
 _TELLING: Final = (
     "running_mean", "weight", layouts.NORMED[1], layouts.SPECTRAL[0], "weight_ih_l0", "out_proj.weight", "",
 )  # fmt: skip
@@ -78,7 +80,7 @@ class Twin(NamedTuple):
     """All layers of a model, including layers without parameters, in the order in which the model defines them. None
     for a dict, or if the backend cannot list the layers without parameters."""
     model: Any = None
-    """The framework's own model; None for a dict."""
+    """The model, as the framework's object; None for a dict."""
 
     @property
     def name(self) -> str:
@@ -119,7 +121,7 @@ class Twin(NamedTuple):
     def signature(self, layer: Layer) -> Signature:
         """Returns the kind of a layer, and the shape (in PyTorch's layout) of the first parameter in `_TELLING` that
         the layer has. Returns only the kind if the layer has none of these parameters. For a convolution, the size of
-        the input axis is the number of input channels in all groups together."""
+        the input axis is the total number of input channels of all groups."""
         shapes = self.shapes(layer)
         name = next((name for name in _TELLING if name in shapes), None)
         if name is None:
@@ -137,14 +139,14 @@ class Twin(NamedTuple):
         return [self.signature(layer) for layer in (self.layers if layers is None else layers)]
 
     def with_layers(self, layers: Iterable[Layer]) -> Twin:
-        """Returns the twin with these layers in place of its own. In `sequence`, each new layer replaces the
+        """Returns the twin with these layers in place of its current layers. In `sequence`, each new layer replaces the
         layer that has the same variables."""
         every = list(layers)
         sequence = self.sequence and list(_replaced_in(self.sequence, every))
         return self._replace(layers=every, sequence=sequence)
 
     def joined(self, joins: Iterable[tuple[Sequence[Layer], Layer]]) -> Twin:
-        """Returns the twin with each group of layers in `joins` replaced by one layer, at the place of the group's
+        """Returns the twin with one layer in place of each group of layers in `joins`, at the position of the group's
         first layer. Each item of `joins` contains a group and the layer that replaces the group."""
         joint_of = {id(layer): joint for group, joint in joins for layer in group}
         if not joint_of:
@@ -156,10 +158,9 @@ class Twin(NamedTuple):
 
 
 def _replaced_in(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Layer]:
-    """Yields the layers of `sequence`, but replaces each layer that has parameters by the layer in `layers` that has
-    the same parameters. A layer that replaces several layers is yielded once, at the place of the first of these
-    layers. Layers without parameters stay. A layer with parameters is left out if no layer in `layers` has these
-    parameters."""
+    """Yields the layers of `sequence`, but replaces each layer with parameters by the layer in `layers` that has the
+    same parameters. A layer that replaces several layers is yielded once, in place of the first. Layers without
+    parameters are kept. A layer with parameters is left out if no layer in `layers` has these parameters."""
     owner_of = {part.name: layer for layer in layers for part in layer.parts}
     done: set[int] = set()
     for layer in sequence:
@@ -187,7 +188,7 @@ def shapes_of(variables: Mapping[str, Any], layer: Layer) -> dict[str, Shape]:
 
 
 def parent_of(path: str) -> str:
-    """Returns the path of the module that contains the module at `path`; "" stands for the model itself."""
+    """Returns the path of the module that contains the module at `path`; "" is the path of the model itself."""
     return path.rpartition(".")[0]
 
 
@@ -253,9 +254,9 @@ def read_like(like: Any, target: Backend, kinds: Names) -> Twin:
 
 
 def with_kinds_of(twin: Twin, other: Twin, names: Names) -> Twin:
-    """Returns the twin with some layers read as another kind: the kind of the other model's layer at the same path. A
-    layer is changed only if its kind was guessed from names and shapes, and if its parameters also fit the other kind.
-    `names` maps paths of the twin to paths of the other model if these differ."""
+    """Reads some layers as another kind, the kind of the other model's layer at the same path. Returns the changed
+    twin. A layer is changed only if its kind was guessed from names and shapes, and if its parameters also fit the
+    other kind. `names` maps paths of the twin to paths of the other model if these differ."""
     other_layers = other.by_path
     dialects = dialects_for(twin.backend)
     layers = []
@@ -287,7 +288,7 @@ def _fits(twin: Twin, layer: Layer, other: Twin, counterpart: Layer) -> bool:
 
 
 def is_unread(layer: Layer) -> bool:
-    """Whether the settings of the layer are unknown, because its kind is known only from `kinds=`, or from names and
+    """Whether the settings of the layer are unknown because its kind is known only from `kinds=`, or from names and
     shapes."""
     return (
         # a layer that was read from an object has further settings, such as eps or stride. The only exception is an
@@ -324,7 +325,7 @@ def with_dots(path: str) -> str:
 
 
 def module_of(name: str) -> str:
-    """Returns the path of the module that contains the variable or module of this name; "" stands for the model
+    """Returns the path of the module that contains the variable or module of this name; "" is the path of the model
     itself."""
     # Keras separates the names in a path with slashes, all other frameworks with dots
     return name[: max(name.rfind("."), name.rfind("/"), 0)]
@@ -350,8 +351,7 @@ def check_kinds(kinds: Names) -> None:
 
 
 def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | None) -> None:
-    """For each kind in `kinds`, raises `StateError` if the layer has this kind neither in the source nor in the
-    target."""
+    """Raises `StateError` if a layer in `kinds` does not have its kind in the source or in the target."""
     for path, kind in kinds.items():
         # the models, each with the key of kinds= in the model's own terms, because names= gives paths that differ
         paths = [(source, path)] + ([] if target is None else [(target, names.get(path, path))])
@@ -385,7 +385,7 @@ def _declared(
     sequence: list[Layer] | None,
     kinds: Names,
 ) -> list[Layer]:
-    """Returns the layers to which `kinds=` assigns a kind. These layers consist of parameters that belong to none of
+    """Returns the layers to which `kinds=` assigns a kind. They contain only parameters that belong to none of
     `layers`. Raises `StateError` if the shapes of such a layer do not fit its kind."""
     paths = {layer.path for layer in layers}
     rest = without_owner(variables, layers)
@@ -404,9 +404,9 @@ def _declared(
 def spelled_out(
     kinds: Names, names: Iterable[str], sequence: Iterable[Layer] | None
 ) -> dict[str, str]:
-    """Returns `kinds` with each pattern and each class name replaced by the paths that it matches: paths of modules, or
-    names of tensors if the kind is "same". `names` contains the names of the variables that are in no known layer.
-    `sequence` is the attribute of a `Twin`, and supplies the classes."""
+    """Returns `kinds` with each pattern and class name replaced by the matching paths: paths of modules, or names of
+    tensors if the kind is "same". `names` contains the names of the variables that are in no known layer. `sequence` is
+    the attribute of a `Twin`, and supplies the classes."""
     kind_of: dict[str, str] = {}
     classes = classes_of(sequence)
     owners = dict.fromkeys(map(module_of, names))
@@ -434,14 +434,14 @@ def classes_of(sequence: Iterable[Layer] | None) -> dict[str, object]:
 
 
 def _matches_key(path: str, classes: Mapping[str, object], key: str) -> bool:
-    """Whether a key of `kinds=` matches a path: the key may be the path itself, a pattern with `*` that matches the
-    path, or the class of the module at the path. `classes` maps paths to class names."""
+    """Whether a key of `kinds=` matches a path. The key may be the path itself, a pattern with `*`, or the class of the
+    module at the path. `classes` maps paths to class names."""
     return path == key or ("*" in key and fnmatchcase(path, key)) or classes.get(path) == key
 
 
 def dialects_for(backend: Backend) -> list[PartsOf]:
-    """Returns the dialects that may define the names and layouts of a backend's parameters, starting with the backend's
-    own dialect. Each dialect is a function that returns the parts of a layer."""
+    """Returns the dialects (conventions for names and layouts) that a backend's parameters may follow, starting with
+    the backend's own dialect. Each dialect is a function that returns the parts of a layer."""
     return [backend.parts, *(DIALECTS[name] for name in backend.dialects)]
 
 
@@ -491,9 +491,9 @@ def laid_out(parts_of: PartsOf, path: str, kind: str, variables: Variables) -> L
 
 
 def _as_stored(parts: Sequence[Part], start: str, variables: Variables) -> Sequence[Part]:
-    """Returns the parts of a layer, with the part `weight` replaced if `variables` contains the weight in another form:
-    as a weight norm, as a spectral norm, or as the kernel of a depthwise convolution of Keras. `start` is the common
-    prefix of the names of the layer's variables."""
+    """Returns the parts of a layer. The part `weight` is replaced if `variables` contains the weight in another form:
+    as a weight norm, a spectral norm, or the kernel of a Keras depthwise convolution. `start` is the common prefix of
+    the names of the layer's variables."""
     if start + DEPTHWISE in variables:
         rule = layouts.depthwise(int(variables[start + DEPTHWISE].shape[-1]))
         return [
@@ -524,8 +524,8 @@ def _parts_at(parts: Iterable[Part], path: str, separator: str) -> tuple[Part, .
 
 
 def _possible_settings(kind: str, start: str, variables: Variables) -> Iterator[Settings]:
-    """Yields the possible settings of a layer of this kind, limited to settings that determine which parameters the
-    layer has; {} for a kind without such settings. The caller chooses the settings that fit `variables` best. `start`
+    """Yields the possible settings of a layer of this kind, but only settings that determine which parameters the layer
+    has. Yields {} for a kind without such settings. The caller chooses the settings that fit `variables` best. `start`
     is the common prefix of the names of the layer's variables."""
     if kind == layouts.ATTENTION:
         yield {"packed": True}
@@ -614,7 +614,7 @@ def without(twin: Twin, skip: Sequence[str]) -> Twin:
 
 
 def require_used(skip: Sequence[str], twins: Sequence[Twin]) -> None:
-    """Raises `StateError` if a path in `skip=` matches parameters in none of the models."""
+    """Raises `StateError` if a path in `skip=` matches no parameters in any of the models."""
     names = [name for twin in twins for name in twin.variables]
     for path in skip:
         if not any(is_skipped(name, (path,)) for name in names):

@@ -1,9 +1,9 @@
-"""Recognizes the tensors of a file or dict that has no module: names and shapes show which framework or library wrote
+"""Recognizes the tensors of a file or dict without its module. Names and shapes show which framework or library wrote
 the tensors, and which kinds the layers have.
 
 All tensors of a state were written by the same program, so a single layer with a weight that is not square shows the
 layout of all layers. If several dialects or kinds fit equally well, the error asks the user for the right one, and
-includes a line that can be pasted.
+suggests an argument to paste.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from .reading import Names, Signature, Twin, Variables
 
 _OF_BACKENDS: Final = {"jax": ("torch", "flax", "haiku"), "numpy": tuple(DIALECTS)}
-"""The dialects in which tensors of a backend may be named and laid out. For any other backend, that is the dialect with
-its own name."""
+"""The dialects (ways to name and lay out tensors) that a backend's tensors may follow. Any other backend has one
+dialect, with the backend's name."""
 _ALONE: Final = (
     "linear", "conv", "conv_transpose", "batch_norm", "embedding", "layer_norm", "rms_norm", "group_norm",
     "instance_norm", "prelu", *layouts.RECURRENT,
@@ -53,14 +53,14 @@ _HINTS: Final = (
     ("prelu", r"prelu|act"),
     ("layer_norm", r"layer_?norm|ln"),
 )
-"""For some kinds, a pattern that matches the names of layers for which the kind is the better guess."""
+"""Pairs of a kind and a pattern. The kind is the better guess for a layer whose name matches the pattern."""
 # kinds whose parameters have one axis
 _VECTORS: Final = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "prelu")
 
 
 def possible_dialects(origin: str, layout: str | None) -> dict[str, PartsOf]:
     """Returns the possible dialects (ways to name and lay out parameters) for tensors of the backend `origin`, by name.
-    If the user has passed `layout`, only that dialect is possible. If `origin` is not a known backend, all dialects are
+    If the user passed `layout`, only that dialect is possible. If `origin` is not a known backend, all dialects are
     possible. Raises `ArgumentError` if `layout` is not a dialect."""
     if layout is not None:
         if layout not in DIALECTS:
@@ -81,9 +81,9 @@ class Reading(NamedTuple):
     """The layers whose kinds are given, in the order of `kinds`, followed by the layers that names and shapes
     reveal."""
     lacking: list[str]
-    """Paths for which a kind was given, but at which the state has no parameters of that kind."""
+    """Paths with a given kind at which the state has no parameters of this kind."""
     doubts: dict[str, list[str]]
-    """For each layer with several possible kinds, these kinds by the layer's path."""
+    """The possible kinds of each layer that may have several kinds, by the layer's path."""
     misfits: int
     """The number of layers with given kinds whose shapes contradict the dialect."""
     in_target: int
@@ -104,11 +104,11 @@ def readings(
     target: Twin | None,
     source_path_of: Names,
 ) -> list[Reading]:
-    """Reads the state in each dialect, and returns the best readings, which are all equally good. `variables` contains
-    the tensors of the state. Three criteria decide, in this order: the fewest layers with shapes that contradict the
-    dialect, the most layers that the target also has, and the most tensors that belong to a layer. `kinds` maps paths
-    to kinds. `target` is the model passed as `like=`, or None. `source_path_of` maps paths of the target to paths of
-    the state, if these differ."""
+    """Reads the state in each dialect, and returns the best readings: one, or several that are equally good.
+    `variables` contains the tensors of the state. Three criteria decide, in this order: the fewest layers with shapes
+    that contradict the dialect, the most layers that the target also has, and the most tensors that belong to a layer.
+    `kinds` maps paths to kinds. `target` is the model passed as `like=`, or None. `source_path_of` maps paths of the
+    target to paths of the state, if these differ."""
     every = [
         _read(name, parts_of, variables, kinds, target, source_path_of)
         for name, parts_of in dialects.items()
@@ -119,8 +119,8 @@ def readings(
 
 
 def chosen_reading(every: list[Reading], is_torch_assumed: bool) -> Reading:
-    """Returns the first of several equally good readings. With `is_torch_assumed`, the first reading is returned even
-    if other readings differ from it, provided that its dialect is PyTorch's.
+    """Returns the first of several equally good readings. With `is_torch_assumed`, a first reading in PyTorch's dialect
+    is returned even if other readings differ from it.
 
     Raises:
         StateError: if two readings lay out a parameter differently, so that the choice matters.
@@ -208,9 +208,9 @@ def _signatures(
 def _as_in_target(
     dialect: str, counterpart: Layer | None, variables: Variables, target: Twin | None
 ) -> Layer | None:
-    """Returns `counterpart`, a layer of the target, with only the settings that determine the shapes of its parameters.
-    Returns None if `dialect` is not a dialect of the target's framework. Also returns None if `variables`, the tensors
-    of the state, do not include all parameters of the layer with the same names and shapes."""
+    """Returns `counterpart`, a layer of the target, but without settings that do not affect the shapes of its
+    parameters. Returns None if `dialect` is not a dialect of the target's framework. Also returns None unless
+    `variables`, the tensors of the state, include all parameters of the layer with the same names and shapes."""
     if (
         counterpart is None
         or target is None
@@ -232,14 +232,15 @@ def _as_in_target(
 def _shapes_differ(
     layer: Layer, variables: Variables, expected: Mapping[str, tuple[int, ...]]
 ) -> bool:
-    """Whether a parameter of the layer has a different shape than in `expected`, which may lack some parameters."""
+    """Whether the shape of a parameter of the layer differs from its shape in `expected`, which may lack some
+    parameters."""
     shapes = shapes_of(variables, layer)
     return any(expected.get(name, shape) != shape for name, shape in shapes.items())
 
 
 def _fits(layer: Layer, variables: Variables) -> bool:
-    """Whether the shapes of a layer fit its kind, and the bias, if there is one, has one element for each output. False
-    if a rule of the layout cannot be applied to these shapes."""
+    """Whether the shapes of a layer fit its kind. A bias must have one element for each output. False if a rule of the
+    layout cannot be applied to these shapes."""
     try:
         check_shapes(layer, variables)
         shapes = shapes_of(variables, layer)
@@ -336,7 +337,7 @@ def _attention(parts_of: PartsOf, path: str, variables: Variables) -> Layer | No
 
 
 def _complete_layer(parts_of: PartsOf, path: str, kind: str, own: Variables) -> Layer | None:
-    """Returns the layer of this kind that consists of exactly the tensors `own`, including a weight; None if these
+    """Returns the layer of this kind that consists of exactly the tensors `own`, including a weight, or None if these
     tensors do not form such a layer."""
     layer = laid_out(parts_of, path, kind, own)
     # a tensor that layers of this kind do not have shows that the kind is wrong
@@ -366,8 +367,8 @@ def _likely_first(possible: list[Layer]) -> list[Layer]:
 
 
 def question(unknown: Iterable[str], reading: Reading) -> str:
-    """Returns a guess at the argument `kinds=` for the tensors named `unknown`, as a string: the kinds that the reading
-    has for these tensors, and "same" for tensors that are in no layer of the reading. A long guess is truncated."""
+    """Returns a guess at the argument `kinds=` for the tensors named `unknown`, as a string. Tensors in a layer of the
+    reading get the kind of this layer; other tensors get the kind "same". A long guess is truncated."""
     names = list(unknown)
     kinds = {
         layer.path: layer.kind
@@ -386,8 +387,8 @@ def question(unknown: Iterable[str], reading: Reading) -> str:
 
 
 def _with_patterns(kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields the items of `kinds`. Paths that differ only in their numbers and have the same kind are replaced by one
-    pattern, which has a `*` for each number."""
+    """Yields the items of `kinds`. Paths that have the same kind and differ only in their numbers are replaced by one
+    pattern, with a `*` for each number."""
     groups: dict[str, dict[str, str]] = {}
     for path, kind in kinds.items():
         # only a name that is a plain number, such as the index of a block, becomes `*`: fc1 and fc2 may have different

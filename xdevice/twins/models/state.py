@@ -1,5 +1,5 @@
-"""Defines `State`, which holds named tensors of one framework; `Writer`, which fills a `State` with the parameters of
-another framework's model; and `write_named`, which writes named tensors into a model.
+"""Defines `State`, a dict of named tensors of one framework. Also defines `Writer`, which fills a `State` with the
+parameters of another framework's model, and `write_named`, which writes named tensors into a model.
 
 All parameters are converted in two steps. First, each parameter of the source is converted into the parameters that a
 PyTorch layer would have. Then these parameters are converted into the parameters of the target.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .reading import Array, Request, Twin
 
 LIKE: Final = "like"
-"""The value of `dtype=` that stands for the dtypes of the target's variables."""
+"""The value of `dtype=` that requests the dtypes of the target's variables."""
 _MOST: Final = 12
 """The maximum number of reasons that an error lists."""
 
@@ -50,13 +50,13 @@ class State(dict[str, Any]):
     Attributes:
         backend: the name of the tensors' framework.
         origins: a dict from the name of each tensor to the names of its source tensors.
-        unmapped: the tensors of the source that were not converted and the variables of `like` that got no value, as a
-            dict from names to reasons. `state[name] = x` sets the value of a variable of `like`, and removes its name
+        unmapped: a dict from names to reasons, for tensors of the source that were not converted and for variables of
+            `like` that got no value. `state[name] = x` sets the value of a variable of `like`, and removes its name
             from `unmapped`; `settle` removes any name.
-        differences: lines about differences that are not in the values but change outputs or training, such as another
-            eps or padding; about everything that was not compared; and, with `inputs=`, about outputs that differ.
-        settings: the lines of `differences` that may explain why equal parameters give different outputs: settings of
-            layers that differ or could not be compared.
+        differences: lines about settings that differ, such as eps or padding, if they affect outputs or training; about
+            everything that was not compared; and, with `inputs=`, about outputs that differ.
+        settings: the lines of `differences` about settings of layers that differ or could not be compared. They may
+            explain why equal parameters lead to different outputs.
         pairs: a dict from paths of the source's layers to paths of `like`'s layers, in the form that `names=` accepts.
         done: a line for each step that adapted the source, such as removing a prefix or reordering pixels.
         skipped: the names of the variables of `like` that `skip=` leaves unchanged.
@@ -94,8 +94,8 @@ class State(dict[str, Any]):
         """Removes names from `unmapped` because you have dealt with these tensors or do not need them.
 
         A tensor of the source that you have split or merged by hand stays in `unmapped` until you call this method, and
-        strict loading fails until then. A call is not enough for a variable of the model without a value: strict
-        loading fails until you set the variable with `state[name] = x`.
+        strict loading fails until then. For a variable of the model without a value, calling this method is not enough:
+        strict loading fails until you set the variable with `state[name] = x`.
 
         Raises:
             StateError: if a name is not in `unmapped`; in that case no name is removed.
@@ -158,7 +158,7 @@ class _Value(NamedTuple):
 
 
 class Writer:
-    """Fills a `State` layer by layer, and lists in it the tensors that could not be mapped. `source` is the model to
+    """Fills a `State` layer by layer, and also lists the tensors that could not be mapped. `source` is the model to
     convert, `target` is the backend to convert to, and `like` is the target's model, or None."""
 
     def __init__(
@@ -177,16 +177,17 @@ class Writer:
         self._supported: set[tuple[Device, str]] = set()
         """The pairs of a device and a dtype that the target is known to support."""
         self._casts: dict[tuple[str, str], list[str]] = {}
-        """The names of the tensors that have another dtype in the target, by the pair of dtypes."""
+        """The names of the tensors whose dtype differs in the target, by the pair of dtypes."""
         self._first_names: dict[int, str] = {}
         """The name under which each variable of the target first got a value, by the `id` of the variable."""
         self._uses: dict[int, list[tuple[int, str, str]]] = {}
-        """By the `id` of each variable of the source, an entry for each variable of the target that was made from this
-        variable. An entry has the `id` and the name of the target's variable, and the path of the source's layer."""
+        """The variables of the target that were made from a variable of the source, by the `id` of the source's
+        variable. An entry consists of the `id` and the name of the target's variable, and the path of the source's
+        layer."""
 
     def put_without_like(self, layer: Layer) -> None:
-        """Writes a layer into the state under the source's names and in the target's layout, for a conversion without
-        `like`."""
+        """Writes a layer into the state in the target's layout, but under the source's names. Used for a conversion
+        without `like`."""
         parts = [
             part._replace(name=layouts.join(layer.path, part.name))
             for part in self._target.parts(layer.kind, layer.settings)
@@ -240,8 +241,8 @@ class Writer:
     # mismatches
 
     def _why_shapes_differ(self, layer: Layer, other: Layer) -> str:
-        """Returns the reason why the shapes of two layers cannot agree: a message with the settings in `SHAPING` that
-        differ. Returns "" if there are no such settings."""
+        """Returns a message with the settings in `SHAPING` that differ, and so prevent the shapes of two layers from
+        agreeing. Returns "" if there are no such settings."""
         ours, theirs = layer.settings, other.settings
         return "; ".join(
             f"{name} is {ours[name]} in {self._source.name}, {theirs[name]} in {self._target.name}"
@@ -250,8 +251,8 @@ class Writer:
         )
 
     def _why_norms_differ(self, layer: Layer, other: Layer, like: Twin) -> str:
-        """Returns the reason why the weight norms of two layers cannot be converted: they are computed over different
-        axes. Returns "" if the axes are the same, or if a layer has no weight norm."""
+        """Returns a message if the weight norms of two layers cannot be converted because they are computed over
+        different axes. Returns "" if the axes are the same, or if a layer has no weight norm."""
         # the shape of g reveals the axes
         g = layouts.NORMED[0]
         if not (_has(g, layer.parts) and _has(g, other.parts)):
@@ -267,8 +268,8 @@ class Writer:
     # one layer
 
     def _fill(self, layer: Layer, parts: Sequence[Part]) -> None:
-        """Writes the parameters of a layer into `parts`, the parts of its counterpart, and lists the parameters that
-        only one of the two layers has."""
+        """Writes the parameters of a layer into `parts`, the parameters of its counterpart, and lists the parameters
+        that only one of the two layers has."""
         values = self._read(layer)
         # these three calls change `values` so that it has the parameters that `parts` require
         self._fit_spectral(layer, values, parts)
@@ -305,8 +306,8 @@ class Writer:
 
     def _values_of(self, name: str) -> tuple[Array, Device]:
         """Returns the values of a variable of the source as an array, and the device of the variable. A tensor of a
-        file is on the CPU. A variable on the meta device has no values. In that case, the returned array contains
-        zeros, has the same shape and dtype, and occupies almost no memory."""
+        file is on the CPU. A variable on the meta device has no values. In that case, returns an array of zeros with
+        the same shape and dtype, which uses almost no memory."""
         value, backend = self._source.variables[name], self._source.backend
         # a tensor of a file is not read before it is needed, so that only one tensor is in memory at a time
         if isinstance(value, FileTensor):
@@ -320,8 +321,8 @@ class Writer:
 
     def _fit_norm(self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]) -> None:
         """Changes `values` if only one of the two layers has a weight norm: merges the two parameters of the norm into
-        one weight, or splits one weight into two parameters. This makes the outputs equal, but training differs; a line
-        in `differences` says so."""
+        one weight, or splits one weight into two parameters. The outputs then agree, but training differs, so a line is
+        added to `differences`."""
         g, v = layouts.NORMED
         # whether the target's layer has a weight norm, which is possible only with `like`
         is_wanted = _has(g, parts)
@@ -350,7 +351,8 @@ class Writer:
         self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]
     ) -> None:
         """Replaces the parameters of a spectral norm in `values` by one weight if the target has no such norm. The
-        reverse is impossible, because the vectors u and v of a spectral norm are learned together with the weight."""
+        reverse is impossible: the vectors u and v of a spectral norm are learned together with the weight, and the
+        source does not have them."""
         if layouts.SPECTRAL[0] not in values or _has(layouts.SPECTRAL[0], parts):
             return
         original, u, v = (values.pop(name) for name in layouts.SPECTRAL)
@@ -365,8 +367,8 @@ class Writer:
         )
 
     def _fit_biases(self, values: dict[str, _Value], parts: Sequence[Part]) -> None:
-        """The target may store several biases in one array. If the source has only some of these biases, adds zeros to
-        `values` for the others. Some attentions have no bias for their keys, because such a bias would not change the
+        """Adds zeros to `values` for biases that the source lacks, if the target stores them in one array with biases
+        that the source has. Some attentions have no bias for their keys, because such a bias would not change the
         softmax."""
         for part in parts:
             lacking = [
@@ -387,9 +389,9 @@ class Writer:
                 )
 
     def _list_missing(self, part: Part, missing: list[str]) -> None:
-        """Lists a part of the target that gets no value, because the source lacks the parameters `missing` (PyTorch's
-        names). A count of batches is listed as a difference. Any other part is listed as unmapped. Without `like`, a
-        part is not listed if the source has none of its parameters."""
+        """Lists a parameter of the target that gets no value, because the source lacks the parameters `missing`
+        (PyTorch's names). A count of batches is listed as a difference. Any other parameter is listed as unmapped.
+        Without `like`, `part` is not listed if the source has none of its parameters."""
         if part.of == (layouts.COUNTER,):
             self._list_difference(
                 f"{part.name}: {self._source.name} does not count batches, so this count is unchanged"
@@ -401,9 +403,9 @@ class Writer:
             )
 
     def _list_unused(self, layer: Layer, name: str, value: _Value) -> None:
-        """Lists a parameter of the source that no part of the target uses: as a difference if it is a count of batches,
-        otherwise as unmapped. `name` is the parameter's name in PyTorch. A parameter is not listed if its values have
-        no effect and another parameter from the same variable of the source was converted."""
+        """Lists a parameter of the source that the target does not use: as a difference if it is a count of batches,
+        otherwise as unmapped. `name` is the parameter's name in PyTorch. A parameter without effect is not listed if
+        another parameter from the same variable of the source was converted."""
         state, origin, lacks = self._state, value.origin, f"{self._target.name} has no {name}"
         if name == layouts.COUNTER:
             state.differences.append(
@@ -467,8 +469,8 @@ class Writer:
 
     def _place(self, place: Device, variable: Any) -> Device:
         """Returns the device for a value in the target. `place` is the device of the source's variable. `variable` is
-        the target's variable, or None. A variable that is on the meta device in the source stays on the meta device,
-        because it has no values. Other values are put on the meta device only if `device=` is meta."""
+        the target's variable, or None. A variable that is on the meta device in the source has no values, so it stays
+        on the meta device. Other values are put on the meta device only if `device=` is meta."""
         if place.kind == "meta":
             return place
         if self._device is not None:
@@ -488,8 +490,8 @@ class Writer:
         return self._target.from_buffer(owned(array))
 
     def _refuse_two_values(self, name: str, target_id: int, array: Array) -> None:
-        """Raises `StateError` if a tied variable of the target would get different values under two of its names.
-        `target_id` is the `id` of the variable, and `array` is the value under the name `name`."""
+        """Raises `StateError` if a variable of the target has two names (is tied) and would get a different value under
+        each of them. `target_id` is the `id` of the variable, and `array` is the value under the name `name`."""
         first_name = self._first_names.setdefault(target_id, name)
         if first_name == name:
             return
@@ -542,8 +544,9 @@ def _shape_note(shape: Sequence[int], new: Sequence[int]) -> str:
 def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
     """Writes named tensors into the variables of a model, in place, for `load(state, into=model)`.
 
-    For a variable with several names, `state` may contain any of these names; if it contains several, their values must
-    be equal. PyTorch's `num_batches_tracked` may always be missing. The `differences` of a `State` are not errors.
+    For a variable with several names, `state` may contain one or more of these names. If it contains several, their
+    values must be equal. PyTorch's `num_batches_tracked` may always be missing. The `differences` of a `State` are not
+    errors.
 
     Raises:
         StateError: if tensors do not fit; with `strict`, also if a variable is missing. In both cases nothing is
@@ -651,8 +654,8 @@ def _missing(
     backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Iterator[str]:
     """Yields a line for each variable of the model for which `state` has no value. Counts of batches never need a
-    value. If `state` is a `State`, variables in `skipped` need no value either, and each name in `unmapped` without a
-    value also gets a line."""
+    value. If `state` is a `State`, variables in `skipped` need no value either, but there is also a line for each name
+    in `unmapped` without a value."""
     present = {id(variables[name]) for name in state if name in variables}
     # a plain dict has neither of these attributes
     unmapped, skipped = (
@@ -676,7 +679,8 @@ def _missing(
 
 
 def _tensors_are(names: list[str]) -> str:
-    """Returns the beginning of a line about tensors: the name of a single tensor, or the number of several tensors."""
+    """Returns the beginning of a line about tensors: the tensor's name if there is only one, or otherwise their
+    number."""
     return f"{names[0]}: it is" if len(names) == 1 else f"{len(names)} tensors are"
 
 

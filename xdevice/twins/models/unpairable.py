@@ -57,7 +57,7 @@ class Unpaired(NamedTuple):
 
 
 class _Break(NamedTuple):
-    """A place where the order of the layers differs between two models."""
+    """A break: a place where the order of the layers differs between two models."""
 
     before: str
     """The path, in the source, of the last layer before that place; "" at the beginning."""
@@ -72,7 +72,7 @@ class _Break(NamedTuple):
 def crossing_message(
     ours: Unpaired, theirs: Unpaired, places: Sequence[int], likely: Names
 ) -> str:
-    """Returns the error message for layers of the same kind and shape with names that contradict their order. `ours`
+    """Returns the error message for layers of the same kind and shape whose names contradict their order. `ours`
     contains the layers of the source, and `theirs` contains the layers of the target. `places` contains the indices of
     the doubtful layers in both lists. `likely` is a guess for `names=`."""
     head = (
@@ -83,7 +83,7 @@ def crossing_message(
 
 
 def unclear_message(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -> str:
-    """Returns the error message for two models with layers in different orders. In that case, it is not clear which
+    """Returns the error message for two models whose layers are in different orders, so that it is not clear which
     layers correspond. The message names the breaks, which are the places where the orders differ. `ours` contains the
     layers of the source, and `theirs` contains the layers of the target. `signatures` contains the kinds and shapes
     that several layers share."""
@@ -138,9 +138,9 @@ def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
 
 
 def advice_on_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
-    """Returns advice on how to pair two embeddings of equal width if one of them has more rows; "" for any other two
-    layers. `one` is a layer of the source, and `ours` is the shape of its weight. `other` is a layer of the target, and
-    `theirs` is the shape of its weight."""
+    """Returns advice on how to pair two embeddings of equal width but with different numbers of rows; "" for any other
+    two layers. `one` is a layer of the source, and `ours` is the shape of its weight. `other` is a layer of the target,
+    and `theirs` is the shape of its weight."""
     if (
         one.kind != "embedding"
         or other.kind != "embedding"
@@ -188,7 +188,7 @@ def _breaks(ours: Unpaired, theirs: Unpaired) -> tuple[int, list[_Break]]:
 
 
 def _texts(layers: Iterable[tuple[Layer, Signature]]) -> list[str]:
-    """Returns, for use in a message, a string for each layer with its path, kind and shape."""
+    """Returns a string for each layer, with its path, kind and shape, for use in a message."""
     return [f"{layer.path} {' '.join(map(str, signature))}" for layer, signature in layers]
 
 
@@ -238,8 +238,8 @@ def _advice_on_names(likely: Names) -> str:
 
 
 def _cut(head: str, end: str, lines: Sequence[str] = ()) -> str:
-    """Returns a message that consists of `head`, `end` (advice on what to do) and as many of `lines` as fit into `MOST`
-    characters. If `head` or `end` is longer than half of `MOST`, it is cut to this length."""
+    """Returns a message of at most `MOST` characters. It consists of `head`, `end` (the advice) and as many of `lines`
+    as fit. If `head` or `end` is longer than half of `MOST`, it is truncated to that length."""
     # 2 fewer, for the full stop and the space between `head` and `end`
     text = f"{_at_most(head, MOST // 2)}. {_at_most(end, MOST // 2 - 2)}"
     for line in lines:
@@ -252,5 +252,5 @@ def _cut(head: str, end: str, lines: Sequence[str] = ()) -> str:
 
 
 def _at_most(text: str, most: int) -> str:
-    """Returns `text`, cut to at most `most` characters. A text that is cut ends with dots."""
+    """Returns `text`, truncated to at most `most` characters. A truncated text ends with dots."""
     return text if len(text) <= most else f"{text[: most - 4]} ..."

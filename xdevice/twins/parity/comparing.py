@@ -1,6 +1,7 @@
-"""Defines `assert_parity` and `compare`, which check whether two values contain the same numbers, and if not, which
-leaf, element or layer differs. Both values are first read into host memory (`host_leaves`, or `model_pairs` for two
-models). Then their structures are compared (`structures`), and then their elements (`elements`)."""
+"""Defines `assert_parity` and `compare`, which check whether two values contain the same numbers. If not, they report
+the leaf, element or layer that differs. (A leaf is one tensor or number in a value.) Both values are first read into
+host memory (`host_leaves`, or `model_pairs` for two models). Then their structures are compared (`structures`), and
+then their elements (`elements`)."""
 
 from __future__ import annotations
 
@@ -37,10 +38,9 @@ if TYPE_CHECKING:
     Names = Mapping[str, str]
 
 _LISTED: Final = 20
-"""The maximum number of lines in a list in a message, for example a list of parameters without a counterpart, or of
-settings."""
+"""The maximum number of lines that a message lists, such as parameters without a counterpart, or settings."""
 _LONGEST: Final = 1100
-"""The maximum number of characters in a list in a message."""
+"""The maximum number of characters in the list in a message."""
 # added to the message if the layers of two models could not be paired
 _PAIRING_ADVICE: Final = (
     "\n  note      pass names= or kinds= to convert_state to pair them: "
@@ -67,11 +67,11 @@ def assert_parity(
     names: Mapping[str, str] | None = None,
     skip: Iterable[str] = (),
 ) -> None:
-    """Asserts that two values contain the same numbers, whatever the framework of each value is.
+    """Asserts that two values contain the same numbers, even if they belong to different frameworks.
 
     Compares structure, shapes, dtypes and values, within the tolerances that docs/reference/parity.md lists for each
-    dtype. A list equals a tuple of the same leaves. The layers of two models of different frameworks are paired as in
-    `convert_state`, and their settings must agree too. Copies both values to the host and reads them several times,
+    dtype. A list equals a tuple with the same contents. The layers of two models of different frameworks are paired as
+    in `convert_state`, and their settings must agree too. Copies both values to the host and reads them several times,
     which takes 30 ms for a million elements. With `inputs`, both models also run.
 
     Args:
@@ -79,14 +79,14 @@ def assert_parity(
         rtol, atol: override the tolerances of the dtype, unless they are None. Ints and bools must always be equal.
         check_device, check_dtype: whether the tensors must have the same device, and the same dtype.
         equal_nan: whether NaN equals NaN.
-        inputs: a tensor, a tuple or a dict of keywords, for two models, functions or pairs `(apply, parameters)`: their
-            outputs are compared. Models run in evaluation mode.
+        inputs: a tensor, a tuple or a dict of keywords to call two models, functions or pairs `(apply, parameters)`
+            with; their outputs are compared. Models run in evaluation mode.
         names: with `inputs`, a dict that maps layers or logged names of `actual` to those of `expected`.
         skip: without `inputs`, paths of layers of two models that are not compared, as in `convert_state`.
 
     Raises:
         ParityError: if the values differ. It is an `AssertionError` with the result of `compare` as `comparison`.
-        ArgumentError: if a tolerance is invalid, arguments exclude each other, or a model fails on `inputs`.
+        ArgumentError: if a tolerance is invalid, two arguments cannot be combined, or a model fails on `inputs`.
         NotATensorError: `inputs` without models or functions that return tensors. DTypeError: a dtype has no tolerance.
         UnsupportedError, NotBuiltError: if a tensor is symbolic, or a model is not built. ContainerError: as in `log`.
 
@@ -118,8 +118,8 @@ def compare(
     names: Mapping[str, str] | None = None,
     skip: Iterable[str] = (),
 ) -> Comparison:
-    """Compares two values as `assert_parity` does, and returns a `Comparison`, which contains the worst error even if
-    the values agree.
+    """Compares two values as `assert_parity` does. Returns a `Comparison`, which contains the worst error even if the
+    values agree.
 
     Experimental: it may change in a minor version.
 
@@ -215,7 +215,8 @@ def _compare_outputs(
 
 def _unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) -> Comparison:
     """Returns the `Comparison` of two models that return different numbers of tensors. Its text lists the tensors of
-    both models, the pairs that agree, and a call of `assert_parity` that compares one tensor of each model."""
+    both models and the pairs that agree, and suggests a call of `assert_parity` that compares one tensor of each
+    model."""
     ours, theirs = outputs.actual, outputs.expected
     # every output is compared with every output of the other model: one model may return a tuple, and the other a dict
     # in another order. `aligned` also gives both leaves the same path, without which they would not be compared
@@ -258,9 +259,9 @@ def _unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) -> 
 def _with_settings(
     comparison: Comparison, settings: list[str], different: list[str]
 ) -> Comparison:
-    """Returns the comparison with the lines about settings in its field `settings`. If some settings differ, its text
-    begins with the lines about these settings (`different`), followed by the lines about settings that could not be
-    compared."""
+    """Adds the lines about settings to the comparison's field `settings`, and returns the new comparison. If some
+    settings differ, its text begins with the lines about them (`different`), followed by the lines about settings that
+    could not be compared."""
     if not different:
         return comparison._replace(settings=tuple(settings))
     rest = [line for line in settings if line not in different]
@@ -273,7 +274,7 @@ def compare_leaves(
 ) -> Comparison:
     """Compares two values whose leaves are already on the host, such as values from two recordings. If structures,
     shapes or other properties differ, returns the `Comparison` of the first such difference. Otherwise returns the
-    `Comparison` of the leaf that is furthest off."""
+    `Comparison` of the leaf with the worst error."""
     # the paths of PyTorch's counts of batches if only one side has them. They are left out, because other frameworks
     # count no batches, and the text says so
     counters = structures.counters_of_one_side(actual, expected)
@@ -336,8 +337,8 @@ def _unmapped_difference(pair: ReadPair) -> Comparison:
 
 
 def _settings_difference(settings: list[str], modes: list[str]) -> Comparison:
-    """Returns the `Comparison` of two models with equal parameters, if settings of their layers differ or could not be
-    compared. `settings` has at least one line; `modes` contains the lines about training mode."""
+    """Returns the `Comparison` of two models whose parameters are equal, but whose layers have settings that differ or
+    could not be compared. `settings` has at least one line; `modes` contains the lines about training mode."""
     lines = [*settings, *modes]
     text = f"the parameters agree, but these settings differ or could not be compared:{_listed(lines)}{_ADVICE}"
     # a line begins with the path of its layer and a colon

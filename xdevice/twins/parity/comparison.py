@@ -10,12 +10,13 @@ Problem = Literal["structure", "shape", "dtype", "device", "values", "settings"]
 
 
 class Comparison(NamedTuple):
-    """The result of `compare`. It is true as a bool if the two values are equal within the tolerances.
+    """The result of `compare`. It is truthy if the two values are equal within the tolerances.
 
     Experimental: it may change in a minor version.
 
-    It describes the leaf that is furthest off, and the worst element of that leaf: the element whose error is the
-    largest multiple of the allowed error. A field that could not be computed is None.
+    It describes the leaf (tensor or number) with the largest error, and the worst element of this leaf. The worst
+    element is the one whose error is the largest multiple of the allowed error. A field that could not be computed is
+    None.
     """
 
     ok: bool
@@ -37,7 +38,7 @@ class Comparison(NamedTuple):
     allowed: float | None = None
     """The largest absolute error that the worst element may have."""
     excess: float = 0.0
-    """The error of the worst element as a multiple of the allowed error: 1 is the limit."""
+    """The error of the worst element as a multiple of the allowed error. A value up to 1 is within the tolerance."""
     off: int = 0
     total: int = 0
     """`off` is the number of elements with an error above the allowed error; `total` is the number of all elements of
@@ -46,8 +47,8 @@ class Comparison(NamedTuple):
     """Lines about settings of two models or optimizers that differ or could not be compared. The settings were read
     before anything was computed."""
     text: str = ""
-    """The result in words. If the values are equal, the text is empty, or it names settings that differ, or a count of
-    batches that only one side has."""
+    """The result in words. For equal values, the text is empty or names settings that differ, or a count of batches
+    that only one value has."""
 
     def __bool__(self) -> bool:
         # without this method, a NamedTuple with fields would always be true
@@ -57,7 +58,7 @@ class Comparison(NamedTuple):
 def difference(
     problem: Problem, text: str, leaf: str = "", actual: object = None, expected: object = None
 ) -> Comparison:
-    """Returns the `Comparison` of two values whose difference has no size, such as different structures or shapes.
+    """Returns the `Comparison` of two values whose difference is not a number, such as different structures or shapes.
     `leaf` is the path of the leaf that differs, and `actual` and `expected` are the shapes, dtypes or other properties
     that differ."""
     # the excess is infinite, so that this difference is treated as worse than any numerical error
@@ -67,5 +68,5 @@ def difference(
 
 
 def at(path: str) -> str:
-    """Returns the words that name a leaf's path in a message, such as " at 0.weight"; "" if the path is empty."""
+    """Returns the place of a leaf as text for a message, such as " at 0.weight", or "" if the path is empty."""
     return f" at {path}" if path else ""

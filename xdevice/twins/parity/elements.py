@@ -1,5 +1,5 @@
-"""Compares the elements of two leaves: determines whether they are equal within the tolerance, which element is
-furthest off, and by how much.
+"""Compares the elements of two leaves (tensors or numbers). Determines whether they are equal within the tolerance,
+which element has the largest error, and how large this error is.
 
 The distance in ULP is reported, but does not affect the result: correct runs of two frameworks may be 10,000 ULP or
 more apart.
@@ -25,8 +25,8 @@ _ROUNDING: Final = 3.0
 """An error of up to this multiple of the allowed error may be due to rounding alone: correct runs of deep models
 reached 2.3."""
 _WHOLE: Final = 256
-"""The largest factor that is reported between two single numbers, such as the factor between the sum and the mean of a
-batch."""
+"""The largest factor between two single numbers that is reported. An example is the factor between the sum and the mean
+of a batch."""
 _DIGITS: Final = {"float16": 5, "bfloat16": 4, "float32": 9, "complex64": 9}
 """The number of digits that distinguish any two numbers of a dtype; 17 for any other dtype."""
 
@@ -34,7 +34,7 @@ _DIGITS: Final = {"float16": 5, "bfloat16": 4, "float32": 9, "complex64": 9}
 def compare_elements(
     actual: HostLeaf, expected: HostLeaf, rule: Strictness, noise: float | None
 ) -> Comparison:
-    """Compares two leaves of the same shape. Returns a `Comparison` that describes the element that is furthest off.
+    """Compares two leaves of the same shape. Returns a `Comparison` that describes the element with the largest error.
     `noise` is the error that rounding alone causes in these leaves; None if it was not measured. Raises `DTypeError`
     for a dtype without a tolerance."""
     if not expected.is_number:
@@ -97,8 +97,8 @@ def _compare_objects(actual: HostLeaf, expected: HostLeaf) -> Comparison:
 
 
 def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
-    """Returns a note if two leaves that differ become equal once one of them is transposed, shifted by one place,
-    reordered or multiplied by a number. These are the most common faults when a model or a training script is ported to
+    """Returns a note if two leaves that differ become equal when one of them is transposed, shifted by one place,
+    reordered or multiplied by a number. These are the most common mistakes in porting a model or a training script to
     another framework. Otherwise returns "". Both leaves must have the same shape."""
     if not expected.is_number:
         return ""
@@ -142,22 +142,23 @@ def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
 
 
 def _slices(x: Any, axis: int) -> list[bytes]:
-    """Returns the bytes of each slice along an axis, sorted. Two arrays of the same dtype, without NaN, have the same
-    slices (in any order) if and only if the returned lists are equal."""
+    """Returns the bytes of each slice along an axis, sorted. Two arrays of the same dtype and without NaN return equal
+    lists if and only if they have the same slices, in any order."""
     # adding 0.0 turns -0.0 into 0.0: the two are equal but have different bytes
     return sorted(part.tobytes() for part in numpy.moveaxis(x + 0.0, axis, 0))
 
 
 def _common_dtype(a: Any, b: Any) -> str:
-    """Returns the dtype in which two arrays are compared. It represents the numbers of every other dtype exactly,
-    except large ints."""
+    """Returns the dtype in which two arrays are compared. This dtype represents the numbers of every other dtype
+    exactly, except large ints."""
     return "complex128" if "c" in (a.dtype.kind, b.dtype.kind) else "float64"
 
 
 def _ratio(x: Any, y: Any) -> float | None:
     """Returns the factor by which `y` must be multiplied to come closest to `x`. Returns None for complex arrays, and
-    if the factor is 0 or not finite. Any two single numbers have a factor, so in this case the factor is rounded to a
-    whole number or to the inverse of a whole number. Returns None if this whole number exceeds `_WHOLE`."""
+    if the factor is 0 or not finite. A factor exists for any two single numbers, so it is meaningful only if simple.
+    For single numbers, it is therefore rounded to a whole number or to the inverse of a whole number. Returns None if
+    this whole number exceeds `_WHOLE`."""
     if "c" in (x.dtype.kind, y.dtype.kind):
         return None
     ours, theirs = x.astype("float64").ravel(), y.astype("float64").ravel()
@@ -181,9 +182,9 @@ def _ratio(x: Any, y: Any) -> float | None:
 
 
 def _errors_of(a: Any, b: Any, allowed: Allowed | None, equal_nan: bool) -> tuple[Any, Any]:
-    """Returns two arrays: the absolute error of each element, and the allowed error of each element. If at least one of
-    two numbers is not finite, the error is 0 if the numbers are equal, and infinite otherwise. `allowed` is None for
-    exact dtypes."""
+    """Returns two arrays: the absolute error of each element, and the allowed error of each element. If either number
+    is not finite, the error is 0 for equal numbers and infinite for different numbers. `allowed` is None for exact
+    dtypes."""
     if allowed is None:
         return _exact_errors(a, b), numpy.zeros(a.shape)
     x, y = a.astype(_common_dtype(a, b)), b.astype(_common_dtype(a, b))
@@ -227,14 +228,14 @@ def _excess(error: Any, limit: Any) -> Any:
 
 
 def _python_number(x: Any) -> Any:
-    """Returns an array's element as a Python bool, int, float or complex. An ml_dtypes number, such as a bfloat16,
+    """Returns an array element as a Python bool, int, float or complex. An ml_dtypes number, such as a bfloat16,
     becomes a float."""
     x = x.item() if isinstance(x, numpy.generic) else x
     return x if isinstance(x, bool | int | complex) else float(x)
 
 
 def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
-    """Returns the distance between two numbers in ULP, which are steps from one number of the dtype to the next.
+    """Returns the distance between two numbers in ULP. One ULP is the step from one number of the dtype to the next.
     Returns None if either number is not finite.
 
     For complex numbers, returns the distance of the real parts or of the imaginary parts, whichever is larger.
@@ -257,8 +258,8 @@ def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
 
 
 def _position_of(x: Any, dtype: str) -> int | None:
-    """Returns the position of `x`, rounded to the dtype, in the sequence of all numbers of the dtype, counted from 0.0;
-    None if the rounded number is not finite."""
+    """Rounds `x` to the dtype, and returns its position in the sequence of all numbers of the dtype, counted from 0.0.
+    Returns None if the rounded number is not finite."""
     # a number beyond the range of the dtype becomes an infinity, which has no position
     with numpy.errstate(over="ignore"):
         rounded = numpy.asarray(x, dtype="float64").astype(host_dtype(dtype))

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from .record_files import RecordedCall
 
 _VANISHING: Final = 1e-5
-"""A leaf whose numbers are at most this fraction of the record's largest number may consist of rounding errors alone:
-for the gradient of a convolution's bias before a batch norm, the fraction was measured as 1e-8."""
+"""A leaf whose numbers are at most this fraction of the record's largest number may consist only of rounding errors.
+The fraction measured for the gradient of a convolution's bias before a batch norm was 1e-8."""
 _ROUNDING: Final = 2.0**-23
-"""The same as `_VANISHING`, but for one element instead of a whole leaf: the distance from 1 to the next float32
+"""The same as `_VANISHING`, but for one element instead of a whole leaf. It is the distance from 1 to the next float32
 number."""
 _UNBIASED: Final = (
     "\n  note      PyTorch's batch norms store the unbiased variance of each batch, n / (n - 1) times the variance "
@@ -35,15 +35,16 @@ Element = tuple[str, tuple[int, ...]]
 
 
 def element_of(comparison: Comparison) -> Element:
-    """Returns the element that is furthest off according to a comparison; its index is () if the comparison names no
+    """Returns the element with the largest error according to a comparison; its index is () if the comparison names no
     element."""
     return _without_brackets(comparison.leaf), comparison.worst or ()
 
 
 def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dict[Element, str]:
-    """Returns a note for each element in `wanted` that may consist of rounding errors alone. This is the case if the
+    """Returns a note for each element in `wanted` that may be nothing but a rounding error. This is the case if the
     element or its whole leaf is much smaller than the largest number of a record. `calls` are the records of the
-    reference; each note is based on the first record that shows this. Other elements are left out."""
+    reference; each note is based on the first record in which the element is that small. Other elements are left
+    out."""
     notes: dict[Element, str] = {}
     for call in calls:
         arrays = {
@@ -77,9 +78,9 @@ def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dic
 
 
 def explain(comparison: Comparison, notes: Mapping[Element, str]) -> Comparison:
-    """Returns the comparison, with a note added to its text if the values differ for a known reason. The note is the
-    entry for the element in `notes`, the result of `vanishing`. Without an entry, it is the note about the variance of
-    a batch norm, provided that the leaf is such a variance. Any other comparison is returned unchanged."""
+    """Adds a note to the text of a comparison if the values differ for a known reason, and returns the comparison. The
+    note is the entry for the element in `notes`, the result of `vanishing`. If there is no entry, and the leaf is the
+    variance of a batch norm, the note is about this variance. Any other comparison is returned unchanged."""
     if comparison.problem != "values":
         return comparison
     default = _UNBIASED if _without_brackets(comparison.leaf).endswith(VARIANCE) else ""
@@ -89,9 +90,9 @@ def explain(comparison: Comparison, notes: Mapping[Element, str]) -> Comparison:
 
 
 def unchanged_on_one_side(path: str, pairs: list[tuple[RecordedCall, RecordedCall]]) -> str:
-    """Returns a note if a leaf, such as a weight, has changed since step 0 in one program but not in the other;
-    otherwise "". `pairs` contains a pair of records for each program: the record of step 0, and the record of the step
-    to explain. The actual program comes first."""
+    """Returns a note if a leaf, such as a weight, has changed since step 0 in only one of the two programs; otherwise
+    "". `pairs` contains a pair of records for each program: the record of step 0, and the record of the step to
+    explain. The actual program comes first."""
     # for each program, whether the leaf's numbers differ between its two records
     changed = [
         not numpy.array_equal(

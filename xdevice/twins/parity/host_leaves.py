@@ -21,7 +21,7 @@ NUMBERS = (bool, int, float, complex)
 """The types of Python's own numbers. Such a number has no dtype: it adopts the dtype of the tensor with which it is
 compared."""
 PYTHON = "Python"
-"""The owner of a leaf that is not a tensor."""
+"""The value of `HostLeaf.owner` for a leaf that is not a tensor."""
 
 
 class HostLeaf(NamedTuple):
@@ -60,13 +60,13 @@ class HostLeaf(NamedTuple):
 
 
 def read_leaves(x: object) -> list[HostLeaf]:
-    """Returns every leaf of a tensor, model, container or Python number, in the container's own order, with the values
-    of tensors as NumPy arrays in host memory.
+    """Returns every leaf of a tensor, model, container or Python number, in the order of the container. The values of
+    tensors are NumPy arrays in host memory.
 
     Raises:
         UnsupportedError: if a tensor is symbolic. NotBuiltError: if a model has no variables yet.
-        ContainerError: if a container contains itself, or if an object that contains tensors has a type that xdevice
-            cannot walk.
+        ContainerError: if a container contains itself, or if xdevice cannot read the tensors in an object of an unknown
+            type.
     """
     return [host_leaf for leaf in leaves(x) for host_leaf in read_leaf(leaf.path, leaf.value)]
 
@@ -124,7 +124,7 @@ def joined(path: str, name: str) -> str:
 
 
 def unique_paths(leaves: Sequence[HostLeaf] | Sequence[trees.Leaf]) -> list[str]:
-    """Returns the leaves' paths, made unique: two keys of a dict may look the same as strings, and a number is then
+    """Returns a unique path for each leaf. Two keys of a dict may look the same as strings; in that case, a number is
     added to the second path."""
     counts: dict[str, int] = {}
     paths = []

@@ -1,10 +1,10 @@
 """Reads two values for a comparison. If the values are models with different layers, the state of one model is first
 converted to the names and layouts of the other. With `inputs=`, both models run, and their outputs are read.
 
-If parameters were paired by name, a square kernel that should be transposed would be compared without transposing it,
+Names alone are not enough to pair parameters: a square kernel that should be transposed would be compared untransposed,
 and a parameter with different names in the two models would seem to be missing. Therefore `convert_state` pairs the
-layers, and a parameter that it cannot map is reported as a difference. Parameters are paired by name only if, in both
-models, each name belongs to the same kind of layer in the same layout.
+layers, and a parameter that it cannot map is reported as a difference. Parameters are paired by name only if each name
+belongs to the same kind of layer in the same layout in both models.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ class ReadPair(NamedTuple):
     actual: list[HostLeaf]
     expected: list[HostLeaf]
     unmapped: dict[str, str]
-    """The reason for each parameter that has no counterpart in the other model, by the parameter's path."""
+    """The parameters that have no counterpart in the other model, as a dict from their paths to the reasons."""
     settings: list[str] = []  # noqa: RUF012  # the default of a NamedTuple, which nothing modifies
-    """Lines about settings of the two models that differ or could not be compared. Such settings may be the reason why
-    models with equal parameters give different outputs."""
+    """Lines about settings of the two models that differ or could not be compared. These settings may be the reason why
+    models with equal parameters return different outputs."""
     stated_by_both: list[str] = []  # noqa: RUF012
-    """The lines in `settings` about values that both models state, which therefore certainly differ."""
+    """The lines in `settings` about values that both models state. These values certainly differ."""
     modes: list[str] = []  # noqa: RUF012
-    """A line for each pair of models whose modes (training or evaluation) differ or could not be compared. A different
-    mode alone does not make two models different, because the mode changes in each epoch."""
+    """A line for each pair of models whose modes (training or evaluation) differ or could not be compared. Models that
+    differ only in their mode are treated as equal, because the mode changes in each epoch."""
 
     def swapped(self) -> ReadPair:
         """Returns the same pair with `actual` and `expected` exchanged."""
@@ -167,8 +167,8 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
 
 
 def _modes(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
-    """Returns a list with one line if only one of two models (`ours` is the actual one) is in training mode, or if only
-    one of them states its mode. Otherwise returns an empty list."""
+    """Returns a list with one line if only one of two models is in training mode, or if only one of them states its
+    mode. `ours` is the actual model. Otherwise returns an empty list."""
     our_mode, their_mode = (model.backend.is_training(model.itself) for model in (ours, theirs))
     if our_mode == their_mode:
         return []
@@ -217,8 +217,8 @@ def _first_line(error: XDeviceError) -> str:
 
 
 def _dtype_difference(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
-    """Returns a list with one line about the float dtypes of the two models' parameters if these dtypes differ;
-    otherwise an empty list."""
+    """Returns a list with one line if the parameters of the two models have different float dtypes; otherwise an empty
+    list."""
     our_dtypes, their_dtypes = (
         sorted(
             {
@@ -243,9 +243,8 @@ def _is_float(dtype: str) -> bool:
 
 
 def _unread_leaves(x: object, counterpart: object) -> dict[str, Leaf]:
-    """Returns the leaves of the value `x` by their paths, which are made unique. `counterpart` is the value with which
-    `x` is compared. A `State`, which is a dict, is treated as one leaf if `counterpart` is a model of the state's
-    framework."""
+    """Returns the leaves of the value `x` by unique paths. `counterpart` is the value with which `x` is compared. A
+    `State`, which is a dict, is treated as one leaf if `counterpart` is a model of the state's framework."""
     model = _with_layers(counterpart) if isinstance(x, State) else None
     # any other `State` is compared as a dict of tensors
     is_one_leaf = isinstance(x, State) and model is not None and x.backend == model.backend.name
@@ -254,7 +253,8 @@ def _unread_leaves(x: object, counterpart: object) -> dict[str, Leaf]:
 
 
 def _with_layers(x: object) -> _LayeredModel | None:
-    """Returns the model `x` with its layers; None if `x` has no layers, like a tensor, a variable or an optimizer."""
+    """Returns the model `x` with its layers, or None if `x` has no layers, like a tensor, a variable or an
+    optimizer."""
     backend = owners.backend_of_model(x)
     if backend is None:
         return None
@@ -324,8 +324,8 @@ def _optimizer_settings(actual: Any, expected: Any) -> list[str]:
 
 def _texts_by_path(path: str, lines: list[str]) -> dict[str, str]:
     """Returns lines such as `0: eps is 1e-05, expected 0.001` as a dict. Each key is `path` joined with the path of a
-    layer. The value is the rest of the line about the layer. If several lines are about the same layer, the rests of
-    these lines are joined."""
+    layer. The value is the rest of the line about the layer. If there are several lines about the same layer, their
+    texts are joined."""
     texts: dict[str, str] = {}
     for line in lines:
         # a line begins with its layer's path and a colon
@@ -336,8 +336,8 @@ def _texts_by_path(path: str, lines: list[str]) -> dict[str, str]:
 
 def _are_laid_out_alike(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
     """Whether both models have parameters with the same names, and each name belongs to the same kind of layer in the
-    same layout in both models. Equal names do not suffice: the parameters of PyTorch's Linear and of the Conv1D in
-    transformers have the same names, but one of these classes stores its weight transposed."""
+    same layout. Equal names do not suffice: PyTorch's Linear and the Conv1D in transformers have parameters with the
+    same names, but one of these classes stores its weight transposed."""
     our_places, their_places = ours.places(), theirs.places()
     if our_places.keys() != their_places.keys():
         return False
@@ -345,9 +345,9 @@ def _are_laid_out_alike(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
 
 
 def _is_expected_converted(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
-    """Whether `theirs` (the expected model) must be converted to `ours`, because the opposite direction is impossible:
-    a parameter of `ours` is the sum of two biases, or the product of a weight norm, and cannot be split into the two
-    parameters of `theirs`."""
+    """Whether `theirs` (the expected model) must be converted to `ours`, because the opposite direction is impossible.
+    In that case a parameter of `ours` is the sum of two biases, or the product of a weight norm, and cannot be split
+    into the two parameters of `theirs`."""
     # a weight norm stores a weight as two parts, and its first parts are counted here; the model with more weight norms
     # is converted
     our_norms, their_norms = (
@@ -359,9 +359,8 @@ def _is_expected_converted(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
 def _read_converted(
     path: str, source: _LayeredModel, target: _LayeredModel, skip: Sequence[str]
 ) -> ReadPair:
-    """Reads two models; `source` is read with the names and layouts of `target`. If a parameter has no counterpart,
-    both models are read under their own names, and `unmapped` gives the reason. Layers at the paths in `skip` are left
-    out."""
+    """Reads two models, both with the names and layouts of `target`. If a parameter has no counterpart, both models are
+    read under their own names, and `unmapped` gives the reason. Layers at the paths in `skip` are left out."""
     try:
         # on the CPU, because both models are compared on the host
         state = convert_state(
@@ -438,8 +437,8 @@ class ModelOutputs(NamedTuple):
         return ours._replace(path=theirs.path, value=value)
 
     def where(self) -> str:
-        """Returns a message that names the first layer whose output differs between the two models, or, if one of the
-        two is a function, the first operation that differs. Must be called only if the outputs differ."""
+        """Returns a message that names the first layer whose output differs between the two models. If one of them is a
+        function, the message names the first operation that differs. Must be called only if the outputs differ."""
         # a function has no layers to pair, only operations
         if any(run.subject.is_function for run in self.runs):
             return parting.where(*self.runs, self.names)

@@ -1,15 +1,15 @@
 """Measures the noise of each recorded value, which is the effect of rounding alone on the value.
 
 The script runs five more times on the reference backend: once in float64, and four times with its initial numbers moved
-by an ULP. The noise of a leaf is the largest change of one of its elements in any of these runs. An error of up to `8 *
-noise + 2 * 2**-23 * max|expected|` is allowed. With a single moved run instead of four, correct runs were reported as
-faulty.
+by an ULP. The noise of a leaf is the largest change of one of its elements in any of these runs. An error of up to
+`8 * noise + 2 * 2**-23 * max|expected|` is allowed. With only one run with moved numbers instead of four, correct runs
+were reported as faulty.
 
-A single number, such as a loss, may by chance be the same in all runs. Therefore the noise is at least as large as in
-any earlier step of the same name, relative to the largest number of the leaf. The numbers are moved only once, at the
-beginning of a run, but another framework rounds differently in each step. Therefore the noise at step k is multiplied
-by k + 1. When a VAE was trained for eight steps with the Adam of PyTorch and of Paddle, errors of correct runs grew to
-1.5 times the allowed error without this factor, and to 0.3 times with this factor.
+A single number, such as a loss, may by chance be the same in all runs. Therefore the noise, relative to the largest
+number of the leaf, is at least as large as at any earlier step of the same name. The noise at step k is multiplied by k
++ 1, because another framework rounds differently at each step, whereas the numbers are moved only once, at the
+beginning of a run. When a VAE was trained for eight steps with the Adam of PyTorch and of Paddle, errors of correct
+runs grew to 1.5 times the allowed error without this factor, and to 0.3 times with this factor.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     Calls = Sequence[RecordedCall]
     """All recorded values of one run."""
     Noise = Mapping[tuple[str, int], Mapping[str, float]]
-    """The noise of each leaf. The outer key is the name and step of the recorded value, the inner key the leaf's path
-    in that value."""
+    """The noise of each leaf. The outer key is the name and step of the recorded value, and the inner key is the leaf's
+    path in the value."""
 
 VARIANTS: Final = (floats.FLOAT64, *(f"{floats.JITTER}{number}" for number in (1, 2, 3, 4)))
 """The values of XDEVICE_FLOATS for the calibration runs of the reference backend, one run for each value."""
 _REDRAWN: Final = 1e-2, 100.0
 """Two limits for the effect of rounding in the first step: a fraction of the largest number, and a multiple of the
-change in the moved runs. If the run in float64 differs from the usual run by more than both limits, a framework's own
-generator must have drawn other numbers in float64."""
+change in the runs with moved numbers. If the float64 run differs from the usual run by more than both limits, a
+framework's random generator must have drawn different numbers in float64."""
 
 
 def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
@@ -48,8 +48,8 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
     run, `reference`, with its calibration runs, `variants` (see the module's docstring).
 
     Raises:
-        RecordingError: if a run recorded other names, steps, leaves or shapes than the reference, or if it drew
-            other random numbers.
+        RecordingError: if a run recorded different names, steps, leaves or shapes from the reference, or if it drew
+            different random numbers.
     """
     noise: dict[tuple[str, int], dict[str, float]] = {}
     # by name and path of the leaf, the largest difference in any step so far, as a share of the leaf's largest number
@@ -89,8 +89,8 @@ def _differences(
     call: RecordedCall, usual: list[HostLeaf], other: RecordedCall | None, variant: str
 ) -> list[float]:
     """Returns, for each leaf of a recorded value, the largest difference between the reference's usual run and its run
-    `variant`. `other` is the recorded value in the run `variant`. Raises `RecordingError` if `other` is None or has
-    other leaves."""
+    `variant`. `other` is the value recorded in the run `variant`. Raises `RecordingError` if `other` is None or has
+    different leaves."""
     leaves = other.read() if other is not None else []
     if [(leaf.path, leaf.shape) for leaf in leaves] != [
         (leaf.path, leaf.shape) for leaf in usual
@@ -112,7 +112,7 @@ def _differences(
 def _refuse_redrawn(
     call: RecordedCall, usual: list[HostLeaf], differences: Mapping[str, list[float]]
 ) -> None:
-    """Raises `RecordingError` if a value of the first step in the run in float64 differs too much from the usual run.
+    """Raises `RecordingError` if a value of the first step differs too much between the float64 run and the usual run.
     `differences` maps each variant to the differences of the value's leaves."""
     share, times = _REDRAWN
     in_float64 = max(differences.get(floats.FLOAT64, ()), default=0.0)
@@ -138,8 +138,8 @@ def _refuse_redrawn(
 
 
 def moved_nothing(reference: Calls, variants: Mapping[str, Calls]) -> bool:
-    """Whether the runs with moved numbers recorded the same numbers as the reference's usual run, and thus measured
-    nothing."""
+    """Whether the runs with moved numbers recorded exactly the numbers of the reference's usual run, so that no noise
+    was measured."""
     # the run in float64 always differs, so it is left out
     jittered = {
         variant: calls

@@ -1,4 +1,4 @@
-"""`python -m xdevice.twins.parity.operations_script script.py` runs a script as Python does, and saves the operations
+"""`python -m xdevice.twins.parity.operations_script script.py` runs a script as Python does. It saves the operations
 that the script runs and the gradients that it computes, with their numbers (`xdevice.twins.tracing.operations`).
 
 The operations and gradients are written into the folder `operations` next to the recording when the program ends. The
@@ -38,7 +38,7 @@ _ARRAYS: Final = "arrays.npz"
 
 
 def read(folder: Path) -> Log | None:
-    """Reads the operations that a backend's process has saved in its folder. Returns None if no operations were saved.
+    """Reads the operations that a backend's process saved in its folder. Returns None if no operations were saved.
 
     Raises:
         RecordingError: if the files are damaged.
@@ -77,8 +77,8 @@ def _write(log: Log, folder: Path) -> None:
 
 
 def _naming(backend: Backend, writer: LogWriter) -> Callable[..., Any]:
-    """Returns a function that replaces each call of a model. The function makes the call, and passes the names of the
-    model's parameters to the writer."""
+    """Returns a function that is called in place of each call of a model. It calls the model, and passes the names of
+    the model's parameters to the writer."""
     done: dict[int, Any] = {}
 
     def around(model: Any, arguments: Any, call: Callable[[], Any]) -> Any:

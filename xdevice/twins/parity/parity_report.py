@@ -1,5 +1,5 @@
-"""Builds the report on a comparison of recordings: the result for each recorded name on each backend, the first
-divergence, and the backends that did not run."""
+"""Builds the report on a comparison of recordings. It contains the result for each recorded name on each backend, the
+first divergence, and the backends that did not run."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class ComparedValue(NamedTuple):
     name: str
     step: int
     order: tuple[float, ...]
-    """A sort key: the value's place in the order in which the program recorded its values. A value that the reference
-    lacks is sorted after the value that was recorded before it."""
+    """A sort key: the value's position among the values that the program recorded. A value that the reference lacks is
+    sorted after the value that was recorded just before it."""
     comparison: Comparison
     actual_line: str = ""
     """The line of the program that recorded the backend's value, such as `/home/ann/train.py:41`; empty if it is
@@ -52,8 +52,8 @@ class GradientRow(NamedTuple):
 
     name: str
     errors: Errors | None
-    """The errors of the gradient compared with the reference's gradient; None if the backend has computed no gradient
-    of this size."""
+    """The errors of the gradient compared with the reference's gradient; None if the backend computed no gradient of
+    this size."""
     is_off: bool
     """Whether the gradient is missing, or its error exceeds the limit for gradients."""
 
@@ -89,7 +89,7 @@ class Divergence(NamedTuple):
 
     @property
     def lines(self) -> str:
-        """The line of the program that recorded the value, or the lines of both sides if these differ; "" if both are
+        """The line of the program that recorded the value, or the lines of both backends if they differ; "" if both are
         unknown."""
         # the same program usually runs on both backends, so both have the same line
         mine, its = self.value.actual_line, self.value.expected_line
@@ -100,8 +100,8 @@ class Divergence(NamedTuple):
 
 @dataclass
 class BackendRow:
-    """The row of one backend in a report: how its run ended, and the comparisons of its values with those of the
-    reference."""
+    """The row of one backend in a report. It states how the backend's run ended, and contains the comparisons of its
+    values with those of the reference."""
 
     backend: str
     state: State
@@ -115,8 +115,8 @@ class BackendRow:
     records: int = 0
     """The number of recorded values plus the number of traced calls of models."""
     error: str = ""
-    """The reason why the backend did not run, or why nothing can be compared with the backend if it is the reference;
-    otherwise empty."""
+    """The reason why the backend did not run or, for the reference, why nothing can be compared with it; otherwise
+    empty."""
     python: str = ""
     """The path of the interpreter; empty if it is unknown."""
     values: list[ComparedValue] = field(default_factory=list)
@@ -154,8 +154,8 @@ class ParityReport:
 
     @property
     def status(self) -> int:
-        """The exit status of the command: 2 if a backend did not run or was not compared, otherwise 1 if a backend
-        diverges, otherwise 0."""
+        """The exit status of the command: 2 if a backend did not run or was not compared, 1 if a backend diverges, and
+        0 otherwise. If both 2 and 1 apply, it is 2."""
         states = {row.state for row in self.rows}
         # checked before divergences, because a backend that was not compared may diverge too
         return (
@@ -190,8 +190,8 @@ class ParityReport:
         }
 
     def further_partings(self) -> list[str]:
-        """Returns a line for each message in the `partings` of the rows. These messages are about the first operations
-        that differ. A message that the first divergence already contains is left out."""
+        """Returns a line for each message in the rows' `partings`, which name the first operations that differ. A
+        message that the first divergence already contains is left out."""
         shown = "" if self.first is None else self.first.value.comparison.text
         return [
             f"{name}, on {row.backend}: {text}"
@@ -222,7 +222,7 @@ class ParityReport:
 
 
 def worst(series: list[ComparedValue]) -> ComparedValue | None:
-    """Returns the value of a series with the largest error, as a multiple of the allowed error; None if the series is
+    """Returns the value of a series whose error is the largest multiple of the allowed error; None if the series is
     empty."""
     return max(
         series,
@@ -324,15 +324,16 @@ def line_text(where: str) -> str:
 
 
 def error_text(comparison: Comparison) -> str:
-    """Returns the result of a comparison in a few characters: the worst absolute error; if the comparison has no such
-    error, the kind of the problem; or "equal" if there is no problem."""
+    """Returns the result of a comparison in a few characters: the worst absolute error if there is one, otherwise the
+    kind of the problem, or "equal" if there is no problem."""
     if comparison.abs is None:
         return comparison.problem or "equal"
     return "0" if comparison.abs == 0 else f"{float(comparison.abs):.1e}"
 
 
 def excess_text(comparison: Comparison) -> str:
-    """Returns the worst error as a multiple of the allowed error, as a string: 1 is the limit."""
+    """Returns the worst error as a multiple of the allowed error, as a string. A value above 1 exceeds the
+    tolerance."""
     return "0" if comparison.excess == 0 else f"{comparison.excess:.2g}"
 
 
@@ -400,8 +401,8 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def _value_json(value: Any) -> Any:
-    """Returns the value itself if JSON can express it; otherwise, for NaN, an infinity, a shape or a complex number,
-    the value as a string."""
+    """Returns the value unchanged if JSON can express it. Otherwise (NaN, an infinity, a shape or a complex number)
+    returns the value as a string."""
     if (
         value is None
         or isinstance(value, bool | int | str)
@@ -420,14 +421,13 @@ class ReportTable(NamedTuple):
     title: str
     headings: tuple[str, ...]
     rows: Sequence[tuple[str, Sequence[str]]]
-    """For each row, its verdict and its cells. The verdict is "good" or "bad", or "" if the row is neither. On the HTML
-    page, it is "cut" for a backend whose process ended early."""
+    """Pairs of the verdict and the cells of a row. The verdict is "good" or "bad", or "" if the row is neither. On the
+    HTML page, it is "cut" for a backend whose process ended early."""
 
 
 _VERDICTS: Final = {"agrees": "good", "diverges": "bad", "did not run": "bad"}
 _TO_THE_LEFT: Final = ("backend", "version", "result", "notes", "name", "gradient of")
-"""The headings of columns that are aligned to the left because they contain text; columns of numbers are aligned to the
-right."""
+"""The headings of the columns of text, which are aligned to the left. Columns of numbers are aligned to the right."""
 
 
 def backends_table(report: ParityReport) -> ReportTable:
@@ -528,7 +528,7 @@ def _as_rich(table: ReportTable) -> Table:
 
 def _notes(row: BackendRow) -> str:
     """Returns the last cell of a backend's row: the first line of its error, the place where the backend first
-    diverges, and the name of the reference if it belongs to another run. Returns "" if none of these exists."""
+    diverges, and the name of the reference if it belongs to another run. Returns "" if there is nothing to say."""
     why = row.error.partition("\n")[0]
     first = (
         f"first at {row.first.value.name}, step {row.first.value.step}"

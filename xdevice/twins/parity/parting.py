@@ -1,9 +1,9 @@
-"""Finds where a function and a model, or two functions, start to differ: at which recorded value, at which operation
-and in which layer.
+"""Finds the recorded value, the operation and the layer at which a function and a model, or two functions, start to
+differ.
 
 Both run once more without compilation, and each operation is saved with its results
-(`xdevice.twins.tracing.operations`). A layer is right if the operation that computed its output is right. Values that
-both record with `log` under the same name are compared in the order in which they were recorded.
+(`xdevice.twins.tracing.operations`). A layer is correct if the operation that computed its output is correct. Values
+that both record with `log` under the same name are compared in the order in which they were recorded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ADVICE = "record values with xdevice.parity.log(name, value) in both programs t
 
 
 class _Named(NamedTuple):
-    """A value that both runs have under the same name. `ours` and `theirs` are NumPy arrays."""
+    """A pair of values that have the same name in both runs. `ours` and `theirs` are NumPy arrays."""
 
     name: str
     ours: Any
@@ -65,8 +65,8 @@ def where(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> str
 
 
 def _named(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> Iterator[_Named]:
-    """Yields the values that both runs have under the same name: two values recorded with `log`, or a value recorded
-    under the path of a layer and the output of this layer."""
+    """Yields the pairs of values that have the same name in both runs. A pair consists of two values recorded with
+    `log`, or of a value recorded under the path of a layer and the output of this layer."""
     waiting: dict[str, list[LayerCall]] = {}
     for call in actual.trace.calls:
         # `names` maps the actual side's names to the expected side's
@@ -111,8 +111,8 @@ def _first_named_difference(
 
 
 def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:
-    """Yields lines that name the first operation that differs, and for each side the first layer whose output is wrong.
-    Both runs must have a log of operations."""
+    """Yields lines that name the first operation that differs and, for each program, the first layer whose output is
+    wrong. Both runs must have a log of operations."""
     assert actual.log is not None
     assert expected.log is not None
     programs = TwoPrograms(actual.log, expected.log)
@@ -156,8 +156,8 @@ def parting_text(parting: Parting, ours: str, theirs: str) -> str:
 
 
 def _first_layer(run: ModelRun, judge: Judge, limit: float) -> str:
-    """Returns the path and class of the first layer whose output is not right; "" if the outputs of all layers are
-    right. `limit` is the largest error that is treated as rounding."""
+    """Returns the path and class of the first layer whose output is wrong; "" if the outputs of all layers are correct.
+    `limit` is the largest error that is treated as rounding."""
     assert run.log is not None
     layers = (call for call in run.trace.calls if call.type != RECORD and call.outputs)
     for call in layers:

@@ -1,12 +1,11 @@
-"""Writes and reads recordings. A recording is a folder with two files that are only appended to, so that nothing that
-was recorded before a crash is lost:
+"""Writes and reads recordings. A recording is a folder with two files. Data is only ever appended to them, so a crash
+loses nothing that was recorded before it:
 
 - `arrays.npy` contains the values, one array after another in NumPy's own format, without pickle. bfloat16, which the
   format lacks, is stored as uint16.
 - `index.jsonl` begins with a line of JSON with the versions of xdevice, Python and the backends that wrote the
-  recording. A line for each call of `log` follows; it is written after the values of the call.
-
-A line that a crash has cut short is ignored.
+  recording. A line for each call of `log` follows, written after the values of the call. An incomplete line, left by a
+  crash, is ignored.
 """
 
 from __future__ import annotations
@@ -44,16 +43,15 @@ FORMAT: Final = 1
 INDEX: Final = "index.jsonl"
 ARRAYS: Final = "arrays.npy"
 _STORED_AS: Final = {"bfloat16": "uint16"}
-"""The dtypes that NumPy's format lacks, each with a dtype of the same size that is written in its place."""
+"""The dtypes that NumPy's format lacks, each with the dtype of the same size that replaces it in the file."""
 _DAMAGES: Final = (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError)
 """The errors raised by reading a file that is missing, cut short, or in another format."""
 
 
 @contextmanager
 def reading(path: Path, where: str = "") -> Iterator[None]:
-    """Opens a block for code that reads the file at `path`. If the file is missing, damaged or in another format,
-    raises a `RecordingError`. `where` is a part of the error's message that names the recorded value, such as " at
-    loss, step 3"."""
+    """Opens a block for code that reads the file at `path`. Raises `RecordingError` if the file is missing, damaged or
+    in another format. `where` names the recorded value in the error message, such as " at loss, step 3"."""
     try:
         yield
     except _DAMAGES as error:
@@ -63,8 +61,7 @@ def reading(path: Path, where: str = "") -> Iterator[None]:
 
 
 def already_recorded_error(folder: Path) -> RecordingError:
-    """Returns the error for a folder that already contains a recording, so that no other recording can be written into
-    it."""
+    """Returns the error for a folder that already contains a recording. No second recording can be written into it."""
     return RecordingError(
         f"{folder} already contains a recording, from an earlier run or from the process that started this one; use "
         f"another folder, or record in only one process"
@@ -77,8 +74,8 @@ def already_recorded_error(folder: Path) -> RecordingError:
 class Recorder:
     """Writes a recording. The first value that is added creates the files, and the folder if it does not exist.
 
-    A process that the program spawns inherits XDEVICE_RECORD, and therefore has a recorder for the same folder. This
-    recorder is harmless until the child process records something.
+    A child process inherits XDEVICE_RECORD, and therefore has a recorder for the same folder. Its recorder is harmless
+    until the child process records something.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -90,12 +87,12 @@ class Recorder:
         """The open files `INDEX` and `ARRAYS`; None before the first value and after `close`."""
 
     def add(self, name: str, value: object) -> None:
-        """Writes a value as the next step of the name `name`.
+        """Writes a value as the next step of `name`.
 
         Raises:
             RecordingError: if the name is empty or not a string, if this process was forked from the process that
                 created the recorder, or if the folder already has a recording.
-            NotATensorError, DTypeError: if a leaf could not be compared later.
+            NotATensorError, DTypeError: if it would be impossible to compare a leaf later.
             UnsupportedError, NotBuiltError, ContainerError: if the value cannot be read.
         """
         if not isinstance(name, str) or not name:
@@ -159,9 +156,9 @@ class Recorder:
 
 
 def _read_recorded(leaf: Leaf) -> Iterable[HostLeaf]:
-    """Returns a list with the leaf and its value in host memory; for a model, returns a leaf for each variable. If
-    `convert_state` knows all layers of the model, these leaves have PyTorch's names and layouts, so that models of
-    different frameworks can be compared."""
+    """Returns a list with the leaf, with its value in host memory. For a model, the list contains a leaf for each
+    variable. If `convert_state` knows all layers of the model, these leaves have PyTorch's names and layouts, so that
+    models of different frameworks can be compared."""
     owner = registry.kind_of(type(leaf.value))
     whole = list(read_leaf(leaf.path, leaf.value))
     if owner is None or owner.kind != "model":
@@ -185,7 +182,7 @@ def _read_recorded(leaf: Leaf) -> Iterable[HostLeaf]:
 
 def _header() -> dict[str, Any]:
     """Returns the first line of the index, with the versions and settings of this process. The entry `backend` is the
-    selected backend, or None if neither the program nor XDEVICE_BACKEND has selected one."""
+    selected backend, or None if neither the program nor XDEVICE_BACKEND selected one."""
     chosen = selection.explicit_choice()
     return {
         "format": FORMAT,
@@ -202,8 +199,9 @@ def _header() -> dict[str, Any]:
 
 
 def _refuse_unknown(name: str, leaf: HostLeaf) -> None:
-    """Raises an error if a leaf could not be compared later: `DTypeError` for a tensor, `NotATensorError` for any other
-    object. The error is raised when the leaf is recorded, so that the traceback shows the line that records it."""
+    """Raises an error if it would be impossible to compare a leaf later: `DTypeError` for a tensor, `NotATensorError`
+    for any other object. The error is raised when the leaf is recorded, so that the traceback shows the line that
+    records it."""
     if leaf.owner != PYTHON:
         if leaf.dtype not in DTYPES:
             raise DTypeError(
@@ -318,15 +316,15 @@ class Recording:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Returns the lines of a JSON Lines file as dicts. The file was only appended to, and a crash may have cut its last
-    line short, so anything after the last newline is ignored."""
+    """Returns the lines of a JSON Lines file as dicts. Anything after the last newline is ignored: it is a line that
+    the program could not complete before a crash."""
     # the last item that `split` returns is "" or the incomplete line, and is dropped
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
 def _leaf_of_object(line: dict[str, Any]) -> HostLeaf:
-    """Returns the leaf for a number, a string or None, given its entry in the index. The entry contains a number as the
-    number's `repr`, which is exact and can also express NaN and complex numbers."""
+    """Returns the leaf for a number, a string or None, given its entry in the index. Numbers are stored as their
+    `repr`, which is exact and can also express NaN and complex numbers."""
     dtype, value = line["dtype"], line["value"]
     if dtype == "bool":
         # not `bool(value)`, because `bool("False")` is True

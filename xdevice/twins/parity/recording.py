@@ -1,5 +1,5 @@
-"""Defines `log`, which saves values of a program in a folder, so that two runs of the program, on different frameworks
-or machines, can be compared. The module `record_files` describes the contents of the folder."""
+"""Defines `log`, which saves values of a program in a folder. Two runs of the program on different frameworks or
+machines can then be compared. The module `record_files` describes the contents of the folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def log(name: str, value: object) -> None:
 
     If XDEVICE_RECORD names a folder, the value is written into it, with the line that called `log`. `xdevice parity`
     sets this environment variable. Calls with the same name are numbered as steps, from 0. Without the variable, `log`
-    does nothing. docs/reference/parity.md has the names of the parts of models.
+    does nothing. docs/reference/parity.md explains how models are recorded.
 
     Args:
         name: the value's name in the report, such as "loss".
@@ -39,8 +39,8 @@ def log(name: str, value: object) -> None:
         RecordingError: if the name is empty or not a string, or if the folder has another process's recording.
         NotATensorError: if the value, or a leaf of it, is not a tensor, number, string or None.
         DTypeError: if a dtype cannot be compared, such as an 8-bit float. UnsupportedError: if a tensor is symbolic.
-        NotBuiltError: if a model has no variables yet. ContainerError: if a container cannot be walked.
-        An error of a pending asynchronous computation of the value is raised too.
+        NotBuiltError: if a model has no variables yet. ContainerError: if the contents of a container cannot be listed.
+        Errors of a pending asynchronous computation of the value are raised too.
 
     Takes 0.1 us if nothing is recorded. Otherwise waits for the value, copies it to the host and writes it, which takes
     0.2 ms, or more for large values.

@@ -53,8 +53,8 @@ _NAME_HEADINGS: Final = (
 
 
 def page(report: ParityReport, title: str) -> str:
-    """Returns the HTML of the page: the first divergence, the backends, and for each recorded name a table and a plot
-    of the error over the steps."""
+    """Returns the HTML of the page. It shows the first divergence, the backends and, for each recorded name, a table
+    and a plot of the error over the steps."""
     parts = [
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -149,17 +149,16 @@ def _table(table: ReportTable, heading: str, about: str = "") -> str:
 # the size of the drawing, and the edges of the plot inside it, in pixels
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _TOP = 640, 260, 66, 626, 208, 14
 _INSET: Final = 14
-"""The space, in pixels, between the left edge of the plot and the first step, and between the last step and the right
-edge."""
+"""The margin, in pixels, to the left of the first step and to the right of the last step, inside the plot."""
 _APART: Final = 4
-"""The distance in pixels by which the markers of two backends are shifted apart, so that the markers of equal values do
-not cover each other."""
+"""The distance in pixels between the markers of two backends with equal values, so that the markers do not cover each
+other."""
 _MOST_MARKS: Final = 200
 """A series with at most this many steps is drawn with markers; a longer series is drawn as a line only."""
 # the style of the line for the tolerance, in the plot and in its legend
 _DASHED: Final = 'fill="none" stroke="#c62828" stroke-width="1.5" stroke-dasharray="5 4"'
 _COLORS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""The colors of Okabe and Ito, which people with any kind of color vision can distinguish."""
+"""The colours of Okabe and Ito, which people with any kind of colour vision can distinguish."""
 _SHAPES: Final = (
     "M-3.5,0 a3.5,3.5 0 1,0 7,0 a3.5,3.5 0 1,0 -7,0 z",
     "M-3,-3 h6 v6 h-6 z",
@@ -173,8 +172,8 @@ _SHAPES: Final = (
 
 def plot(name: str, series: Mapping[str, list[ComparedValue]]) -> str:
     """Returns an SVG with a legend that shows the error of each backend over the steps, on a logarithmic axis; "" if
-    there are no values. Errors of 0 are on the bottom line. Errors without a size, because shapes differ or a value is
-    infinite, are on the top line."""
+    there are no values. Errors of 0 are on the bottom line. Errors without a finite size (if shapes differ or a value
+    is infinite) are on the top line."""
     values = [value for values_of_backend in series.values() for value in values_of_backend]
     if not values:
         return ""
@@ -258,7 +257,7 @@ class _Axes:
 
     def line(self, backend: str, values: list[ComparedValue], number: int, count: int) -> str:
         """Returns the line of one backend. `number` is the index of the backend among `count` backends, counted from 0.
-        The first lines, which are drawn below the others, are the widest, so that they stay visible."""
+        Lines that are drawn first are wider, so that they stay visible below the others."""
         points = [(self._x(value.step), self._y(_error(value))) for value in values]
         # the shift of the markers; the markers of the middle backend are not shifted
         beside = _APART * (number - (count - 1) / 2)
@@ -286,12 +285,12 @@ class _Axes:
 
 
 def _path(points: Iterable[tuple[float, float]]) -> str:
-    """Returns points in the form of the attribute `points` of an SVG line."""
+    """Returns the points in the format of an SVG line's attribute `points`."""
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def _color(number: int) -> str:
-    """Returns the color of a backend, given its number in the report. The colors repeat after six backends."""
+    """Returns the colour of a backend, given its number in the report. The colours repeat after six backends."""
     return _COLORS[number % len(_COLORS)]
 
 
@@ -302,8 +301,8 @@ def _mark(x: float, y: float, number: int) -> str:
 
 
 def _error(value: ComparedValue) -> float:
-    """Returns the error to draw in a plot: 0 for a value that agrees and has no numerical error, and infinity for a
-    difference that has no size."""
+    """Returns the error to draw in a plot. It is 0 for a value that agrees but has no numerical error, and infinity for
+    a difference that is not a finite number."""
     error = value.comparison.abs
     if error is None or not math.isfinite(error):
         return 0.0 if value.comparison.ok else math.inf
@@ -311,5 +310,5 @@ def _error(value: ComparedValue) -> float:
 
 
 def _allowed(value: ComparedValue) -> float:
-    """Returns the allowed error of the value's worst element; 0 if that is unknown."""
+    """Returns the allowed error of the value's worst element; 0 if this error is unknown."""
     return value.comparison.allowed or 0.0

@@ -1,4 +1,4 @@
-"""Reads the folders that `script_runs` and `log` have written, and compares their contents.
+"""Reads the folders that `script_runs` and `log` write, and compares their contents.
 
 A folder contains either a run, with a recording for each backend, or the recording of one backend.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .traced_calls import Traces
 
 _NARROW: Final = ("float32", "complex64")
-"""The dtypes that should not occur in the recording of a run in float64."""
+"""The dtypes that should not occur in the recording of a float64 run."""
 _GRADIENTS: Final = 10
 """The limit for the error of a gradient, as a multiple of the limit for outputs."""
 _NAMED: Final = 4
@@ -54,7 +54,7 @@ _UNMOVED: Final = (
 
 class BackendFolder(NamedTuple):
     """One backend in a folder: how its process ended, and its saved data. Each of `recording`, `traces` and
-    `operations` is None if the backend has saved no such data."""
+    `operations` is None if the backend saved no such data."""
 
     ended: Ended
     recording: Recording | None
@@ -68,18 +68,17 @@ class BackendFolder(NamedTuple):
 
     @property
     def calls(self) -> list[RecordedCall]:
-        """The values that the backend has recorded with `log`, in program order."""
+        """The values that the backend recorded with `log`, in program order."""
         return self.recording.entries if self.recording is not None else []
 
     @property
     def records(self) -> int:
-        """The number of values that the backend has recorded, plus the number of calls of models that were traced on
-        it."""
+        """The number of values that the backend recorded, plus the number of traced calls of models."""
         return len(self.calls) + (len(self.traces.calls) if self.traces is not None else 0)
 
     @property
     def is_complete(self) -> bool:
-        """Whether the backend has recorded values, traces or operations, and its process ended without an error."""
+        """Whether the backend saved values, traces or operations, and its process ended without an error."""
         return not self.ended.error and (self.records > 0 or self.operations is not None)
 
     @property
@@ -97,7 +96,7 @@ class BackendFolder(NamedTuple):
         return version or (self.traces.version if self.traces is not None else None)
 
     def float32_note(self) -> Iterator[str]:
-        """Yields a note if some values of a run in float64 have the dtype float32."""
+        """Yields a note if some values of a float64 run have the dtype float32."""
         narrow = [
             f"{call.name}{path}"
             for call in (self.calls if self.is_float64 else ())
@@ -134,7 +133,7 @@ class RunFolder(NamedTuple):
         return measure(backend.calls, self.calibration)
 
     def notes(self) -> Iterator[str]:
-        """Yields notes for the report: about float32 in a run in float64, and about the calibration."""
+        """Yields notes for the report: about float32 values in a float64 run, and about the calibration."""
         for backend in self.backends.values():
             yield from backend.float32_note()
         if self.calibration and self.reference.calls:
@@ -185,7 +184,7 @@ def load(folder: Path) -> RunFolder:
 
 
 def _read_backend(folder: Path, ended: Ended) -> BackendFolder:
-    """Reads the data that a backend's process has saved in its folder. Raises `RecordingError` if a file is damaged."""
+    """Reads the data that a backend's process saved in its folder. Raises `RecordingError` if a file is damaged."""
     return BackendFolder(
         ended,
         Recording(folder) if (folder / INDEX).exists() else None,
@@ -195,8 +194,8 @@ def _read_backend(folder: Path, ended: Ended) -> BackendFolder:
 
 
 def _calibration(folder: Path, ended: list[Ended]) -> dict[str, list[RecordedCall]]:
-    """Returns the values that each calibration run has recorded, by the variant of the run; {} if `ended` is empty.
-    Raises `RecordingError` if a run failed, or if its recording is missing or damaged."""
+    """Returns the values that each calibration run recorded, by the variant of the run; {} if `ended` is empty. Raises
+    `RecordingError` if a run failed, or if its recording is missing or damaged."""
     for ended_run in ended:
         if ended_run.error:
             raise RecordingError(f"cannot calibrate: {ended_run.backend} {ended_run.error}")
@@ -225,9 +224,9 @@ def _no_recording(folder: Path) -> str:
 
 
 def report_of_run(folder: Path, rule: Strictness) -> ParityReport:
-    """Compares each backend with the reference in a folder that `script_runs.run` has written, and returns the report.
-    Raises `RecordingError` if the folder has no recording, if a recording is damaged, or if a calibration run failed or
-    cannot be used."""
+    """Compares each backend with the reference in a folder that `script_runs.run` wrote, and returns the report. Raises
+    `RecordingError` if the folder has no recording, if a recording is damaged, or if a calibration run failed or cannot
+    be used."""
     run = load(folder)
     backends = run.backends.values()
     rows = [_row(run, backend, run, run.reference, rule) for backend in backends]
@@ -290,8 +289,8 @@ def _row(
     reference: BackendFolder,
     rule: Strictness,
 ) -> BackendRow:
-    """Returns the row of the report for one backend: `backend` in `run` is compared with `reference` in `expected_run`,
-    which may be the same run."""
+    """Returns the report's row for one backend. Compares `backend` in `run` with `reference` in `expected_run`, which
+    may be the same run."""
     ended = backend.ended
     row = BackendRow(
         backend.name, "did not run" if ended.error else "agrees", version=backend.version, seconds=ended.seconds,
@@ -333,9 +332,9 @@ def _row(
 def _compare_operations(
     row: BackendRow, ours: Log, theirs: Log, reference: str, has_gradients: bool
 ) -> None:
-    """Adds to `row` the first operations at which two programs differ and, with `has_gradients`, the comparison of each
-    gradient. `ours` are the operations of the row's backend. `theirs` are the operations of the expected program, and
-    `reference` is the name of its backend."""
+    """Adds the first operations at which two programs differ to `row`. With `has_gradients`, also adds the comparison
+    of each gradient. `ours` are the operations of the row's backend. `theirs` are the operations of the expected
+    program, and `reference` is the name of its backend."""
     # the first recorded value that differs, before this function adds values to the row
     programs, first = TwoPrograms(ours, theirs), row.first
     gradients = [
@@ -369,14 +368,14 @@ def _compare_operations(
 
 
 def _is_off(errors: Errors | None, limit: float) -> bool:
-    """Whether a gradient is missing (`errors` is None), or is off by more than `limit` times its largest number."""
+    """Whether a gradient is missing (`errors` is None), or its error exceeds `limit` times its largest number."""
     return errors is None or errors.share > limit
 
 
 def _compare_traces(
     actual: Traces, expected: Traces, calls: list[RecordedCall]
 ) -> Iterator[ComparedValue]:
-    """Yields a `ComparedValue` for each traced call. Its sort key, `order`, is the place of the traced call among
+    """Yields a `ComparedValue` for each traced call. Its sort key, `order`, is the position of the traced call among
     `calls`, the reference's records."""
     for name, call, comparison in traced_calls.compare(actual, expected):
         # half a place after the last record before the call; calls between the same two records are sorted by time

@@ -1,8 +1,8 @@
 """Runs a script on several backends for `xdevice parity`, each in its own process.
 
 A run is a folder that contains a folder for each backend, with the recording, the output and the errors of the
-backend's process. Therefore, if a framework crashes, hangs or cannot be imported, only its own row of the report fails,
-and the values that were recorded until then are compared.
+backend's process. If a framework crashes, hangs or cannot be imported, only its row of the report fails. Values that it
+recorded before are still compared.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 RUN: Final = "run.json"
 """The name of the file that says which backend is the reference, and how each backend's process ended."""
 CALIBRATION: Final = "calibration"
-"""The name of the folder, inside a run's folder, with the calibration runs of the reference, which measure the effect
-of rounding alone."""
+"""The folder, inside a run's folder, for the reference's calibration runs, which measure the effect of rounding
+alone."""
 # interpreter arguments that make one of our modules run the script, and save more than the values that the script logs
 _TRACING: Final = ("-m", "xdevice.twins.parity.tracing_script")
 _OPERATIONS: Final = ("-m", "xdevice.twins.parity.operations_script")
 _SHOWN: Final = 6
-"""The number of lines that are shown from the end of a failed process's standard error."""
+"""The number of lines shown from the end of a failed process's standard error."""
 
 
 class RunPlan(NamedTuple):
@@ -114,8 +114,8 @@ class Ended(NamedTuple):
 
 
 class Watcher:
-    """Receives the progress of all runs from several threads. This class ignores the progress; subclasses display it.
-    The argument `backend` is the name of a run (`ScriptRun.name`)."""
+    """Receives the progress of all runs. Its methods are called from several threads. This class ignores the progress;
+    subclasses display it. The argument `backend` is the name of a run (`ScriptRun.name`)."""
 
     def starts(self, backend: str) -> None:
         """Called when a backend's process is about to start."""
@@ -125,8 +125,7 @@ class Watcher:
         process has recorded so far."""
 
     def ends(self, ended: Ended, records: int) -> None:
-        """Called when a backend's process has ended. `records` is the number of values that the process has
-        recorded."""
+        """Called when a backend's process has ended. `records` is the number of values that the process recorded."""
 
 
 def run(plan: RunPlan, folder: Path, watcher: Watcher) -> list[Ended]:
@@ -179,7 +178,7 @@ class _RunningScripts:
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Kills the running processes, and prevents further processes from starting."""
+        """Kills the running processes, and prevents other processes from starting."""
         # set under the lock, so that `_start` either sees the flag or has already added its process
         with self._lock:
             self._is_stopped = True
@@ -278,8 +277,8 @@ def _wait(process: subprocess.Popen[bytes], timeout: float, tick: Callable[[], N
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kills the process and all processes that it has started. All of these form one process group, because `_start`
-    has put the process into its own session."""
+    """Kills the process and all processes that it started. They form one process group, because `_start` put the
+    process into a new session."""
     if hasattr(os, "killpg"):
         # all processes of the group may have ended already
         with suppress(ProcessLookupError, PermissionError):
@@ -297,8 +296,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _last_lines(path: Path) -> str:
-    """Returns the last non-blank lines of a file, each preceded by a newline and cut to 300 characters; "" if there are
-    no such lines."""
+    """Returns the last non-blank lines of a file, each preceded by a newline and truncated to 300 characters; "" if all
+    lines are blank."""
     # the output of a crashed process may end in the middle of a character
     lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
     return "".join(f"\n{line[:300]}" for line in lines[-_SHOWN:])
@@ -315,8 +314,8 @@ def count(folder: Path) -> int:
 
 
 def clear(folder: Path) -> None:
-    """Removes an earlier run from a folder: the folders of its backends and of its calibration with all of their
-    contents, and then `run.json`. Everything else in the folder stays.
+    """Removes an earlier run from a folder: first the folders of its backends and its calibration, then `run.json`.
+    Everything else in the folder is kept.
 
     Raises:
         RecordingError: if the folder has no `run.json`, or if that file is damaged.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def compare_paths(actual: Leaves, expected: Leaves) -> Comparison | None:
-    """Returns a difference in structure if one of two values has leaves that the other lacks; otherwise None."""
+    """Returns a structural difference if one of two values has leaves that the other lacks; otherwise None."""
     # dicts, not sets, so that messages name the paths in program order
     ours, theirs = (dict.fromkeys(unique_paths(side)) for side in (actual, expected))
     missing = [path for path in theirs if path not in ours]
@@ -37,8 +37,8 @@ def compare_paths(actual: Leaves, expected: Leaves) -> Comparison | None:
 
 
 def _hint(actual: Leaves, expected: Leaves) -> str:
-    """Returns advice for a message if one side is a single tensor, and the other side is a list of numbers, which are
-    separate leaves. Otherwise returns ""."""
+    """Returns advice for a message if one side is a single tensor, and the other is a list of numbers. The numbers of a
+    list are compared as separate leaves. Otherwise returns ""."""
     for side, numbers, others in (("expected", expected, actual), ("actual", actual, expected)):
         # such as `[0]`, the path of an item
         is_list = all(
@@ -59,7 +59,7 @@ def counters_of_one_side(actual: Leaves, expected: Leaves) -> set[str]:
 
 
 def name_some(paths: Iterable[str]) -> str:
-    """Returns a string with the first five paths and the number of further paths."""
+    """Returns a string with the first five paths and the number of remaining paths."""
     return listed((path or "tensor by itself" for path in paths), 5)
 
 
@@ -75,7 +75,7 @@ def owners_text(actual: Leaves, expected: Leaves) -> str:
 def compare_pairs(
     pairs: list[tuple[HostLeaf, HostLeaf]], rule: Strictness
 ) -> Comparison | None:
-    """Returns the first difference between the two leaves of a pair; None if there is no difference. All pairs are
+    """Returns the first difference between the two leaves of any pair; None if there is no difference. All pairs are
     compared by kind first, then by shape, by dtype and by device. Dtypes and devices are compared only if `rule`
     requires it. In each pair, the actual leaf comes first."""
     # each check covers all leaves before the next check starts, because a difference in kind or shape explains more
@@ -95,7 +95,7 @@ def compare_pairs(
 
 
 def _compare_kinds(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
-    """Returns a difference in structure if only one of the two leaves is a tensor or number; otherwise None."""
+    """Returns a structural difference if only one of the two leaves is a tensor or number; otherwise None."""
     if actual.is_number == expected.is_number:
         return None
     text = (

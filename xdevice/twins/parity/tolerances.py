@@ -1,7 +1,7 @@
 """Determines how far apart two numbers may be, given their dtype and the arguments of a comparison.
 
-Correct runs of the same training on several frameworks stayed within the tolerance of each dtype, and faulty runs did
-not; docs/reference/parity.md has the measurement.
+In a test, correct runs of the same training on several frameworks stayed within the tolerance of each dtype, and faulty
+runs did not (docs/reference/parity.md).
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ TOLERANCES: Final = {
 dtype of its real and imaginary parts; ints and bools must be equal."""
 
 _NOISE_FACTOR: Final = 8.0
-"""If the noise of a leaf was measured, an error of up to this multiple of the noise is allowed. In the runs that were
-tested, 4 was the smallest factor without false alarms."""
+"""If the noise of a leaf was measured, an error of up to this multiple of the noise is allowed. In our test runs, 4 was
+the smallest factor without false alarms."""
 _FLOOR: Final = 2 * 2.0**-23
 """The error that is allowed in addition to the multiple of the noise, as a fraction of max|expected|."""
 
 
 class Strictness(NamedTuple):
-    """How strict a comparison is: the arguments of `assert_parity`, and further settings that reports of whole runs
-    use."""
+    """The strictness of a comparison: the arguments of `assert_parity`, and other settings that are used in reports on
+    whole runs."""
 
     rtol: float | None = None
     atol: float | None = None
@@ -63,9 +63,9 @@ class Strictness(NamedTuple):
     check_dtype: bool = True
     equal_nan: bool = False
     float64_step: int | None = None
-    """The step of the value in a run in float64; None in any other run. In step 0, float64 has its own tolerance; in
-    later steps, it has the tolerance of float32. Two Python floats are treated as float64 in such a run, and as float32
-    otherwise."""
+    """The step of the value in a float64 run; None in any other run. In step 0, the tolerance for float64 applies; in
+    later steps, the tolerance for float32 applies. Two Python floats are treated as float64 in a float64 run, and as
+    float32 otherwise."""
     noise: Mapping[str, float] | None = None
     """The error that rounding alone caused in each leaf, by the leaf's path, as measured by `noise.measure`; None if it
     was not measured."""
@@ -95,12 +95,12 @@ class Allowed(NamedTuple):
 
 
 def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed | None:
-    """Returns the tolerance for two leaves. Returns None if the leaves must be equal, which is the case for ints and
-    bools unless `noise` is above 0.
+    """Returns the tolerance for two leaves. Returns None if the leaves must be equal. Ints and bools must be equal
+    unless `noise` is above 0.
 
     `dtype` is the result of `coarser`, which is None for ints and bools. `noise` is the error that rounding alone
-    causes in these leaves; None if it was not measured. If the noise was measured, it alone determines the tolerance of
-    ints, bools and float32, and callers reject `rtol` and `atol`.
+    causes in these leaves; None if it was not measured. If the noise was measured, the tolerance of ints, bools and
+    float32 depends only on the noise, and callers reject `rtol` and `atol`.
     """
     # the noise was measured for float32, so other float dtypes have their usual tolerance
     if noise is not None and dtype in (None, "float32"):
@@ -128,7 +128,7 @@ def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed |
 def coarser(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str | None:
     """Returns the coarser of the float dtypes of two leaves, which determines their tolerance; None if both are ints or
     bools. A complex dtype is treated as the dtype of its real and imaginary parts. A Python number adopts the dtype of
-    the other leaf, and two Python floats adopt the dtype of the run. Raises `DTypeError` for a dtype without a
+    the other leaf. Two Python floats adopt the run's default dtype. Raises `DTypeError` for a dtype without a
     tolerance."""
     names = {leaf.dtype for leaf in (actual, expected) if leaf.owner != PYTHON}
     # all names except "bool" and those of ints, such as "int8" and "uint8"

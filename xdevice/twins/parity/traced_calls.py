@@ -1,5 +1,5 @@
-"""Reads the traces that `tracing_script` has saved in a run, and compares them with the traces of the reference
-backend. There is one result for each traced call of a model."""
+"""Reads the traces that `tracing_script` saved in a run, and compares them with the traces of the reference backend.
+There is one result for each traced call of a model."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class TracedCall(NamedTuple):
     layers: list[dict[str, Any]]
     """The path, kind, parameter shapes and settings of each layer."""
     calls: list[list[Any]]
-    """For each call of a layer, the path of the layer, the index of the call among the calls of this layer, and the
+    """For each call of a layer: the path of the layer, the index of the call among all calls of this layer, and the
     name of the layer's class."""
     entries: dict[str, RecordedCall]
-    """All recorded arrays, by keys such as `0.2.5`, which consist of `model`, `run` and an index in `calls`."""
+    """All recorded arrays. A key such as `0.2.5` consists of `model`, `run` and an index in `calls`."""
     channels_last: bool | None = None
     """Whether the model expects images with the channels last; None if this is not known."""
 
     def arrays(self, name: str, layer: int | None = None) -> list[Any]:
-        """Reads and returns the arrays of one kind, `name` ("inputs", "outputs" or "gradients"). If `layer`, an index
-        in `calls`, is passed, returns the arrays of this call of a layer; otherwise returns the arrays of the model. A
+        """Reads and returns the arrays of one kind, `name` ("inputs", "outputs" or "gradients"). Returns the arrays of
+        the call of a layer if `layer`, an index in `calls`, is passed. Otherwise returns the arrays of the model. A
         missing gradient is None."""
         key = f"{self.model}.{self.run}" + ("" if layer is None else f".{layer}")
         return [
@@ -63,7 +63,7 @@ class TracedCall(NamedTuple):
         ]
 
     def as_run(self, owner: str) -> TracedRun:
-        """Returns this call with all of its arrays, for a comparison layer by layer. `owner` is the backend's name."""
+        """Returns this call with all of its arrays, for a layer-by-layer comparison. `owner` is the backend's name."""
         calls = []
         for index, (path, number, kind) in enumerate(self.calls):
             inputs, outputs, gradients = (
@@ -103,7 +103,7 @@ class Traces(NamedTuple):
     """The version of the framework; None if no call was traced."""
     calls: list[TracedCall]
     refusals: list[str]
-    """For each model that could not be traced, a sentence with the reason."""
+    """The reasons why models could not be traced, one sentence for each of these models."""
 
 
 def read(folder: Path, backend: str) -> Traces | None:
@@ -133,9 +133,9 @@ def read(folder: Path, backend: str) -> Traces | None:
 
 
 def compare(actual: Traces, expected: Traces) -> Iterator[tuple[str, TracedCall, Comparison]]:
-    """Compares each traced call of the reference, `expected`, with a call on the other backend: the call of the
-    corresponding model with the same inputs. Models correspond by the order in which the program first called them on
-    each backend. Each item is a tuple of the model's name in the report, the reference's call, and the result. If no
+    """Compares each traced call of the reference, `expected`, with the call of the corresponding model with the same
+    inputs on the other backend. The models of the two backends are matched by the order in which the program first
+    called them. Each item is a tuple of the model's name in the report, the reference's call, and the result. If no
     call of a model had the same inputs, yields a single difference for the model."""
     # paired by the models' numbers, because the names of classes differ between frameworks
     for model in sorted({call.model for call in expected.calls}):
@@ -158,7 +158,7 @@ def _pair_calls(
     ours: list[TracedCall], theirs: list[TracedCall]
 ) -> Iterator[tuple[TracedCall, TracedCall]]:
     """Yields pairs of calls that had the same inputs, in the order in which both backends made the calls. Calls without
-    a partner are skipped, because some frameworks need an additional call that builds the model."""
+    a match are skipped, because some frameworks need an additional call that builds the model."""
     start = 0
     for its in theirs:
         for index in range(start, len(ours)):
@@ -177,8 +177,8 @@ def _inputs_apart(one: TracedCall, other: TracedCall) -> float:
 
 
 def _other_inputs_text(one: TracedCall, other: TracedCall) -> str:
-    """Returns the message for a model if none of its calls has the inputs of a call of the reference. The message gives
-    the shapes of the inputs of `one`, the first call on the other backend, and of `other`, the first call of the
+    """Returns the message for a model of which no call has the inputs of a call of the reference. The message gives the
+    shapes of the inputs of `one`, the first call on the other backend, and of `other`, the first call of the
     reference."""
     ours, theirs = ([tuple(x.shape) for x in call.arrays("inputs")] for call in (one, other))
     return (

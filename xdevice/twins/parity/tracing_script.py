@@ -1,13 +1,13 @@
-"""`python -m xdevice.twins.parity.tracing_script script.py` runs a script as Python does, and saves the values that the
-layers of its models compute.
+"""`python -m xdevice.twins.parity.tracing_script script.py` runs a script as Python does. It saves the values that the
+layers of the script's models compute.
 
-The traces are written into the folder `trace` next to the recording. The arrays are stored in the format of `log`. The
-file `runs.jsonl` has a line for each traced call of a model, which lists the model's layers with their kinds, shapes
+The traces are written into the folder `trace` next to the recording. The arrays are stored in the format of `log`. Each
+traced call of a model has a line in the file `runs.jsonl`. The line lists the model's layers with their kinds, shapes
 and settings, and the calls of these layers. For a model that cannot be traced, a line gives the reason.
 
 A model is traced only if no other model calls it and `convert_state` knows its parameters. Two groups of its calls are
-traced: the first three calls for each shape of inputs, and the 1st, 2nd, 4th, 8th, ... call. A call is written when the
-model is called again or the program ends, because until then its gradients may still be computed.
+traced: the first three calls for each shape of inputs, and the 1st, 2nd, 4th, 8th, ... call. A call is written only
+when the model is called again or the program ends, because the gradients of the call may be computed until then.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 FOLDER: Final = "trace"
 RUNS: Final = "runs.jsonl"
 FIRST: Final = 3
-"""The number of calls with inputs of the same shapes that are always traced."""
+"""The number of calls that are always traced for each set of input shapes."""
 
 
 class _OpenCall(NamedTuple):
-    """A call of a model that has not been written yet, because its gradients may still be computed. Its layers are
-    still being watched."""
+    """A call of a model that has not been written yet, because gradients of this call may still be computed. Its layers
+    are still being watched."""
 
     block: AbstractContextManager[Any]
     """The open block of `Backend.calls`."""
@@ -73,7 +73,7 @@ class _TracedModel:
         self.count = 0
         """The number of calls so far, whether traced or not."""
         self.shapes: dict[Any, int] = {}
-        """The number of calls with inputs of certain shapes, by these shapes."""
+        """The number of calls, by the shapes of their inputs."""
         self.refusal = ""
         """The reason why the model cannot be traced; empty if it can."""
         self.open: dict[int, _OpenCall] = {}
@@ -93,9 +93,8 @@ class Tracer:
         self._recorder = Recorder(folder)
 
     def around(self, model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
-        """Returns the result of `call`, which calls `model` with `arguments`, and traces this call if it is one of the
-        calls to trace. The backend passes every call of a model to this method, except for calls made by other
-        models."""
+        """Returns the result of `call`, which calls `model` with `arguments`. Traces the call if it is one of those to
+        trace. The backend passes every call of a model to this method, except for calls made by other models."""
         # a forked child shares the open files, so it must not write anything
         traced = self._model_of(model) if os.getpid() == self._process else None
         if traced is None:
@@ -138,8 +137,8 @@ class Tracer:
             self._recorder.close()
 
     def _model_of(self, model: Any) -> _TracedModel | None:
-        """Returns the tracer's record of a model. Returns None if the model, such as a loss function, has no parameters
-        that can be paired with parameters of another model, or if the model is not built yet."""
+        """Returns the tracer's record of a model. Returns None if the model is not built yet, or if it has no
+        parameters that can be paired with another model's parameters (a loss function, for example)."""
         with self._lock:
             if id(model) not in self._models:
                 try:
@@ -233,7 +232,7 @@ class Tracer:
 
 
 def _for_json(value: object) -> Any:
-    """Returns a setting in a form that JSON can express: numbers, strings, None and lists of these stay unchanged, and
+    """Returns a setting in a form that JSON can express. Numbers, strings, None and lists of these are unchanged;
     anything else is converted to a string."""
     if isinstance(value, list | tuple):
         return [_for_json(x) for x in value]
@@ -265,7 +264,7 @@ def enter_supported(
 
 def script_to_run() -> str:
     """Returns the path of the script, which is the first command-line argument. Changes `sys.argv` and `sys.path` to
-    the values that they have when Python itself runs the script."""
+    the values that they would have if Python ran the script directly."""
     # removes the path of this module
     del sys.argv[0]
     # Python puts the script's folder first, so that the script can import modules from that folder

@@ -34,17 +34,17 @@ def limit(arrays: Sequence[Array]) -> float:
 
 def apart(actual: Array, expected: Array) -> float:
     """Returns the distance between two arrays with the same order of axes. The distance is infinite if the shapes
-    differ, if ints or bools differ, or if an element is NaN or infinite in one array and different in the other. It is
-    0 if both arrays are empty."""
+    differ, if ints or bools differ, or if an element differs and is NaN or infinite in at least one array. The distance
+    is 0 if both arrays are empty."""
     if actual.shape != expected.shape:
         return math.inf
     return _distance(actual, expected) if expected.size else 0.0
 
 
 def apart_by_rows(actual: Array, expected: Array) -> float:
-    """Returns the distance as in `apart`, but enlarged if the rows of a batch are nearly equal. In this case, the
-    largest difference is divided by the largest deviation of the rows from their mean, instead of the largest expected
-    value. Otherwise a large bias, which all rows share, would hide differences. The distance is not enlarged if it is 0
+    """Returns the distance as `apart` does, but increases it if the rows of a batch are nearly equal. In this case,
+    divides the largest difference by the largest deviation of the rows from their mean, not by the largest expected
+    value. Otherwise a large bias that all rows share would hide differences. The distance is not increased if it is 0
     or infinite, or if there are fewer than two rows."""
     distance = apart(actual, expected)
     if not distance or not math.isfinite(distance) or expected.ndim < 2 or len(expected) < 2:
@@ -64,8 +64,8 @@ def apart_by_rows(actual: Array, expected: Array) -> float:
 
 
 def moved(x: Array, last: bool) -> Array:
-    """Returns a batch of images with the axis of the channels moved: from axis 1 to the end if `last` is True,
-    otherwise from the end to axis 1."""
+    """Returns a batch of images with the channel axis moved: from axis 1 to the end if `last` is True, otherwise from
+    the end to axis 1."""
     return numpy.moveaxis(x, 1, -1) if last else numpy.moveaxis(x, -1, 1)
 
 
@@ -96,9 +96,9 @@ def aligned(
 
 
 def error_of(actual: Array, expected: Array) -> float | None:
-    """Returns the smallest distance between the two arrays over all orders of the axes of `actual` that frameworks use.
+    """Returns the smallest distance between the two arrays, for all orders of the axes of `actual` that frameworks use.
     Returns infinity if the shapes cannot match in any order. Returns None if both arrays are empty, or if they may
-    contain the same numbers in an order that is not tried."""
+    contain the same numbers in an order that this function does not try."""
     if not expected.size and not actual.size:
         return None
     candidates = [
@@ -113,9 +113,9 @@ def error_of(actual: Array, expected: Array) -> float | None:
 
 
 def error_of_padded(actual: Array, expected: Array) -> float | None:
-    """Returns the same as `error_of`, for the inputs of a convolution. In one framework, the previous layer may have
-    padded the input with zeros. Therefore, if `error_of` returns infinity, zeros at the edges of both arrays are
-    removed, and the arrays are compared again. Zeros along the axis of the batch, axis 0, are not removed."""
+    """Returns the same as `error_of`, but for inputs of a convolution, which the previous layer may have padded with
+    zeros in one framework. If `error_of` returns infinity, removes the zeros at the edges of both arrays, and compares
+    the arrays again. Zeros along the batch axis (axis 0) are not removed."""
     error = error_of(actual, expected)
     if error != math.inf:
         return error
@@ -137,7 +137,8 @@ def trimmed(x: Array, axes: Iterable[int]) -> Array:
 
 def layouts(x: Array) -> Iterator[Array]:
     """Yields the array unchanged. If it has three or more axes, also yields it with axis 1 moved to the end, and with
-    the last axis moved to axis 1, because some frameworks have the channels on axis 1, and others on the last axis."""
+    the last axis moved to axis 1. The reason is that channels are on axis 1 in some frameworks, and on the last axis in
+    others."""
     yield x
     if x.ndim > 2:
         yield numpy.moveaxis(x, 1, -1)
@@ -145,9 +146,9 @@ def layouts(x: Array) -> Iterator[Array]:
 
 
 def regrouped(x: Array, shape: Sequence[int]) -> Iterator[Array]:
-    """Yields `x` reshaped to `shape`, for each order of its axes in which the batch and the channels match. One of the
-    two shapes must have rows and columns as two axes, and the other must have them joined in one axis, as in an
-    attention over pixels. Otherwise yields nothing."""
+    """Yields `x` reshaped to `shape`, for each order of its axes in which the batch and the channels match. Rows and
+    columns must be two axes in one of the two shapes, and a single axis in the other, as in an attention over pixels.
+    Otherwise yields nothing."""
     if x.ndim == len(shape) or min(x.ndim, len(shape)) < 3 or x.size != math.prod(shape):
         return
     for reordered in layouts(x):
@@ -175,10 +176,10 @@ def _squeezed(x: Array) -> Array:
 
 
 def _distance(actual: Array, expected: Array) -> float:
-    """Returns the distance between two arrays of the same shape that are not empty: their largest difference, divided
-    by the largest finite number of `expected`. If `expected` contains ints or bools, the distance is 0 for equal
-    arrays, and infinite otherwise. The distance is also infinite if an element is NaN or infinite in one array and
-    different in the other."""
+    """Returns the distance between two non-empty arrays of the same shape: their largest difference, divided by the
+    largest finite number in `expected`. If `expected` contains ints or bools, the distance is 0 for equal arrays, and
+    infinite otherwise. The distance is also infinite if an element differs and is NaN or infinite in at least one of
+    the arrays."""
     if expected.dtype.kind in "iub":
         return 0.0 if (actual == expected).all() else math.inf
     # two float32 arrays are compared without conversion, because widening two large arrays would take longer than the

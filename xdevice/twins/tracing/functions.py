@@ -1,9 +1,8 @@
-"""Finds the framework with which a function computes, and the model that the function calls, so that functions can be
-compared like models.
+"""Finds the framework that a function uses, and the model that it calls, so that functions can be compared like models.
 
-A plain function does not state which framework's tensors it accepts. The values that it contains show the framework:
-tensors and models in its closure, in partials, in bound methods and in the globals that its code names. If there are no
-tensors or models, a framework's modules and functions among these globals show the framework.
+A function does not state which framework's tensors it accepts. The framework is inferred from tensors and models that
+the function refers to: in its closure, in partials, in bound methods and in the globals that its code names. If there
+are none, it is inferred from a framework's modules and functions among these globals.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 _MOST: Final = 5_000
-"""The largest number of objects that are searched inside one function."""
+"""The maximum number of objects that are searched inside one function."""
 _OURS: Final = "xdevice"
 """The prefix of the names of xdevice's own packages. Their functions accept tensors of any framework, so they do not
 show which framework is used."""
@@ -47,8 +46,8 @@ class Subject(NamedTuple):
     backend: Backend
     model: Any
     """The model whose layers are traced: `itself`, or the model that the function calls. None if the function calls no
-    model or several models, or if the model's layers cannot be listed, like those of a linen module that is not bound
-    to variables."""
+    model or several models, or if the layers of the model cannot be listed. An example is a linen module that is not
+    bound to variables."""
     models: tuple[Any, ...]
     """All models of the backend that the function contains."""
     tensor: Any
@@ -71,8 +70,8 @@ class Subject(NamedTuple):
     @property
     def has_channels_last(self) -> bool | None:
         """Whether the model expects images with the channels last; None if this is not known. Also None for a function,
-        because its inputs are passed unchanged. A method of the model, and the model's compiled form, have the value of
-        the model."""
+        because its inputs are passed unchanged. For a method of the model, and for the compiled model, the value is
+        that of the model."""
         owner = getattr(self.itself, "__self__", self.itself)
         if self.model is None or owner is not self.model:
             return None
@@ -98,8 +97,8 @@ def name_of(x: Any) -> str:
 
 
 def is_function(x: object) -> bool:
-    """Returns whether `x` can be compared as a function: it is a callable that is not a model, a class or a tensor, or
-    it is a pair `(apply, parameters)`, which is common in programs that use haiku."""
+    """Returns whether `x` can be compared as a function. Such an `x` is a callable that is not a model, a class or a
+    tensor, or a pair `(apply, parameters)`, which is common in programs that use haiku."""
     # a string cannot be the parameters
     if isinstance(x, tuple) and len(x) == 2:
         return not isinstance(x[1], str) and (is_function(x[0]) or hasattr(x[0], "apply"))
@@ -149,8 +148,8 @@ def _has_layers(backend: Backend, model: Any) -> bool:
 
 
 def _bound_to_parameters(pair: tuple[Any, Any]) -> Any:
-    """Returns a function of the inputs alone, made from the pair `(apply, parameters)`. haiku's `apply` also expects a
-    random key after the parameters; the returned function passes None as the key."""
+    """Returns a function that expects only the inputs, made from the pair `(apply, parameters)`. haiku's `apply` also
+    expects a random key after the parameters; the returned function passes None as the key."""
     function, parameters = pair
     # `pair[0]` is the function itself, or an object such as `hk.transform(...)` with a method `apply`
     function = getattr(function, "apply", function)
@@ -179,14 +178,14 @@ class _ModelSearch:
         self.models: list[Any] = []
         self.tensors: list[Any] = []
         self._mentioned: dict[str, None] = {}
-        """The names of the frameworks whose modules or functions the searched function mentions, in the order in which
-        they are found; the values are not used."""
+        """The frameworks whose modules or functions the searched function mentions. The keys are their names, in the
+        order in which they were found; the values are not used."""
         self._search(function)
 
     def framework(self) -> str:
-        """Returns the name of the framework with which the function computes. This is the framework of the function's
-        tensors and models or, if it contains no tensors or models, the framework that its code mentions. NumPy is
-        returned only if there is no other framework. Raises `ArgumentError` if there are several frameworks or none."""
+        """Returns the name of the framework that the function uses. This is the framework of the function's tensors and
+        models or, if it contains no tensors or models, the framework that its code mentions. NumPy is returned only if
+        there is no other framework. Raises `ArgumentError` if there are several frameworks or none."""
         owned = dict.fromkeys(_owner_name(x) for x in self.tensors)
         owned |= dict.fromkeys(
             owner.name for x in self.models if (owner := owners.backend_of_model(x)) is not None
@@ -247,8 +246,8 @@ class _ModelSearch:
         return self._contents_of_code(x)
 
     def _contents_of_code(self, x: Any) -> Iterable[Any]:
-        """Returns the objects to which `x`, a function or any other object, refers. If `x` belongs to a framework,
-        records the framework, and returns only the function that `x` wraps, if any."""
+        """Returns the objects to which `x` refers; `x` is a function or any other object. If `x` belongs to a
+        framework, records the framework, and returns only the function that `x` wraps, if any."""
         if isinstance(x, partial):
             return [x.func, x.args, x.keywords]
         if isinstance(x, MethodType):
@@ -266,7 +265,7 @@ class _ModelSearch:
 
     def _note_framework(self, module: str) -> bool:
         """Records the framework to which a module belongs, if any. `module` is the name of the module. Returns whether
-        the module belongs to a framework or to xdevice, so that nothing in it has to be searched."""
+        the module belongs to a framework or to xdevice; nothing in such a module has to be searched."""
         root = module.partition(".")[0]
         name = frameworks.LIBRARIES.get(root) or next(
             (framework.name for framework in frameworks.KNOWN if root in framework.modules), ""

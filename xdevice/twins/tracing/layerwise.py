@@ -6,10 +6,10 @@ inputs do not determine the pairs, by their order. If two paired layers receive 
 gap before them, which contains only functions and layers without parameters. If two paired layers return different
 outputs for the same input, the layer itself is the cause.
 
-In deep models, correct runs differ by more than `assert_parity` allows for a single operation. Therefore a layer counts
-as different only if its output is off by more than 1e-4 of its largest value (`distances`). A fault may begin with a
-smaller error that grows later. Therefore the cause is assumed to be the step at which the error grows most, among the
-steps up to the first layer that is different.
+In deep models, correct runs differ by more than `assert_parity` allows for a single operation. Therefore a layer is
+treated as different only if the error of its output exceeds 1e-4 of the largest value (`distances`). A fault may begin
+with a smaller error that grows later, so the cause is assumed to be the step at which the error grows most, among the
+steps up to the first layer that differs.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     Calls = Sequence[LayerCall]
 
 _ROUNDING: Final = 1 / 500
-"""In the search for the step where the error grows most, errors below this share of the limit are treated as rounding
-errors."""
+"""Errors below this fraction of the limit are treated as rounding errors in the search for the step where the error
+grows most."""
 _GRADIENTS: Final = 10
-"""A gradient may be off by this many times the limit for outputs."""
+"""The limit for errors of gradients, as a multiple of the limit for outputs."""
 _LISTED: Final = 6
-"""The largest number of calls in a gap that a message names."""
+"""The maximum number of calls in a gap that a message names."""
 
 
 class TracedRun(NamedTuple):
@@ -63,8 +63,8 @@ class FirstDifference(NamedTuple):
     text: str
     """A description of the place and of the difference."""
     error: float
-    """The error of the values, as a share of the largest expected value; infinite if shapes, NaNs, infinities or whole
-    numbers differ."""
+    """The error of the values, as a fraction of the largest expected value; infinite if shapes, NaNs, infinities or
+    whole numbers differ."""
     is_of_shapes: bool = False
     """Whether the shapes differ. If the shapes differ, no values were compared."""
 
@@ -94,12 +94,12 @@ class TwoRuns:
         self._actual, self._expected, self._pairs = actual, expected, pairs
         # of the first output of each call, because the others are not compared (`_error_of_first`)
         self.limit = distances.limit([x for call in expected.calls for x in call.outputs[:1]])
-        """The largest error of a layer's output that is still attributed to rounding, as a share of the output's
+        """The largest error of a layer's output that is still attributed to rounding, as a fraction of the output's
         largest value."""
 
     def first_difference(self, *, strict: bool = False) -> FirstDifference | None:
-        """Returns the first place where the runs differ, or None if they agree. `strict` is for runs with outputs that
-        are known to differ. With `strict`, returns the place where the error grows most, however small the error is."""
+        """Returns the first place where the runs differ, or None if they agree. `strict` is for runs whose outputs are
+        known to differ. With `strict`, returns the place where the error grows most, however small the error is."""
         steps = []
         for step in self._steps():
             steps.append(step)
@@ -114,14 +114,14 @@ class TwoRuns:
         return self._greatest_step(steps, [step.error for step in steps])
 
     def worst(self) -> float:
-        """Returns the largest error among the inputs and outputs of all layers and the outputs of the models, each as a
-        share of the largest expected value; 0 if nothing can be compared."""
+        """Returns the largest error of the inputs and outputs of all layers and of the models' outputs. Each error is a
+        fraction of the largest expected value. Returns 0 if nothing can be compared."""
         errors = [*(step.error for step in self._steps()), self._end_error()]
         return max((error for error in errors if error is not None), default=0.0)
 
     def first_gradient(self) -> FirstDifference | None:
-        """Returns the first paired layer, in the order of the backward pass, with an output that has different
-        gradients in the two runs. Returns None if there is no such layer."""
+        """Returns the first paired layer, in the order of the backward pass, whose output has different gradients in
+        the two runs. Returns None if there is no such layer."""
         # the layer that was compared last; the description of the difference ends with its name
         last_compared = "the loss"
         # from the last layer to the first, the order in which gradients are computed
@@ -197,8 +197,8 @@ class TwoRuns:
     def _greatest_step(self, steps: list[_Step], errors: list[float | None]) -> FirstDifference:
         """Returns the difference at the step where the error grows most. The growth is the error of the step, divided
         by the largest error of all earlier steps. `errors` contains the error of each of `steps`, and may end with the
-        error of the models' outputs. An error is None if nothing could be compared. If all errors are None, the last
-        place is returned, with an error of 0."""
+        error of the models' outputs. An error is None if nothing could be compared. If all errors are None, returns the
+        last step, with an error of 0."""
         # `largest_before` begins with a minimum, because growth from exactly 0 to 1e-9 would otherwise be infinite
         largest_before, greatest_growth, place = self.limit * _ROUNDING, 0.0, len(errors) - 1
         for index, error in enumerate(errors):
@@ -219,10 +219,9 @@ class TwoRuns:
     # the description of the difference
 
     def _difference_in_layer(self, calls: CallPair, error: float) -> FirstDifference:
-        """Returns the difference if a layer is the cause: the first inputs of its call agree, and its outputs are off
-        by `error`. Only the first inputs have been compared, because a further input, such as a mask or an initial
-        state, may have no counterpart in the other framework. The description lists the inputs without a
-        counterpart."""
+        """Returns the difference if a layer is the cause: the first inputs of its call agree, but its outputs differ by
+        `error`. Only the first inputs have been compared, because other inputs, such as a mask or an initial state, may
+        have no counterpart in the other framework. The description lists the inputs without a counterpart."""
         far = _error_text(error, calls.actual.outputs, calls.expected.outputs)
         # the further inputs that have no equal in the other run
         unmatched = [
@@ -246,7 +245,7 @@ class TwoRuns:
         return FirstDifference(calls.expected.path, text, error, other_shapes)
 
     def _settings(self, path: str) -> str:
-        """Returns a phrase that names the settings in which the two layers of a pair differ, with both values; "" if
+        """Returns the settings in which the two layers of a pair differ, with both values, as text for a message; "" if
         no setting differs. `path` is the path of the layer in the expected model."""
         ours, theirs = next(
             (
@@ -307,8 +306,8 @@ class TwoRuns:
     def _unpaired_calls(
         self, before: CallPair | None, behind: CallPair | None
     ) -> list[list[LayerCall]]:
-        """Returns two lists: the calls of unpaired layers in a gap, in the actual and in the expected run. The gap
-        begins after the calls `before`, and ends before the calls `behind`."""
+        """Returns the calls of unpaired layers in a gap, as two lists: one for the actual run, and one for the expected
+        run. The gap begins after the calls `before`, and ends before the calls `behind`."""
         return [
             _calls_between(
                 run,
@@ -323,8 +322,8 @@ class TwoRuns:
     def _pair_by_class(
         self, before: CallPair | None, behind: CallPair | None
     ) -> list[CallPair]:
-        """Returns pairs of calls of unpaired layers in a gap, such as activations, if both runs call layers with the
-        same class names in the same order there. Otherwise returns an empty list."""
+        """Returns pairs of calls of unpaired layers, such as activations, if the calls of both runs in the gap have the
+        same class names in the same order. Otherwise returns an empty list."""
         # in lowercase, because a layer is called `ReLU`, and the activation of a Keras layer `relu`
         ours, theirs = self._unpaired_calls(before, behind)
         types = [[call.type.lower() for call in calls] for calls in (ours, theirs)]
@@ -360,8 +359,8 @@ class TwoRuns:
 
 
 def _error_of_first(ours: Arrays, theirs: Arrays, compare: Any = error_of) -> float | None:
-    """Returns the distance between the first arrays of both sides, computed by `compare`; None if a side has no array,
-    or if the two arrays cannot be compared."""
+    """Returns the distance between the first arrays of both sides, computed by `compare`. Returns None if a side has no
+    array, or if the two arrays cannot be compared."""
     return compare(ours[0], theirs[0]) if ours and theirs else None
 
 
@@ -370,8 +369,8 @@ def _calls_between(
 ) -> list[LayerCall]:
     """Returns the calls of a run between the calls `before` and `behind`, except the calls of layers with a path in
     `paired`. `before` is None for the start of the run, and `behind` is None for its end. There may be no such calls,
-    because branches are called in a different order. Then returns the call that computed the input of `behind`, if
-    there is such a call and its layer is not in `paired`."""
+    because branches are called in a different order. In that case, returns the call that computed the input of
+    `behind`, if it exists and its layer is not in `paired`."""
     # found by identity, because `==` would compare the arrays in the calls
     numbers = {id(call): number for number, call in enumerate(run.calls)}
     start = numbers[id(before)] + 1 if before else 0

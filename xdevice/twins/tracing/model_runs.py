@@ -1,4 +1,4 @@
-"""Runs models and functions in evaluation mode, on inputs of any framework. Traces the calls of their layers, and the
+"""Runs models and functions in evaluation mode, on inputs from any framework. Traces the calls of their layers, and the
 values that they record with `xdevice.parity.log`."""
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     """The inputs of a model, by the index of the positional argument or by keyword."""
 
 _MOST = 300
-"""The largest number of characters that are quoted from a framework's error message."""
+"""The maximum number of characters quoted from a framework's error message."""
 _CHANNELS = (1, 3, 4)
-"""The usual numbers of channels of the images that are passed to a model."""
+"""The usual numbers of channels in images."""
 IMAGES = ("conv", "conv_transpose", "batch_norm", "prelu", "instance_norm", "group_norm")
-"""The kinds of layers with images as inputs. An input with three axes to such a layer is treated as images with an axis
-of channels, not as sequences."""
+"""The kinds of layers that expect images. Their inputs with three axes are treated as images with a channel axis, not
+as sequences."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class ModelRun:
     """The operations of the run; None if they were not recorded."""
 
     def again(self) -> ModelRun:
-        """Runs the model or function once more on the same inputs, without compiling it, and returns the new run, with
-        its operations in `log`. Raises `UnsupportedError` if the backend cannot record operations."""
+        """Runs the model or function once more on the same inputs, without compiling it. Returns the new run, with its
+        operations in `log`. Raises `UnsupportedError` if the backend cannot record operations."""
         log = Log(self.backend.name)
         writer = LogWriter(self.backend, log)
         # in this block nothing is compiled, because a compiler would hide the operations
@@ -87,9 +87,9 @@ class ModelRun:
 
 
 def run_both(first: Any, second: Any, inputs: Any) -> tuple[ModelRun, ModelRun]:
-    """Runs two models or functions on the same inputs, and returns both runs. `inputs` is in a form that `arrays_of`
-    accepts, with the channels on the axis that `first` expects. For `second`, the channels are moved to the axis that
-    `second` expects."""
+    """Runs two models or functions on the same inputs, and returns both runs. `inputs` may have any form that
+    `arrays_of` accepts, with the channels on the axis that `first` expects. For `second`, the channels are moved to the
+    axis that `second` expects."""
     arrays = arrays_of(inputs)
     first_subject, second_subject = subject_of(first), subject_of(second)
     # the first model runs before the inputs of the second model are prepared, because the calls of the first model's
@@ -128,9 +128,9 @@ def arrays_of(inputs: Any) -> Arrays:
 
 
 def taken_by(second: Any, arrays: Arrays, first: ModelRun) -> Arrays:
-    """Returns the inputs of the run `first` in the layout that the model or function `second` expects: the channels of
-    images are moved to the axis where `second` expects them. If the axis is not known for `first` or for `second`,
-    returns the inputs unchanged."""
+    """Returns the inputs of the run `first` in the layout that the model or function `second` expects. Moves the
+    channels of images to the axis where `second` expects them. Returns the inputs unchanged if this axis is not known
+    for `first` or for `second`."""
     first_is_last, second_is_last = (
         first.has_channels_last,
         subject_of(second).has_channels_last,
@@ -145,8 +145,8 @@ def taken_by(second: Any, arrays: Arrays, first: ModelRun) -> Arrays:
 
 def _is_image(x: Array, first: ModelRun) -> bool:
     """Returns whether an input is a batch of images, not of sequences. An array with four or more axes is treated as
-    images. An array with three axes is treated as images if the layer that received it in the run `first` is of a kind
-    in `IMAGES`; if no layer received it, returns False."""
+    images. An array with three axes is treated as images if the kind of the layer that received it in the run `first`
+    is in `IMAGES`. If no layer received it, returns False."""
     if x.ndim != 3:
         return x.ndim > 3
     kinds = {layer.path: layer.kind for layer in first.backend.layers(first.model)}
@@ -160,14 +160,14 @@ def _is_image(x: Array, first: ModelRun) -> bool:
 
 
 def message(error: BaseException) -> str:
-    """Returns an error's message as a single line of at most `_MOST` characters, without the codes that color it on a
-    terminal."""
+    """Returns an error's message as a single line, truncated after `_MOST` characters, and without codes for colours on
+    a terminal."""
     text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
     return text if len(text) <= _MOST else f"{text[:_MOST]} ..."
 
 
 def _where(error: BaseException, traced: Trace) -> str:
-    """Returns a phrase that says in which layer, or after which layer, an error was raised."""
+    """Returns text for a message that says in which layer, or after which layer, an error was raised."""
     # the path that `Watch.run` has stored in the error; "" is the model itself
     path = getattr(error, layer_calls.FAILED, None)
     if path is not None:
@@ -194,8 +194,8 @@ def _channels_hint(arrays: Arrays, is_last: bool | None) -> str:
 
 def _run_even_if_hidden(subject: Subject, arrays: Arrays) -> ModelRun:
     """Runs a model or a function with `run`, and returns the run. If `run` raises `UnsupportedError` because a compiler
-    hides the layers, calls `run` again without tracing layers. If there is no model to trace, the error is not
-    caught."""
+    hides the layers, calls `run` again without tracing layers. Does not catch the error if there is no model to
+    trace."""
     try:
         return run(subject, arrays)
     except UnsupportedError:
@@ -213,8 +213,8 @@ def run(
     """Runs the model or function `x`, which may also be a `Subject`, on copies of the inputs, and returns the run with
     its trace.
 
-    If `give` is not None, the result of each call of a layer is replaced by `give(call, result)`. The model continues
-    with this replacement. If `has_layers` is False, no layers are traced, as if there were no model.
+    If `give` is not None, the model continues with `give(call, result)` in place of the result of each call of a layer.
+    If `has_layers` is False, no layers are traced, as if there were no model.
 
     Raises:
         ArgumentError: if the model fails on the inputs; the message says in which layer.

@@ -1,5 +1,5 @@
 """Passes the values that a program records with `xdevice.parity.log` to listeners in this process. `log` imports this
-module, so this module must import little."""
+module, so it must not import anything slow."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     Listener = Callable[[str, object], None]
 
 listeners: Final[list[Listener]] = []
-"""The listeners of the open blocks. `log` calls each listener with the name and the value, in the thread that calls
-`log`."""
+"""The listeners of the blocks that are open. `log` calls each listener with the name and the value, in the same
+thread."""
 
 
 @contextmanager

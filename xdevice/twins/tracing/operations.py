@@ -2,9 +2,9 @@
 
 Two frameworks compute the same value with different operations: a softmax may be one call in one framework, and four
 calls in another. Therefore operations are not paired by their names, but by the numbers that they return. An operation
-is right if the other program has computed the same numbers, in any order of axes, or if an operation that uses its
-output is right. The two programs part (begin to differ) at the first operation that leads to the program's results and
-is not right, although all its inputs are right.
+is correct if the other program computed the same numbers, in any order of axes, or if an operation that uses its output
+is correct. The two programs part (begin to differ) at the first incorrect operation that contributes to the program's
+results and has only correct inputs.
 
 The numbers also show which operation uses which output, so views and writes in place need no special rules.
 """
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 _MOST: Final = 20_000
-"""The largest number of operations that a log records. Any further operations of the program are not recorded."""
+"""The maximum number of operations that a log records. Later operations of the program are not recorded."""
 _MOST_BYTES: Final = 1 << 30
-"""A log that contains this many bytes of arrays is full, and records no further operations."""
+"""A log that contains this many bytes of arrays is full, and records no more operations."""
 _ALIKE: Final = 1e-2
-"""Two arrays are compared only if their norms differ by at most this share."""
+"""Two arrays are compared only if their norms differ by at most this fraction."""
 _ROUNDING: Final = 1 / 500
-"""When the growth of errors is measured, errors below this share of the limit are treated as rounding errors."""
+"""Errors below this fraction of the limit are treated as rounding errors when the growth of errors is measured."""
 _SHARES: Final = (1.0, 0.1, 0.01)
-"""The limits at which operations are judged, as shares of the usual limit. There are smaller limits, because a fault
+"""The limits for the errors of operations, as fractions of the usual limit. Smaller limits are tried because a fault
 may be small where it begins."""
 _STANDARD: Final = sysconfig.get_paths()["stdlib"]
 """The folder of Python's standard library."""
@@ -57,12 +57,12 @@ _FRAMES: Final = frozenset(
         "optax",
     }
 )
-"""The packages with code that is not treated as the program's own code."""
+"""The packages whose code is not treated as part of the program."""
 
 
 class Operation(NamedTuple):
-    """One operation that a program has run. In the backward pass, a gradient that has reached an output of an operation
-    is recorded as an operation too."""
+    """One operation that a program ran. In the backward pass, a gradient that reaches an output of an operation is also
+    recorded as an operation."""
 
     name: str
     """The framework's name of the operation."""
@@ -79,7 +79,7 @@ class Operation(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """The gradient of a parameter or of an input that a program has computed."""
+    """A gradient that a program computed for a parameter or an input."""
 
     name: str
     value: str
@@ -95,7 +95,7 @@ class Log:
         self.operations: list[Operation] = []
         self.gradients: list[Gradient] = []
         self.roots: list[str] = []
-        """The keys of the program's results: the values that it has recorded, or the outputs of a run."""
+        """The keys of the program's results: the values that it recorded, or the outputs of a run."""
         self.arrays: dict[str, Array] = {}
         """The arrays by their keys; equal arrays are stored once."""
         self.is_full = False
@@ -154,8 +154,8 @@ class LogWriter:
     def __init__(self, backend: Backend, log: Log) -> None:
         self._backend, self._log = backend, log
         self._is_inside = False
-        """Whether an operation is running or a tensor is being read. Operations that are called meanwhile are not
-        recorded."""
+        """Whether an operation is running or a tensor is being read. Operations that are called during this time are
+        not recorded."""
         # the tensor is stored too, because its id could be reused if it were freed
         self._names: dict[int, tuple[str, Any]] = {}
         """Maps the id of each parameter of the program's models to the name of the parameter and the tensor."""
@@ -172,16 +172,16 @@ class LogWriter:
         follow: Any = None,
         is_backward: bool = False,
     ) -> Any:
-        """Returns the result of `go()`, and records the call as an operation with the given name. The call is not
-        recorded if it is made inside another operation, if it returns no tensors with numbers, or if the log is full.
-        The tensors in `arguments` are the operation's inputs. `is_backward` says whether the operation is part of a
+        """Returns the result of `go()`, and records the call as an operation with the given name. Does not record the
+        call if it happens inside another operation, if it returns no tensors with numbers, or if the log is full. The
+        tensors in `arguments` are the operation's inputs. `is_backward` says whether the operation is part of a
         backward pass.
 
         If `follow` is not None, `follow(result, put)` returns the result with hooks that call `put(number, gradient)`
         for each gradient that reaches one of its tensors. `number` is the index of the tensor in the result, counted
         from 0.
         """
-        # an operation that another operation calls is part of the latter: a softmax is a single call of the program
+        # an operation that another operation calls is part of that operation: a softmax is a single call of the program
         if self._is_inside or self._log.is_full:
             return go()
         # the keys are computed before the call, because the call may write into its arguments
@@ -205,8 +205,8 @@ class LogWriter:
             self._names[id(x)] = name, x
 
     def leaf(self, x: Any, gradient: Any, name: str = "") -> None:
-        """Records a gradient that the program has computed for the tensor `x`. `name` is the framework's own name for
-        `x`; "" if there is no such name."""
+        """Records a gradient that the program computed for the tensor `x`. `name` is the framework's own name for `x`;
+        "" if there is no such name."""
         if self._log.is_full:
             return
         # the keys of the tensor and of the gradient; "" for one without numbers, such as a sparse gradient
@@ -231,15 +231,15 @@ class LogWriter:
             self._log.roots += self._keys(value)
 
     def _add(self, operation: Operation) -> None:
-        """Adds an operation to the log, and to the users of its input tensors."""
+        """Adds an operation to the log, and records it as a user of each of its input tensors."""
         for key in operation.inputs:
             self._users.setdefault(key, []).append(len(self._log.operations))
         self._log.add(operation)
 
     def _with_gradients_followed(self, result: Any, follow: Any, keys: list[str]) -> Any:
-        """Calls `follow(result, put)` (see `run`), and returns the result of the last operation with hooks. The hooks
-        record each gradient that reaches an output as a separate operation. `keys` are the keys of all tensors in the
-        result, as `_all_keys` returns them."""
+        """Calls `follow(result, put)` (see `run`) to add hooks to `result`, the result of the last operation, and
+        returns the result. The hooks record each gradient that reaches an output as a separate operation. `keys` are
+        the keys of all tensors in the result, as `_all_keys` returns them."""
         last = len(self._log.operations) - 1
         operation = self._log.operations[last]
 
@@ -283,9 +283,9 @@ class LogWriter:
 
 
 def program_line() -> str:
-    """Returns the innermost line of the running code that does not belong to a framework, to the standard library or to
-    xdevice, such as `/home/ann/train.py:41`. A line of an installed package is returned only if there is no line of the
-    user's own code. Returns "" if there is no line at all."""
+    """Returns the innermost line of the running code, such as `/home/ann/train.py:41`, that is not in a framework, the
+    standard library or xdevice. A line of an installed package is returned only if there is no line of the user's own
+    code. Returns "" if there is no line at all."""
     frame: FrameType | None = sys._getframe(1)
     installed = ""
     while frame is not None:
@@ -320,13 +320,13 @@ class Errors(NamedTuple):
     abs: float
     """The largest error of an element."""
     rel: float
-    """The largest error of an element, as a share of the expected element."""
+    """The largest error of an element, as a fraction of the expected element."""
     share: float
-    """The largest error of an element, as a share of the largest expected element."""
+    """The largest error of an element, as a fraction of the largest expected element."""
     cosine: float
-    """The cosine of the angle between the two arrays, read as vectors: 1 if they have the same direction."""
+    """The cosine of the angle between the two arrays, as vectors; 1 if they have the same direction."""
     within: float
-    """The share of the elements that are within the tolerance of `assert_parity` for float32."""
+    """The fraction of elements within the tolerance of `assert_parity` for float32."""
 
     def __str__(self) -> str:
         return (
@@ -339,18 +339,18 @@ class Parting(NamedTuple):
     """The first operation of each program at which the two differ."""
 
     actual: Operation | None
-    """The first wrong operation of the actual program. None if all its operations are right; then the actual program
-    lacks an operation of the expected program."""
+    """The first wrong operation of the actual program. None if all its operations are correct; it then lacks an
+    operation of the expected program."""
     expected: Operation | None
-    """The first wrong operation of the expected program. None if all its operations are right; then the actual program
-    has an additional operation."""
+    """The first wrong operation of the expected program. None if all its operations are correct; the actual program
+    then has an additional operation."""
     closest: tuple[Operation, Operation] | None
     """The pair of operations with the closest outputs. A pair consists of `actual` or `expected`, and a wrong operation
     of the other program. None if no pair has outputs of the same size."""
     errors: Errors | None
     """The errors between the outputs of the two operations in `closest`; None if `closest` is None."""
     share: float
-    """The limit at which the operations were judged, as a share of the usual limit; one of `_SHARES`."""
+    """The limit for the errors of the operations, as a fraction of the usual limit; one of `_SHARES`."""
 
 
 class TwoPrograms:
@@ -361,13 +361,13 @@ class TwoPrograms:
         self.judges = Judge(actual, expected), Judge(expected, actual)
         """The judges of the actual program's operations and of the expected program's operations."""
         self.limit = distances.OFF["float32"]
-        """The usual limit: an output is wrong if it is off by more than this share of its largest number."""
+        """The usual limit: an output is wrong if its error exceeds this fraction of its largest number."""
 
     def part(self, is_backward: bool = False) -> Parting | None:
-        """Returns the first operation of each program that is not right; None if all operations are right. With
-        `is_backward`, considers the gradients instead of the operations of the forward pass. Only operations that lead
-        to the program's results are considered, or all operations if none does. Tries several limits, and returns the
-        operations found with the limit at which these operations increase the error most."""
+        """Returns the first operation of each program that is not correct; None if all operations are correct. With
+        `is_backward`, considers the gradients instead of the operations of the forward pass. Considers only operations
+        that contribute to the program's results, or all operations if none does. Tries several limits, and returns the
+        operations that increase the error most."""
         best, most_growth = None, 0.0
         for share in _SHARES:
             limit = self.limit * share
@@ -485,7 +485,7 @@ def errors(actual: Array, expected: Array) -> Errors:
 
 
 class Judge:
-    """Decides whether each operation of one program is right, by the numbers that another program has computed."""
+    """Decides whether each operation of one program is correct, based on the numbers that another program computed."""
 
     def __init__(self, log: Log, other: Log) -> None:
         self._log = log
@@ -493,16 +493,15 @@ class Judge:
         self._distances: dict[str, float] = {}
         """Maps a tensor's key to the distance between the tensor and the closest tensor of the other program."""
         self._right: dict[float, list[bool]] = {}
-        """Maps each limit to a list that says of each operation whether it is right."""
+        """Maps each limit to a list of bools, one per operation: whether the operation is correct."""
         self._makers: dict[str, int] = {
             key: n for n, operation in enumerate(log.operations) for key in operation.outputs
         }
         """Maps a tensor's key to the index of the last operation that returned the tensor."""
 
     def first(self, limit: float, is_backward: bool) -> Operation | None:
-        """Returns the first wrong operation among the operations that lead to the program's results; None if all of
-        these operations are right. With `is_backward`, considers the gradients instead of the operations of the forward
-        pass."""
+        """Returns the first wrong operation that contributes to the program's results; None if there is none. With
+        `is_backward`, considers the gradients instead of the operations of the forward pass."""
         right, leads = self._right_operations(limit), self._leads_to_results(is_backward)
         for number, operation in enumerate(self._log.operations):
             if operation.is_backward == is_backward and leads[number] and not right[number]:
@@ -533,7 +532,7 @@ class Judge:
         return min(error, _ALIKE) / max(before, distances.OFF["float32"] * _ROUNDING)
 
     def wrong(self, limit: float) -> list[Operation]:
-        """Returns all operations that are not right, in order."""
+        """Returns all operations that are not correct, in order."""
         right = self._right_operations(limit)
         return [
             operation
@@ -542,18 +541,18 @@ class Judge:
         ]
 
     def is_right(self, key: str, limit: float) -> bool:
-        """Returns whether the tensor with this key is right. A tensor is right if the other program has computed it
-        too, if the operation that returned it is right, or if its numbers are not distinctive (`_is_distinctive`)."""
+        """Returns whether the tensor with this key is correct. A tensor is correct if the other program computed it
+        too, if the operation that returned it is correct, or if its numbers are not distinctive (`_is_distinctive`)."""
         maker = self._makers.get(key)
         if not _is_distinctive(self._log.arrays.get(key)) or self._distance(key) <= limit:
             return True
         return maker is not None and self._right_operations(limit)[maker]
 
     def _right_operations(self, limit: float) -> list[bool]:
-        """Returns a list with a bool for each operation: whether the operation is right. An operation without
-        distinctive outputs (`_distinctive_outputs`) is right. Any other operation is right if the other program has a
-        tensor within the limit of a distinctive output, or if a right operation with distinctive outputs uses a
-        distinctive output."""
+        """Returns a list with a bool for each operation: whether the operation is correct. An operation without
+        distinctive outputs (`_distinctive_outputs`) is treated as correct. Another operation is correct if the other
+        program has a tensor within the limit of one of its distinctive outputs, or if a correct operation uses such an
+        output and has distinctive outputs itself."""
         if limit in self._right:
             return self._right[limit]
         users: dict[str, list[int]] = {}
@@ -562,8 +561,8 @@ class Judge:
                 users.setdefault(key, []).append(number)
         right = [False] * len(self._log.operations)
         proves_others = list(right)
-        """For each operation, whether it shows that the operations before it are right. An operation without
-        distinctive outputs shows nothing."""
+        """For each operation, whether it proves that the operations before it are correct. An operation without
+        distinctive outputs proves nothing."""
         # from the last operation to the first, so that the operations that use an output are judged before the
         # operation that returned the output
         for number in reversed(range(len(right))):
@@ -585,8 +584,8 @@ class Judge:
         return [key for key in keys if self._log.arrays[key].size > 1]
 
     def _leads_to_results(self, is_backward: bool) -> list[bool]:
-        """Returns a list with a bool for each operation: whether the operation leads to the program's results or, with
-        `is_backward`, to the gradients of parameters and inputs. If no operation leads there, all entries are True."""
+        """Returns a list with a bool for each operation: whether it contributes to the program's results or, with
+        `is_backward`, to the gradients of parameters and inputs. If no operation does, all entries are True."""
         # an operation whose result is used only by a gradient does not lead to the outputs
         gradients = [gradient.gradient for gradient in self._log.gradients]
         keys = gradients if is_backward else self._log.results()
@@ -609,7 +608,7 @@ class Judge:
 
 
 class _Index:
-    """Finds the array that is closest to a given array, among arrays that are stored by their sizes and norms."""
+    """Stores arrays by their sizes and norms, and finds the one that is closest to a given array."""
 
     def __init__(self, arrays: Iterable[Array]) -> None:
         self._by_size: dict[int, list[tuple[float, Array]]] = {}
@@ -634,17 +633,17 @@ class _Index:
 
 
 def _norm(x: Array) -> float:
-    """Returns the Euclidean norm of all numbers in an array, which does not depend on the order of axes; 0 if the norm
-    is not finite, as with NaN or an infinity."""
+    """Returns the Euclidean norm of all numbers in an array, which does not depend on the order of axes. Returns 0 if
+    the norm is not finite (for NaN or an infinity, for example)."""
     with numpy.errstate(all="ignore"):
         norm = float(numpy.linalg.norm(distances.wide(x).ravel()))
     return norm if numpy.isfinite(norm) else 0.0
 
 
 def _is_distinctive(x: Array | None) -> bool:
-    """Returns whether the numbers of an array are so specific that another array with the same numbers is no
-    coincidence. Returns False for ints, bools, an array of several equal numbers, and an array with a single common
-    number such as 0 or 1."""
+    """Returns whether the numbers of an array are so specific that another array would not have the same numbers by
+    chance. Returns False for ints, bools, an array of several equal numbers, and an array with a single common number
+    such as 0 or 1."""
     if x is None or x.dtype.kind not in "fc" or not x.size:
         return False
     first = x.flat[0]

@@ -1,5 +1,5 @@
-"""Defines `capture_intermediates`, which records the calls of a model's layers while a block runs, and copies the
-inputs and outputs of the layers to the host."""
+"""Defines `capture_intermediates`, which records the calls of a model's layers in a block, with copies of their inputs
+and outputs on the host."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 _SHOWN: Final = 60
-"""The largest number of calls in a table. The table of a longer trace shows only the first and the last calls."""
+"""The maximum number of calls in a table. For a longer trace, the table shows only the first and the last calls."""
 # the last line of the table of an empty trace
 _NOTHING: Final = (
     "no layer was called in this thread or task, or a compiler has hidden the calls"
 )
 RECORD: Final = "log"
-"""The type of an entry that is not a call, but a value that the program recorded with `xdevice.parity.log`."""
+"""The type of an entry for a value that the program recorded with `xdevice.parity.log`."""
 # the headings of the table's columns; mean and std are computed from the first output
 _HEADINGS: Final = ("layer", "type", "output", "mean", "std", "gradient")
 
@@ -50,12 +50,12 @@ class LayerCall(NamedTuple):
     """The tensors among the arguments of the call, including those in containers."""
     outputs: tuple[Array, ...]
     gradients: tuple[Array | None, ...]
-    """For each output, the gradient that has reached it; None if no gradient has reached it."""
+    """The gradient of each output; None for an output that no gradient has reached."""
 
 
 class Trace:
-    """The calls of a model's layers that `capture_intermediates` has recorded, in order. `print` shows a table of the
-    calls.
+    """The calls of a model's layers, in the order in which `capture_intermediates` recorded them. `print` shows a table
+    of the calls.
 
     Experimental: it may change in a minor version.
 
@@ -117,7 +117,7 @@ class Trace:
         return numpy.asarray(self._backend.to_numpy(x))
 
     def add(self, call: Call) -> None:
-        """Adds an entry for a value that the program has recorded, after the calls so far."""
+        """Adds an entry for a value that the program recorded, after all previous calls."""
         self._recorded.append(call)
 
     def finish(self) -> None:
@@ -156,14 +156,15 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
     Experimental: it may change in a minor version.
 
     Yields a `Trace`. Its attribute `calls` contains the path, the inputs and the outputs of each call of a layer. If
-    the block also runs the backward pass, it contains the gradients of the outputs too. docs/reference/tracing.md says
-    which calls are recorded. Traces may be nested. The model is not changed.
+    the block also runs the backward pass, `calls` contains the gradients of the outputs too. docs/reference/tracing.md
+    lists the calls that are recorded. Traces may be nested. The model is not changed.
 
     Args:
         model: a built model of PyTorch, Paddle, Gluon, Keras or Flax; or a function that calls one model.
 
     Raises:
-        NotATensorError: if `model` is no model or function. ArgumentError: if the framework of a function is unclear.
+        NotATensorError: if `model` is not a model or function. ArgumentError: if the framework of a function is
+            unclear.
         NotBuiltError: if the model has no variables yet; call it once before tracing.
         UnsupportedError: if a compiler hides the layers (torch.compile, TorchScript, a hybridized Gluon block,
             paddle.jit.to_static, tf.function), or the model is a DataParallel over several devices.
@@ -183,8 +184,9 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
 
 @contextmanager
 def trace_of(itself: Any, backend: Backend, model: Any) -> Iterator[Trace]:
-    """While the block is open, traces `itself`, a model or a function. Yields the `Trace`. It contains the calls of the
-    layers of `model`, unless `model` is None, and the values that this thread records with `xdevice.parity.log`."""
+    """Traces `itself`, a model or a function, while the block is open. Yields the `Trace`. The trace contains the
+    values that this thread records with `xdevice.parity.log` and, unless `model` is None, the calls of the layers of
+    `model`."""
     with nullcontext([]) if model is None else backend.calls(model) as recorded:
         traced = Trace(itself, backend, recorded)
         with named_values.listening(_listener_to_log(backend, traced)):
@@ -195,8 +197,8 @@ def trace_of(itself: Any, backend: Backend, model: Any) -> Iterator[Trace]:
 
 
 def _listener_to_log(backend: Backend, traced: Trace) -> Callable[[str, object], None]:
-    """Returns a listener for `xdevice.parity.log`. The listener adds each value that this thread records to the trace,
-    as the output of a layer with the name of the value."""
+    """Returns a listener for `xdevice.parity.log`. It adds each value that this thread records to the trace, as if the
+    value were the output of a layer of that name."""
     # a watch without layers, which only copies tensors
     watch, thread = Watch(backend, {}), threading.get_ident()
 

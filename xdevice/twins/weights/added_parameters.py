@@ -1,4 +1,4 @@
-"""Recognizes, by their names, the parameters that LoRA and quantizers add to a model, and advises how to handle
+"""Recognizes the parameters that LoRA and quantizers add to a model, by their names, and suggests how to handle
 them."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _QUANTISED: Final = (
     "kernel_scale", "embeddings_scale",
 )  # fmt: skip
 _PARAMETRISED: Final = ("parametrizations", "*_l0_orig", "*_l0_raw", "*_l0_g", "*_l0_v")
-"""Parts of the names of parameters with a parametrization that xdevice does not know, such as a norm of the weights of
-a recurrent layer. A `*` matches any characters."""
+"""Components (separated by dots) of the names of parameters with a parametrization that xdevice does not know, such as
+a norm of a recurrent layer's weights. A `*` matches any characters."""
 _ADDED: Final = (
     (
         _LORA,
@@ -39,12 +39,12 @@ _ADDED: Final = (
         "convert the original checkpoint, before quantization, or the result of model.dequantize() of transformers",
     ),
 )
-"""One entry for each origin of added parameters: the names of these parameters, their description, and the advice in an
-error message."""
+"""One entry for each library or method that adds parameters: the names of its parameters, their description, and the
+advice in the error message."""
 
 
 def advice(names: Iterable[str]) -> str:
-    """Returns the advice about parameters that LoRA or a quantizer has added; "" if `names` contains none of them."""
+    """Returns the advice about parameters that LoRA or a quantizer added; "" if `names` contains none of them."""
     # a list, because it is searched twice
     names = list(names)
     for words, description, instead in _ADDED:
@@ -54,7 +54,7 @@ def advice(names: Iterable[str]) -> str:
 
 
 def advice_of_tensor(name: str) -> str:
-    """Returns the advice about a parameter that belongs to no known layer; "" if its name does not reveal its
+    """Returns the advice about a parameter outside any known layer; "" if the name of the parameter does not reveal its
     origin."""
     if _with(_PARAMETRISED, [name]):
         return (
@@ -78,12 +78,12 @@ def require_merged(source: Iterable[str], target: Iterable[str]) -> None:
 
 
 def _with(words: Sequence[str], names: Iterable[str]) -> list[str]:
-    """Returns the names with a part that equals one of `words`; the parts of a name are separated by dots or slashes. A
-    word that begins with `*` matches every part with the same ending."""
+    """Returns the names with a component that equals one of `words`; components are separated by dots or slashes. A
+    word that begins with `*` matches every component with the same ending."""
     ends = tuple(word[1:] for word in words if word.startswith("*"))
 
     def is_meant(name: str) -> bool:
-        """Returns whether one of the words is a part of the name."""
+        """Returns whether one of the words matches a component of the name."""
         # `endswith` returns False for an empty tuple
         return any(
             part in words or part.endswith(ends) for part in name.replace("/", ".").split(".")

@@ -1,5 +1,5 @@
-"""Opens the weights of a model in any common form: a single safetensors file, several files with an index, or a file or
-folder in a framework's own format."""
+"""Opens the weights of a model in any common form. The weights may be in a safetensors file, in several files with an
+index, or in a file or folder in a framework's own format."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # the ending of the name of an index, which says which of several files contains each tensor
 _INDEX: Final = ".index.json"
 _IN_FOLDERS: Final = (".safetensors" + _INDEX, ".safetensors", ".bin" + _INDEX, ".bin")
-"""The endings of the names of files with weights in a folder, in the order of precedence."""
+"""The endings of the names of weight files in a folder, in the order of precedence."""
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def open_checkpoint(path: str) -> Iterator[Header]:
         MissingFileError: if there is no such file, or the folder contains no file with weights.
         FilePathError: if the folder contains several files with weights, or a file cannot be read.
         FileFormatError: if a file is damaged, or its format is unknown.
-        UnsupportedError: if a tensor is not dense, or a package is missing.
+        UnsupportedError: if a tensor is not dense, or if a package that is needed to read the file is missing.
     """
     with ExitStack() as files:
         names = _names_in(path)
@@ -57,7 +57,7 @@ def open_checkpoint(path: str) -> Iterator[Header]:
 
 
 def _names_in(path: str) -> list[str]:
-    """Returns the sorted names in a folder; [] if there is no folder at the path."""
+    """Returns the sorted names of the files and folders in a folder; [] if there is no folder at the path."""
     if not os.path.isdir(path):
         return []
     with path_errors(f"{path!r:.1000} cannot be read"):
@@ -67,8 +67,8 @@ def _names_in(path: str) -> list[str]:
 
 def _in_folder(path: str, names: list[str]) -> str:
     """Returns the path of the file with the weights in a folder, or of the index if the weights are split over several
-    files. `names` are the names in the folder. Raises `MissingFileError` if there is neither a file with weights nor an
-    index, and `FilePathError` if there are several with the same ending."""
+    files. `names` are the names in the folder. Raises `MissingFileError` if there is no file with weights and no index.
+    Raises `FilePathError` if there are several with the same ending."""
     # a folder from a hub often contains the same weights in both formats; safetensors comes first, because reading it
     # runs no code
     for ending in _IN_FOLDERS:
@@ -86,7 +86,8 @@ def _in_folder(path: str, names: list[str]) -> str:
 
 
 def _of_file(path: str, files: ExitStack) -> Header:
-    """Returns the contents of one file, in whatever format. A safetensors file stays open until `files` is closed."""
+    """Returns the contents of one file in any supported format. A safetensors file stays open until `files` is
+    closed."""
     try:
         return files.enter_context(open_file(path))
     except FileFormatError as error:
@@ -103,9 +104,8 @@ def _of_file(path: str, files: ExitStack) -> Header:
 
 
 def _of_kind(path: str, kind: foreign.Kind) -> Header:
-    """Returns the contents of a file or folder in another format that can be read. `kind` says how to read it. Raises
-    `FileFormatError` if the file or folder contains no tensors. Also raises the errors of the function that reads
-    it."""
+    """Returns the contents of a file or folder in a format other than safetensors. `kind` contains the function that
+    reads it, whose errors are not caught. Raises `FileFormatError` if the file or folder contains no tensors."""
     origin = kind.framework or ""
     # the functions in `readers` return NumPy arrays, and need no framework
     backend = registry.load("numpy" if kind.read is not None else origin)
@@ -120,8 +120,8 @@ def _of_kind(path: str, kind: foreign.Kind) -> Header:
 
 
 def _opened(path: str, name: str, value: Any) -> OpenedTensor:
-    """Returns a tensor that has been read from the file at `path`, as an entry of a `Header`. Raises `UnsupportedError`
-    if the tensor is not dense."""
+    """Returns a tensor from the file at `path` as an entry of a `Header`. The tensor has already been read. Raises
+    `UnsupportedError` if the tensor is not dense."""
     owner = registry.kind_of(type(value))
     if owner is None or not owner.backend.is_dense(value):
         raise UnsupportedError(
@@ -136,7 +136,7 @@ def _opened(path: str, name: str, value: Any) -> OpenedTensor:
 def _of_index(path: str, files: ExitStack) -> Header:
     """Returns the contents of all files that the index at `path` names, as a single `Header`. The files stay open until
     `files` is closed. Raises `FileFormatError` if the index or a file is damaged, or if a file lacks a tensor that the
-    index lists for it, and `MissingFileError` if a file is missing."""
+    index lists for it. Raises `MissingFileError` if a file is missing."""
     require_plain_file(path)
     with path_errors(f"{path!r:.1000} cannot be read"), open(path, encoding="utf-8") as file:
         text = file.read()

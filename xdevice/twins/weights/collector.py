@@ -1,5 +1,4 @@
-"""Pauses Python's garbage collector during work that leaves no garbage. The collector would only slow down this
-work."""
+"""Pauses Python's garbage collector during work that creates no garbage, which the collector would only slow down."""
 
 from __future__ import annotations
 
@@ -13,9 +12,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Disables Python's garbage collector in the block, for code that creates very many objects that stay alive. The
-    collector would search all these objects again and again, which takes up to half of the time of such code.
-    Afterwards the collector is enabled again if it was enabled before."""
+    """Disables Python's garbage collector in the block, for code that creates many long-lived objects. The collector
+    would search all these objects repeatedly, which takes up to half of the time of such code. Afterwards the collector
+    is enabled again if it was enabled before."""
     # if the program has disabled the collector itself, it stays disabled
     was_on = gc.isenabled()
     gc.disable()

@@ -1,8 +1,8 @@
 """Replaces a file atomically, and converts the operating system's errors into `FilePathError`s.
 
 The new file is first written in a temporary folder next to the old file. The process keeps this folder locked while
-writing. Therefore the next save can distinguish a folder that a killed process left behind from the folder of a process
-that is still writing.
+writing. The next save can then distinguish a folder that a killed process left behind from the folder of a process that
+is still writing.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _LOCK: Final = "lock"
 
 @contextmanager
 def path_errors(what: str) -> Iterator[None]:
-    """While the block is open, converts errors of the system and of safetensors, and every `ValueError`, into
-    `FilePathError`s. The message of such an error begins with `what`, which must name the user's path, because the
-    system's message may name a temporary file. xdevice's own errors are not converted."""
+    """Converts errors of the system and of safetensors, and every `ValueError`, into `FilePathError`s while the block
+    is open. Their message begins with `what`, which must name the user's path, because the system's message may name a
+    temporary file. xdevice's own errors are not converted."""
     from safetensors import SafetensorError
 
     try:
@@ -43,9 +43,9 @@ def path_errors(what: str) -> Iterator[None]:
 
 
 def path_text(path: object, verb: str) -> str:
-    """Returns the path as a string. Raises `ArgumentError` if it is not a string, bytes or an `os.PathLike`. An int is
-    rejected too, because `open` would treat it as a file descriptor and close it afterwards. The message of the error
-    begins with `verb`."""
+    """Returns the path as a string. Raises `ArgumentError` unless it is a string, bytes or an `os.PathLike`. An int is
+    rejected because `open` would treat it as a file descriptor and close it afterwards. The message of the error begins
+    with `verb`."""
     try:
         return os.fsdecode(path)  # type: ignore[arg-type]
     except TypeError:
@@ -55,8 +55,8 @@ def path_text(path: object, verb: str) -> str:
 
 
 def require_plain_file(path: str) -> None:
-    """Raises `MissingFileError` if there is no file at the path, and `FilePathError` if there is a folder or anything
-    else that is not a regular file."""
+    """Raises `MissingFileError` if the path does not exist, and `FilePathError` if it is a folder or anything else that
+    is not a regular file."""
     with path_errors(f"{path!r:.1000} cannot be read"):
         try:
             mode = os.stat(path).st_mode
@@ -73,8 +73,8 @@ def require_plain_file(path: str) -> None:
 
 def target_of(path: str | os.PathLike[str]) -> str:
     """Returns the path of the file that `save(path)` replaces. If `path` is a symbolic link, returns the path of the
-    file to which the link points. Raises `MissingFileError` if the folder does not exist, and `FilePathError` if there
-    is anything other than a regular file at the path."""
+    file to which the link points. Raises `MissingFileError` if the folder of the file does not exist, and
+    `FilePathError` if the path exists but is not a regular file."""
     name = path_text(path, "save")
     with path_errors(f"{name!r:.1000} cannot be written"):
         target = os.path.realpath(name)
@@ -95,8 +95,8 @@ def target_of(path: str | os.PathLike[str]) -> str:
 
 
 def _mode(path: str) -> int | None:
-    """Returns the mode of a file (its type and permissions); None if there is no such file. Raises any other error of
-    the system, such as missing permission to read a folder."""
+    """Returns the mode of a file (its type and permissions); None if there is no such file. Does not catch other errors
+    of the system, such as missing permission to read a folder."""
     try:
         return os.stat(path).st_mode
     except FileNotFoundError:
@@ -106,7 +106,7 @@ def _mode(path: str) -> int | None:
 @contextmanager
 def replacing(target: str) -> Iterator[str]:
     """Yields the path to which the new file must be written. When the block ends, the new file replaces `target`. After
-    an error, `target` is unchanged, and the new file has been removed."""
+    an error, `target` is unchanged, and the new file is removed."""
     folder = os.path.dirname(target)
     with path_errors(f"{target!r:.1000} cannot be written, and any existing file is unchanged"):
         # leftovers are removed before anything is written, because they take up space on the disk
@@ -128,7 +128,7 @@ def replacing(target: str) -> Iterator[str]:
 def _permissions(target: str, own: str) -> int:
     """Returns the permissions for the new file: the permissions of the old file `target` or, if there is no old file,
     the system's default permissions. The default permissions are read from the file `_PROBE` in the folder `own`,
-    because the umask can be read only by changing it for all threads."""
+    because Python can read the umask only by changing it for all threads."""
     old = _mode(target)
     return stat.S_IMODE(os.stat(os.path.join(own, _PROBE)).st_mode if old is None else old)
 
@@ -146,8 +146,8 @@ def _flush(path: str, flags: int = os.O_RDWR) -> None:
 @contextmanager
 def _own_folder(folder: str) -> Iterator[str]:
     """Creates a new temporary folder in `folder`, and yields its path. The new folder is locked during the block,
-    unless the file system does not support locks. At the end of the block, the folder is removed with all its
-    contents."""
+    unless the file system does not support locks. The folder is removed with all its contents at the end of the
+    block."""
     import shutil
     import tempfile
 
@@ -170,8 +170,8 @@ def _own_folder(folder: str) -> Iterator[str]:
 
 
 def _remove_leftovers(folder: str) -> None:
-    """Removes the temporary folders in `folder` that killed processes have left behind. A folder was left behind if no
-    running process has locked it. Removes no folder if the file system does not support locks."""
+    """Removes the temporary folders in `folder` that killed processes left behind, which are those that no running
+    process has locked. Removes no folder if the file system does not support locks."""
     import shutil
 
     for entry in os.scandir(folder):
@@ -188,10 +188,9 @@ def _remove_leftovers(folder: str) -> None:
 
 @contextmanager
 def _lock(folder: str) -> Iterator[bool | None]:
-    """Tries once, without waiting, to lock a folder for the block. Yields True if this process has obtained the lock,
-    and False if another process has it. Yields None if locking fails for another reason: the file system does not
-    support locks, or the folder is missing or not writable. A lock that was obtained is released at the end of the
-    block."""
+    """Tries once, without waiting, to lock a folder for the block. Yields True if this process obtained the lock, and
+    False if another process has it. Yields None if locking fails because the file system does not support locks, or
+    because the folder is missing or not writable. If the lock was obtained, it is released at the end of the block."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(os.path.join(folder, _LOCK), timeout=0)

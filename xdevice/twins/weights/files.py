@@ -3,9 +3,9 @@ by any other framework.
 
 The safetensors library writes the files and checks their headers. The library's own functions for each framework are
 not used, because they narrow dtypes, fail on 0-d tensors or bfloat16
-(https://github.com/safetensors/safetensors/issues/598), or crash the process. This module adds two guarantees: a file
-appears under its name only when it is complete and on the disk, and the values of a file are read into memory that the
-tensors then own.
+(https://github.com/safetensors/safetensors/issues/598), or crash the process. This module adds two guarantees. A file
+appears under its name only when it is complete and on the disk. The values of a file are read directly into the memory
+of the tensors, or copied there.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 _WRITABLE: Final = frozenset(DTYPES.values())
 """The names of the dtypes that the format supports."""
 _LONE: Final = "tensor"
-"""The name in the file of a tensor that is saved by itself, not in a container or model."""
+"""The name that a single tensor gets in the file if it is not in a container or model."""
 
 
 class _Variable(NamedTuple):
@@ -83,8 +83,8 @@ class _Variable(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """A description of the variable for error messages: the container keys that lead to it, and its name in the
-        model."""
+        """A description of the variable for error messages. It consists of the container keys that lead to the variable
+        and of its name in the model."""
         return (
             f"{trees.path_text(self.keys)} {self.name}".rstrip()
             if self.keys
@@ -93,7 +93,7 @@ class _Variable(NamedTuple):
 
 
 class _PlannedWrite(NamedTuple):
-    """A variable of `load`'s argument `into`, with the entry of the file that will be written into the variable."""
+    """A variable of `load`'s argument `into`, and the entry of the file that will be written into this variable."""
 
     name: str
     variable: _Variable
@@ -121,8 +121,8 @@ def save(path: Path, x: Any) -> None:
         NotBuiltError: if a model has no variables yet. ArgumentError: if `path` is not a path.
         MissingFileError: if the folder does not exist. FilePathError: if `path` is a folder, the disk is full, ...
 
-    The call takes as long as writing the file and waiting for the disk. All tensors on GPUs are first copied to the
-    host. Tensors on the CPU are usually not copied, so no other thread may write into them during the call.
+    The call writes the file and waits until it is on the disk. All tensors on GPUs are first copied to the host.
+    Tensors on the CPU are usually not copied, so no other thread may write into them during the call.
 
     Example:
         >>> import os, tempfile
@@ -199,9 +199,9 @@ def _variables(x: Any, verb: str) -> _Variables:
 
 
 def _leaves(x: Any, verb: str) -> list[tuple[str, _Keys, Any]]:
-    """Returns a list with a tuple for each tensor or model in `x`. The tuple contains the prefix of its names in the
-    file, the container keys that lead to it, and the tensor or model itself. Raises `ContainerError` if `x` is nested
-    too deeply."""
+    """Returns a list with a tuple for each tensor or model in `x`. The tuple consists of the prefix of the names in the
+    file, the container keys that lead to the tensor or model, and the tensor or model itself. Raises `ContainerError`
+    if `x` is nested too deeply."""
     try:
         return list(_walk(x, verb))
     except RecursionError:
@@ -228,8 +228,8 @@ def _walk(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
 
 
 def _has_modules(x: Any) -> bool:
-    """Returns whether the dicts, lists and tuples of `x` contain, at any depth, a model that is moved as a container,
-    as the models of Flax and Equinox are."""
+    """Returns whether the dicts, lists and tuples of `x` contain, at any depth, a model of Flax or Equinox, or another
+    model that xdevice otherwise treats as a container."""
     inner, visited = [x], set[int]()
     for container in inner:  # the loop also visits the items that are appended to `inner`
         children = container.values() if isinstance(container, dict) else container
@@ -244,7 +244,8 @@ def _has_modules(x: Any) -> bool:
 
 
 def _is_module(x: Any) -> bool:
-    """Returns whether `x` is a model that is moved as a container, as the models of Flax and Equinox are."""
+    """Returns whether `x` is a model of Flax or Equinox, or another model that xdevice otherwise treats as a
+    container."""
     return registry.kind_of(type(x)) is None and owners.backend_of_model(x) is not None
 
 
@@ -274,8 +275,8 @@ def _path(keys: _Keys) -> str:
 
 def _host_arrays(variables: _Variables) -> tuple[dict[str, Array], dict[str, str]]:
     """Returns two dicts. The first contains the values of the variables on the host, by name; a variable with several
-    names is included only under the first name. The second maps each further name of such a shared variable to its
-    first name."""
+    names is included only under the first name. The second maps each other name of such a variable to its first
+    name."""
     arrays: dict[str, Array] = {}
     shared: dict[str, str] = {}
     # the first name of each variable, by its id
@@ -324,7 +325,7 @@ def _require_dense(name: str, backend: Backend, value: Any) -> None:
 # cached, because a model has thousands of variables, but few dtypes
 @cache
 def _name_of(dtype: Any) -> str:
-    """Returns the name of a dtype, or its `str` if xdevice does not know the dtype."""
+    """Returns the name of a dtype, or its string form if xdevice does not know the dtype."""
     try:
         return dtype_name(dtype)
     except DTypeError:
@@ -336,8 +337,8 @@ def _name_of(dtype: Any) -> str:
 
 def load_file(path: Path, device: object, backend: str | Backend | None) -> dict[str, Any]:
     """Reads a file and returns its tensors by name, on the given device and backend. `load(path)` calls this function.
-    Raises `DTypeError` or `ShapeError` if the backend does not support the dtype or shape of a tensor, and other errors
-    if the file is missing or damaged."""
+    Raises `DTypeError` or `ShapeError` if the backend does not support the dtype or shape of a tensor. Raises the
+    errors that `load` lists if the file is missing or damaged."""
     path = path_text(path, "load")
     owner = selection.backend(backend)
     place = place_for(owner, device)
@@ -403,9 +404,9 @@ def load_file_into(path: Path, into: Any) -> Any:
 
 
 def _arrays(entries: Collection[FileTensor], places: Iterable[Device]) -> Iterator[Array]:
-    """Yields the values of the entries as arrays, which the caller will copy to the devices `places`. If no device is
-    the CPU, each array may overwrite the previous array, because `Backend.stage`, which copies an array to a GPU, has
-    read the whole array when it returns."""
+    """Yields the values of the entries as arrays, which the caller copies to the devices `places`. If none of these
+    devices is the CPU, each array may overwrite the previous one, because `Backend.stage` reads the whole array before
+    it returns."""
     arrays = read_all(entries, reuse=all(place is not CPU for place in places))
     # XDEVICE_FLOATS changes all numbers that a program loads: it converts them to float64, or changes them by an ULP
     return map(floats.take, arrays) if floats.setting() else arrays
@@ -414,10 +415,10 @@ def _arrays(entries: Collection[FileTensor], places: Iterable[Device]) -> Iterat
 def _state_to_come(
     prefix: str, x: Any, variables: _Variables, header: Header
 ) -> Iterator[tuple[str, _Variable]]:
-    """Yields pairs of a name in the file and a new variable, for the state that the optimizer `x` would create only in
-    its first step. State without values in the file is left out. `prefix` is the prefix of the names of `x` in the
-    file, and `variables` are the existing variables. Yields nothing if `x` is neither a model nor an optimizer, or is a
-    JAX module, which is moved as a container."""
+    """Creates the state that the optimizer `x` would otherwise create only in its first step. Yields it as pairs of a
+    name in the file and a new variable. State without values in the file is left out. `prefix` is the prefix of the
+    names of `x` in the file, and `variables` are the existing variables. Yields nothing if `x` is not a model or
+    optimizer, or if it is a JAX module, which is treated as a container here."""
     backend, kind = registry.kind_of(type(x)) or (None, None)
     start = f"{prefix}." if prefix else ""
     names = [
@@ -433,9 +434,9 @@ def _state_to_come(
 
 
 def _hand_over_state(prefix: str, x: Any, variables: _Variables) -> None:
-    """Passes the values written into the model `x` to the model's backend, by the model's own names. Some optimizers
-    and modules store state outside their variables, and the backend updates this state now. `prefix` is the prefix of
-    the names of `x` in the file."""
+    """Passes the values written into the model `x` to the model's backend, by the model's own names. The backend then
+    updates the state that some optimizers and modules store outside their variables. `prefix` is the prefix of the
+    names of `x` in the file."""
     start = f"{prefix}." if prefix else ""
     state = {
         name.removeprefix(start): variable
@@ -448,12 +449,12 @@ def _hand_over_state(prefix: str, x: Any, variables: _Variables) -> None:
 
 
 def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWrite]:
-    """Returns a list that says which entry of the file is to be written into which variable. A shared variable is
-    listed once. `where` is the path of the file, for messages.
+    """Returns a list of pairs of a variable and the entry of the file that is to be written into it. A shared variable
+    is listed once. `where` is the path of the file, for messages.
 
     Raises:
-        StateError: if a name is missing or unexpected, a shape or dtype does not fit, or the file has different values
-            for the names of a shared variable.
+        StateError: if a name is missing or unexpected, if a shape or dtype does not fit, or if a variable has several
+            names and the file has a different value for each.
         DTypeError: if the backend does not support a dtype. UnsupportedError: if a variable cannot be written.
     """
     entries = header.by_name()
@@ -489,10 +490,10 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
 
 
 def _require_same_framework(where: str, variables: _Variables, origin: str) -> None:
-    """Raises `StateError` if a model in `into` is of another framework than the tensors in the file. Frameworks arrange
-    weights differently, so a square weight from another framework would be loaded transposed, without an error.
-    `origin` contains the names of the frameworks, joined by commas. A file of NumPy arrays, or of tensors of unknown
-    frameworks, is accepted. `where` is the path of the file, for messages."""
+    """Raises `StateError` if a model in `into` belongs to a framework other than that of the tensors in the file.
+    Frameworks arrange weights differently, so a square weight from another framework would be loaded transposed,
+    without an error. `origin` contains the names of the frameworks, joined by commas. A file of NumPy arrays, or of
+    tensors of unknown frameworks, is accepted. `where` is the path of the file, for messages."""
     if origin in ("", "numpy"):
         return
     for variable in variables.values():
@@ -538,7 +539,8 @@ def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) 
 
 
 def _list_names(names: list[str]) -> str:
-    """Returns a string with the first three names, and how many more there are; "nothing" if there are no names."""
+    """Returns a string with the first three names and the number of remaining names; "nothing" if there are no
+    names."""
     return listed(map(repr, names), 3) or "nothing"
 
 

@@ -1,5 +1,5 @@
-"""Recognizes files in formats other than safetensors by their first bytes or by the ending of their name, and says how
-to read each kind of file or, if it cannot be read, what to do instead."""
+"""Recognizes files in formats other than safetensors by their first bytes or by the ending of their name. For each kind
+of file, defines how it is read or, if xdevice cannot read it, what the user can do instead."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _CONVERT: Final = "then xdevice.models.convert_state(model, ...)"
 
 
 class Kind(NamedTuple):
-    """A kind of file, and how to read such a file, if it can be read."""
+    """A kind of file, with the way to read it if xdevice can read it."""
 
     what: str
-    """A description of the file for messages, which follows "the file is"."""
+    """A description of the file, which follows the words "the file is" in a message."""
     advice: str = ""
-    """The advice in the error message, if the file cannot be read."""
+    """The advice in the error message if xdevice cannot read the file."""
     framework: str | None = None
-    """The name of the backend that wrote the file's tensors; None if the file cannot be read. If `read` is None, the
-    backend reads the file with its method `own_file`."""
+    """The name of the backend that wrote the file's tensors; None if xdevice cannot read the file. If `read` is None,
+    the backend reads the file with its method `own_file`."""
     read: Callable[[str], Any] | None = None
     """A function that reads the file at a path without the framework, and returns its tensors as NumPy arrays; None if
     there is no such function."""
@@ -80,15 +80,15 @@ _ENDINGS: Final = {
 
 
 def of_folder(names: Collection[str]) -> Kind | None:
-    """Returns the kind of a folder that is, as a whole, a checkpoint; None for any other folder. `names` are the names
-    in the folder."""
+    """Returns the kind of a folder that forms a single checkpoint; None for any other folder. `names` are the names in
+    the folder."""
     is_orbax = any(name in _ORBAX for name in names)
     return Kind("a checkpoint of Orbax", framework="jax") if is_orbax else None
 
 
 def kind_of(path: str) -> Kind | None:
-    """Returns the kind of a file that is not in the safetensors format, by its first bytes or the ending of its name;
-    None if the kind is unknown. Raises `FilePathError` if the file cannot be read."""
+    """Returns the kind of a file in another format than safetensors, recognized by its first bytes or the ending of its
+    name. Returns None if the kind is unknown. Raises `FilePathError` if the file cannot be read."""
     with path_errors(f"{path!r:.1000} cannot be read"), open(path, "rb") as file:
         start = file.read(32)  # at least as long as each signature
     # PyTorch, Keras, TorchScript and NumPy all write zip archives, which differ in the names of their files

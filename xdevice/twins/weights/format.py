@@ -1,4 +1,4 @@
-"""Reads safetensors files. The safetensors library checks a file's header; this module then reads the header and the
+"""Reads safetensors files. The safetensors library checks a file's header. This module then reads the header and the
 values of the tensors."""
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ DTYPES: Final = {
 }  # fmt: skip
 """NumPy's names of dtypes by their codes in the header. Dtypes for which NumPy has no name are left out."""
 SMALL: Final = 1 << 14
-"""The framework copies the values of a tensor with at most this many bytes, because a copy is then cheaper than letting
-the framework use the memory into which the file was read."""
+"""A tensor with at most this many bytes is copied into the framework's memory. For such a tensor, copying is cheaper
+than letting the framework use the memory into which the file was read."""
 _SAFE_AXES: Final = 32
 """The number of axes that an array may have in all versions of NumPy; newer versions allow more."""
 RESERVED: Final = "__metadata__"
 """The key in a header under which the metadata is stored; it is not the name of a tensor."""
 SHARED: Final = "xdevice.shared"
 """The key of an entry that xdevice adds to a file's metadata for tensors with several names. Its value is a JSON object
-that maps each further name of a tensor to the first name."""
+that maps every other name of a tensor to the first name."""
 
 
 ORIGIN: Final = "xdevice.origin"
 """The key of another entry that xdevice adds to the metadata. Its value contains the names of the backends whose
-tensors `save` has written, joined by commas."""
+tensors `save` wrote, joined by commas."""
 _FORMATS: Final = {"pt": "torch", "pd": "paddle", "tf": "tensorflow", "flax": "jax"}
 """Maps the values of the metadata entry `format` to the names of backends. Other programs record in this entry which
 framework wrote a file."""
@@ -77,8 +77,8 @@ class Entry(NamedTuple):
 # `eq=False`, because `==` would compare tensors, and because entries are keys of a dict
 @dataclass(frozen=True, eq=False)
 class OpenedTensor:
-    """A tensor from a file in another format than safetensors. A framework, or one of the readers in `readers`, has
-    already read the tensor."""
+    """A tensor from a file in another format than safetensors. The tensor has already been read, by a framework or by a
+    function in `readers`."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -103,14 +103,14 @@ class Header(NamedTuple):
     entries: Mapping[str, FileTensor]
     """The tensors by name; a tensor with several names is included only under its first name."""
     shared: dict[str, str]
-    """Maps each further name of a tensor with several names to the first name."""
+    """Maps the other names of tensors with several names to the first name."""
     key: str = ""
     """The key under which the file contains the tensors; "" if the file contains nothing but the tensors."""
     origin: str = ""
     """The names of the backends that wrote the tensors, joined by commas; "" if they are not known."""
     remarks: Mapping[str, str] = MappingProxyType({})
-    """Entries of the metadata that may describe tied weights. Each maps a name under which the file contains no tensor
-    to the name of a tensor in the file."""
+    """Entries of the metadata that may describe tied weights. Each key is a name without a tensor in the file, and its
+    value is the name of a tensor in the file."""
 
     def by_name(self) -> dict[str, FileTensor]:
         """Returns a dict with every tensor under each of its names."""
@@ -123,9 +123,9 @@ class Header(NamedTuple):
 @contextmanager
 def open_file(path: str) -> Iterator[Header]:
     """Yields the header of a safetensors file, which stays open during the block. The header and the values come from
-    the same file, even if another process replaces the file at that moment. Raises `FileFormatError` if the file is
-    damaged or is not a safetensors file, `DTypeError` if NumPy lacks one of its dtypes, `MissingFileError` if the file
-    does not exist, and `FilePathError` if it cannot be read."""
+    the same file, even if another process replaces the file at that moment. Raises `MissingFileError` if the file does
+    not exist, and `FilePathError` if it cannot be read. Raises `FileFormatError` if it is damaged or is not a
+    safetensors file, and `DTypeError` if NumPy lacks one of its dtypes."""
     # repeated if the file was replaced in the meantime
     while True:
         require_plain_file(path)
@@ -138,7 +138,7 @@ def open_file(path: str) -> Iterator[Header]:
 
 
 def _is_same_file(path: str, file: FileIO) -> bool:
-    """Returns whether the path still names the open file, rather than a file that has replaced it. Raises
+    """Returns whether the path still refers to the open file, rather than to a file that has replaced it. Raises
     `MissingFileError` if there is no longer a file at the path."""
     require_plain_file(path)
     # opened again, because on Windows `os.stat` of a path returns different numbers than `fstat`
@@ -154,8 +154,8 @@ def _open(path: str) -> FileIO:
 
 
 def _header(path: str, file: FileIO) -> Header:
-    """Has the library check the header of an open file, reads the header and returns it. Raises `FileFormatError` if
-    the file is damaged or is not a safetensors file, and `DTypeError` if NumPy lacks one of its dtypes."""
+    """Lets the library check the header of an open file, then reads the header and returns it. Raises `FileFormatError`
+    if the file is damaged or is not a safetensors file, and `DTypeError` if NumPy lacks one of its dtypes."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -232,9 +232,9 @@ def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
 
 
 def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[str, str]:
-    """Returns a dict that maps each further name of a tensor with several names to the first name, as recorded by
-    `save`; {} for files of other programs. Raises `ValueError` if a first name is not the name of a tensor in the file,
-    or if a further name is already the name of a tensor."""
+    """Returns the dict that `save` recorded for tensors with several names, which maps their other names to the first
+    name. Returns {} for files from other programs. Raises `ValueError` if a first name is not the name of a tensor in
+    the file, or if another name already is."""
     shared = json.loads(metadata.get(SHARED, "{}"))
     if not isinstance(shared, dict) or not all(
         isinstance(other, str) and other in entries and name not in entries
@@ -249,9 +249,9 @@ def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> d
 def read_all(
     entries: Collection[FileTensor], *, reuse: bool = False
 ) -> Iterator[np.ndarray[Any, Any]]:
-    """Yields the values of tensors, one array after the other. With `reuse`, the values of all tensors except small
-    ones are read into the same buffer, where the values of each tensor overwrite the values of the previous tensor.
-    This is faster, because the first use of new memory takes as long as reading."""
+    """Yields the values of each tensor as an array. With `reuse`, the values of all but small tensors are read into the
+    same buffer, so each array overwrites the previous one. This is faster, because the first use of new memory takes as
+    long as reading."""
     buffer = aligned(max((entry.nbytes for entry in entries), default=0)) if reuse else None
     for entry in entries:
         yield entry.read(buffer if entry.nbytes > SMALL else None)

@@ -1,6 +1,6 @@
-"""Finds the state, a flat dict of tensors by name, in a value that a program has saved or passed. The value may be a
-dict of dicts and lists, as in JAX's libraries, or the dict of a training program, which contains counts and the state
-of an optimizer in addition to the weights."""
+"""Finds the state, a flat dict of tensors by name, in a value that a program saved or passed. The value may be a dict
+of dicts and lists, as in JAX's libraries. It may also be the dict of a training program, with counts and an optimizer's
+state in addition to the weights."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Found(NamedTuple):
 
     state: Mapping[str, Any]
     key: str = ""
-    """The key under which the value contains the state, or several keys joined by " and ". "" if the state comes from
-    the value as a whole; then the names in the state begin with the keys of the value."""
+    """The key under which the value contains the state, or several keys joined by " and ". If it is "", the value as a
+    whole is the state, and the names in the state begin with the keys of the value."""
     left: tuple[str, ...] = ()
     """The keys of the value that are not part of the state."""
 
@@ -49,8 +49,8 @@ class _Part(NamedTuple):
 
 
 def state_in(saved: Any, where: str) -> Found:
-    """Finds the state in a value that a program has saved, and returns it. The name of a tensor in inner dicts and
-    lists is the path to the tensor, such as `encoder.0.weight`. `where` names the value, for messages.
+    """Finds the state in a value that a program saved, and returns it. A tensor in inner dicts and lists is named by
+    its path, such as `encoder.0.weight`. `where` names the value, for messages.
 
     Raises:
         NotATensorError: if the value contains no tensors, or is not a container.
@@ -122,9 +122,9 @@ def is_state(saved: Mapping[Any, Any]) -> bool:
 
 
 def _with_collections(states: Mapping[str, dict[str, Any]], keys: list[str]) -> Found:
-    """Returns the state of a dict of Flax or Haiku: the learned parameters and the running statistics, which are stored
-    under another key. All statistics under a key are left out if one statistic has the same name as a parameter.
-    `states` contains the tensors under each key, and `keys` are all keys of the dict."""
+    """Returns the state of a dict of Flax or Haiku. It consists of the learned parameters, and of running statistics
+    under other keys. All statistics under a key are left out if one of them has the same name as a parameter. `states`
+    contains the tensors under each key, and `keys` are all keys of the dict."""
     state = dict(states[_PARAMS])
     taken = [_PARAMS]
     for key in _COLLECTIONS:
@@ -173,8 +173,7 @@ def _children(value: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _by_number(key: str) -> list[tuple[int, int | str]]:
-    """Returns a key for `sorted` with which the numbers in names are compared as numbers, so that Dense_2 comes before
-    Dense_10."""
+    """Returns a sort key that compares the numbers in names as numbers, so that Dense_2 comes before Dense_10."""
     # pairs, because an int and a string cannot be compared with each other
     return [
         (0, int(piece)) if piece.isdigit() else (1, piece) for piece in re.split(r"(\d+)", key)

@@ -1,5 +1,5 @@
-"""Reads the checkpoints of Keras, Paddle and Gluon without these frameworks, which are often not installed where a file
-is read.
+"""Reads the checkpoints of Keras, Paddle and Gluon without these frameworks, which are often not installed on the
+machine that reads a file.
 
 No code from a file is run. Paddle's files are pickles, from which only dicts and NumPy arrays are read.
 
@@ -8,8 +8,8 @@ Facts on which the code depends:
   attribute. If a layer has all of its usual variables, its class determines which variable each number refers to. HDF5
   lists the layers in alphabetical order. Files of Keras 2 and `.h5` files of a whole model contain the names of the
   variables.
-- Paddle writes bfloat16 as uint16, a dtype that Paddle does not otherwise have. It writes a tensor either as an array
-  or as a pair (name, array).
+- Paddle writes bfloat16 as uint16, a dtype that Paddle does not use otherwise. It writes a tensor either as an array or
+  as a pair (name, array).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_paddle(path: str) -> Any:
-    """Reads a file that `paddle.save` has written, and returns its contents, usually a dict, with arrays in place of
-    tensors. Raises `FileFormatError` if the file is damaged, or cannot be read without running code from it."""
+    """Reads a file that `paddle.save` wrote. Returns its contents, usually a dict, with arrays in place of tensors.
+    Raises `FileFormatError` if the file is damaged, or cannot be read without running code from it."""
     with open(path, "rb") as file:
         try:
             return _with_arrays(_Unpickler(file).load())
@@ -79,8 +79,8 @@ def read_paddle(path: str) -> Any:
 
 
 def _with_arrays(value: Any) -> Any:
-    """Returns the contents of a Paddle file with an array in place of each tensor, also in inner dicts. The entry with
-    Paddle's own parameter names is left out. Any other object, such as a list, is returned unchanged."""
+    """Returns the contents of a Paddle file with an array in place of each tensor, including tensors in inner dicts.
+    The entry with Paddle's own parameter names is left out. Any other object, such as a list, is returned unchanged."""
     # a tensor may be a pair of its name and its array
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], np.ndarray):
         value = value[1]
@@ -96,12 +96,12 @@ def _with_arrays(value: Any) -> Any:
 # the position of a dtype is its code in a file of MXNet
 _DTYPES: Final = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")
 _MAGIC: Final = (0xF993FAC9, 0xF993FACA)
-"""The numbers with which an array may begin in a file: the first if MXNet's NumPy shapes were disabled when the array
-was saved, the second if they were enabled."""
+"""The two numbers with which an array in a file may begin. The array begins with the first number if MXNet's NumPy
+shapes were disabled when it was saved, and with the second if they were enabled."""
 
 
 def read_mxnet(path: str) -> Arrays:
-    """Reads a file that `save_parameters` or `mx.nd.save` has written, and returns its arrays by name. Raises
+    """Reads a file that `save_parameters` or `mx.nd.save` wrote, and returns its arrays by name. Raises
     `FileFormatError` if the file is damaged, or if its arrays are sparse or have no names."""
     try:
         with open(path, "rb") as file:
@@ -133,8 +133,8 @@ def _numbers(file: BufferedReader, form: str) -> tuple[int, ...]:
 
 
 def _array(file: BufferedReader) -> np.ndarray[Any, Any]:
-    """Reads the next array of an open MXNet file and returns it. Raises `ValueError` if the array is sparse, is in an
-    old format or is cut short, `IndexError` if the code of its dtype is unknown, and `struct.error` if the file ends
+    """Reads the next array of an open MXNet file and returns it. Raises `ValueError` if the array is sparse, in an old
+    format or incomplete, and `IndexError` if the code of its dtype is unknown. Raises `struct.error` if the file ends
     before the array's values begin."""
     # 0 is the code of dense storage
     magic, storage, axes = _numbers(file, "<Iii")
@@ -151,8 +151,8 @@ def _array(file: BufferedReader) -> np.ndarray[Any, Any]:
 
 
 def _text(file: BufferedReader) -> str:
-    """Reads the next string of an open MXNet file and returns it. The file contains its length in bytes, then the
-    bytes."""
+    """Reads the next string of an open MXNet file and returns it. In the file, the length of the string in bytes
+    precedes the bytes."""
     (length,) = _numbers(file, "<Q")
     return file.read(length).decode()
 
@@ -170,8 +170,7 @@ _CLASSES: Final = {
     **dict.fromkeys(("query", "key", "value", "attention_output"), _KERNEL),
 }  # fmt: skip
 """The names of a layer's variables, in the order of their numbers in the file. A key is the name of the layer's class
-in lower case with underscores, or the name of a layer inside an attention layer. Only a bias may be missing in a
-file."""
+in lower case with underscores, or the name of a layer inside an attention layer. A file may lack only a bias."""
 
 _DEPTHWISE: Final = re.compile(
     r'"class_name": "DepthwiseConv\dD", "config": \{"name": "([^"]+)"'
@@ -183,8 +182,8 @@ _SIDE: Final = re.compile("/(forward|backward)_[^/]+/[^/]*cell[^/]*/")
 
 
 def read_keras(path: str) -> Arrays:
-    """Reads a `.weights.h5`, `.keras` or `.h5` file of Keras, and returns its variables by the names that they have in
-    a Keras model. Raises `UnsupportedError` if h5py is not installed, and `FileFormatError` if the file is damaged."""
+    """Reads a `.weights.h5`, `.keras` or `.h5` file of Keras. Returns its variables by the names that they have in a
+    Keras model. Raises `UnsupportedError` if h5py is not installed, and `FileFormatError` if the file is damaged."""
     try:
         h5py: Any = importlib.import_module("h5py")  # which has no types
     except ImportError:
@@ -293,6 +292,6 @@ def _of_layer(
 
 
 def _by_number(name: str) -> tuple[str, int]:
-    """Returns a key for `sorted`, with which dense_2 comes before dense_10."""
+    """Returns a sort key with which dense_2 comes before dense_10."""
     base, _, number = name.rpartition("_")
     return (base, int(number)) if number.isdigit() else (name, 0)

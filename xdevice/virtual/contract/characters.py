@@ -24,7 +24,7 @@ LACKS: Final = {
     "no_x64": (*_WIDE_FLOATS, "int64", "uint64"),
     "no_float8": SHORT_FLOATS,
 }
-"""For each word that describes a device, the dtypes that the device lacks. A device without float64 also lacks
+"""The words that describe a device, each with the dtypes that the device lacks. A device without float64 also lacks
 complex128, because a complex128 number consists of two float64 numbers."""
 
 SETS: Final = {
@@ -51,7 +51,7 @@ _UNITS: Final = {
 # `re.ASCII`, because \d would also match the digits of other scripts
 _MEMORY: Final = re.compile(r"memory=(\d+)([A-Za-z]+)", re.ASCII)
 _GROUP: Final = re.compile(r"(\d+)(?::(.+))?", re.ASCII)
-"""A number of virtual GPUs, and their words if they have any: "2", or
+"""Matches a number of virtual GPUs with the words for their limits, if there are any: "2", or
 "2:no_float64,memory=256MB"."""
 
 
@@ -63,10 +63,11 @@ class Character(NamedTuple):
     memory: int | None = None
     """The size of its memory in bytes; None if the memory is not limited."""
     is_float32_default: bool = False
-    """Whether floats on the virtual GPU are float32 if no dtype is named, even if XDEVICE_FLOATS requests float64."""
+    """Whether floats on the virtual GPU are float32 unless the program names a dtype, even if XDEVICE_FLOATS requests
+    float64."""
 
     def __bool__(self) -> bool:
-        """Whether the virtual GPU has any limits, so that `any(characters)` determines whether any of several virtual
+        """Whether the virtual GPU has any limits. With this method, `any(characters)` is true if one of several virtual
         GPUs has limits."""
         return self != _UNLIMITED
 
@@ -78,8 +79,8 @@ def parse(text: str) -> tuple[Character, ...]:
     """Returns the character of each virtual GPU that a string such as "2" or "1+1:mps" describes.
 
     Raises:
-        ValueError: the string does not describe virtual GPUs. The message names the invalid part, and says what is
-            expected.
+        ValueError: if the string does not describe virtual GPUs. The message names the invalid part, and lists the
+            words that are expected.
 
     Example:
         >>> from xdevice.virtual.contract import characters
@@ -122,7 +123,7 @@ def _character(words: str) -> Character:
 
 def _individual_words(words: str) -> list[str]:
     """Returns the individual words of a description. A name in `SETS` is replaced by the words of its set. The order is
-    preserved, so that in "tpu,memory=8GB" the given memory replaces the memory of the set."""
+    preserved: in "tpu,memory=8GB", the last word replaces the memory of the set "tpu"."""
     individual: list[str] = []
     # `filter` removes empty words, such as those in "no_float64," and " "
     for word in filter(None, map(str.strip, words.split(","))):

@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """Counts the bytes that are allocated on each virtual GPU, records the peak of this number, and raises an error if
-    a GPU's limit would be exceeded. Methods may be called in any thread. The argument `index` is the index of a GPU.
+    """Counts the bytes that are allocated on each virtual GPU, and records their peak. Raises an error if a GPU's limit
+    would be exceeded. Methods may be called in any thread. The argument `index` is the index of a GPU.
 
     Args:
         limits: the size of each GPU's memory in bytes; None if the memory is not limited.
-        error: a function that returns the framework's own out-of-memory error with the message that is passed to the
-            function.
+        error: a function that accepts a message and returns the framework's own out-of-memory error with this message.
     """
 
     def __init__(self, limits: Sequence[int | None], error: Callable[[str], Exception]) -> None:
@@ -36,8 +35,7 @@ class Ledger:
         self._released: deque[tuple[int, int]] = deque()
         self._dropped: deque[Any] = deque()
         self._blocks: dict[Any, tuple[tuple[int, Any], int]] = {}
-        """For the key of each tensor: the GPU's index and the address of the tensor's memory, and the tensor's size in
-        bytes."""
+        """The index of the GPU, the address and the size in bytes of each tensor's memory, by the tensor's key."""
         self._users: dict[tuple[int, Any], int] = {}
         """The number of tensors that share the memory at an address, by the GPU's index and the address."""
 
@@ -72,7 +70,7 @@ class Ledger:
 
     def set_allocated(self, index: int, allocated: int) -> None:
         """Sets the number of bytes that are now allocated on a GPU, for an adapter that computes this number itself.
-        Raises the framework's error if the GPU has less memory."""
+        Raises the framework's error if this number exceeds the size of the GPU's memory."""
         with self._lock:
             self._set(index, allocated, allocated - self._allocated[index])
 
@@ -94,7 +92,7 @@ class Ledger:
 
     def _set(self, index: int, allocated: int, requested: int) -> None:
         """Sets the number of bytes that are allocated on a GPU, and updates the peak. If the number exceeds the limit,
-        changes nothing, and raises the framework's error, which says that `requested` bytes were requested."""
+        changes nothing, and raises the framework's error for a request of `requested` bytes."""
         limit = self._limits[index]
         if limit is not None and allocated > limit:
             raise self._error(out_of_memory(index, requested, limit, self._allocated[index]))
@@ -102,7 +100,7 @@ class Ledger:
         self._peaks[index] = max(self._peaks[index], allocated)
 
     def _apply_releases(self) -> None:
-        """Subtracts the bytes that finalizers have recorded as free. The caller must hold the lock."""
+        """Subtracts the bytes that finalizers recorded as free. The caller must hold the lock."""
         # processed before the other queue, because `_remove_tensor` adds to the other queue
         while self._dropped:
             self._remove_tensor(self._dropped.popleft())

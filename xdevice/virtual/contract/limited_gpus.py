@@ -1,5 +1,5 @@
-"""Adjusts a backend's reports about its virtual GPUs to their characters (their limits). This part is the same for
-every framework."""
+"""Makes a backend report its virtual GPUs according to their characters (their limits). This code is shared by all
+frameworks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LimitedGpus(Primitives):
     """The ledger that counts the memory, if the framework itself does not count it; otherwise None."""
 
     def take_characters(self, characters: tuple[Character, ...]) -> None:
-        """Stores the character of each virtual GPU, that is, the limits of its dtypes and its memory, and applies these
+        """Stores the character of each virtual GPU (the limits of its dtypes and its memory), and applies these
         limits."""
         self.characters = characters
         # called last, because the adapter's `limit` reads the characters
@@ -58,7 +58,8 @@ class LimitedGpus(Primitives):
         return self.ledger
 
     def refuse_lacking(self, index: int, dtypes: Iterable[str]) -> None:
-        """Raises the framework's error if the virtual GPU with this index lacks one of the dtypes with these names."""
+        """Raises the framework's error if the virtual GPU with this index lacks one of the dtypes. `dtypes` are their
+        names."""
         for dtype in dtypes:
             if dtype in self.characters[index].lacks:
                 raise self.lack_error(

@@ -1,4 +1,4 @@
-"""Virtual GPUs: devices in host memory that appear as GPUs to a program."""
+"""Virtual GPUs: devices in host memory that look like GPUs to a program."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class VirtualGpus(Primitives):
-    """The capability of virtual GPUs. Virtual GPUs refuse the same operations as real GPUs: a tensor on one virtual GPU
-    cannot be used together with a tensor on another."""
+    """The capability of virtual GPUs. Virtual GPUs refuse the operations that real GPUs refuse. For example, a tensor
+    on one virtual GPU cannot be used together with a tensor on another."""
 
     needs: ClassVar[tuple[str, ...]] = ("why_no_virtual_gpus", "make_virtual_gpus")
 
@@ -24,8 +24,8 @@ class VirtualGpus(Primitives):
     """The limits of each virtual GPU, in the order of their indices."""
 
     def why_no_virtual_gpus(self) -> str | None:
-        """Returns the reason why the framework cannot have virtual GPUs, or can no longer have them, and what to do
-        about that. Returns None if the framework can have virtual GPUs."""
+        """Returns the reason why the framework cannot have virtual GPUs, or can no longer have them, with advice.
+        Returns None if the framework can have virtual GPUs."""
         return "its adapter does not have make_virtual_gpus()"
 
     def make_virtual_gpus(self, n: int) -> None:
@@ -36,7 +36,7 @@ class VirtualGpus(Primitives):
 
     def take_characters(self, characters: tuple[Character, ...]) -> None:
         """Stores and applies the limits of each virtual GPU, such as the dtypes that it lacks. Called after
-        `make_virtual_gpus`. `LimitedGpus` contains the part that is the same for every framework. The default raises
+        `make_virtual_gpus`. `LimitedGpus` contains the code that all frameworks share. The default raises
         `UnsupportedError` if a virtual GPU has limits."""
         # a `Character` is true if it has limits; without limits, the characters only have to be stored
         if any(characters):
@@ -49,8 +49,8 @@ class VirtualGpus(Primitives):
         self, device: Device, has_default: Callable[[FrameType], bool] | None = None
     ) -> bool:
         """Makes the name "cuda" mean `device`, one of the framework's virtual GPUs, until the process ends. Returns
-        True. The default changes nothing and returns False, which means that programs do not use the name "cuda" for
-        the framework's devices.
+        True. The default changes nothing and returns False, because programs do not use the name "cuda" for the devices
+        of most frameworks.
 
         If `has_default` is not None, a default device that the program sets applies only to calls from frames for which
         `has_default` returns True, provided that the adapter can determine the calling frame."""

@@ -1,10 +1,10 @@
-"""Pairs each layer of the target with its counterpart in the source, by running the target with the outputs of the
-source's layers.
+"""Pairs each layer of the target with its counterpart in the source. To find it, runs the target with the outputs of
+the source's layers.
 
 The source runs once, and the inputs and outputs of each of its layers are recorded. The target then runs with these
 outputs in place of the outputs of its own layers. Every layer of the target thus receives the correct input, even if
 the target has different weights. A difference between two layers does not affect later layers. The counterpart of a
-layer of the target is the layer of the source that has the same kind and shape and received the same input.
+target layer is the source layer that has the same kind and shape and received the same input.
 
 Two facts make the search harder:
 - the channels of images may come first in one model and last in the other; in that case, the pixels of a flattened
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _LIKELY: Final = 0.8
-"""If the similarity of two inputs exceeds this value, the inputs may be the same except for the effect of a setting of
-an earlier layer, such as the padding of a pool."""
+"""If the similarity of two inputs exceeds this value, the inputs may be the same. They may differ only because a
+setting of an earlier layer differs, such as the padding of a pool."""
 # how often one search may run the target
 _MOST_RUNS: Final = 24
 # the orders of a larger group of layers are not tried
@@ -148,11 +148,11 @@ class ForcedRun:
         sure: the entries of `chosen` that are certain. An entry is certain if it is in `fixed`, or if only one layer of
             the source had the same kind, shape and input.
         open: the paths of the target's layers for which no counterpart was found.
-        ties: a dict from the path of a layer in the target to the paths of layers in the source. These layers had the
-            same kind, shape and input, and were not yet paired with another layer.
-        apart: pairs of paths in the target. The first path belongs to a layer that received a different input than its
+        ties: a dict from the path of a layer in the target to the paths of the layers in the source that had the same
+            kind, shape and input, and were not yet paired with another layer.
+        apart: pairs of paths in the target. The first path belongs to a layer that received a different input from its
             counterpart; it is "" if the outputs of the model differ. The second path belongs to the layer that was
-            called before; it is "" if there was no such layer.
+            called just before; it is "" if no layer was.
         run: the recorded run.
     """
 
@@ -199,14 +199,14 @@ class ForcedRun:
 
     @property
     def faults(self) -> int:
-        """The number of layers that received a different input than their counterpart or have no counterpart, plus 1 if
+        """The number of layers that have no counterpart or received a different input from their counterpart, plus 1 if
         the outputs differ. Fewer is better."""
         return len(self.apart) + len(self.open)
 
     def _give(self, call: Call, result: Any) -> Any:
-        """Returns the value that replaces `result`, the result of a layer, in the rest of the target's run: the outputs
-        of the layer's counterpart, in the layout of `result`. Returns `result` itself if these outputs cannot replace
-        it."""
+        """Returns the value that replaces `result`, the result of a layer, in the rest of the target's run. This value
+        is the outputs of the layer's counterpart, in the layout of `result`. Returns `result` itself if these outputs
+        cannot replace it."""
         # only layers with parameters have counterparts
         if call.path not in self._target_signatures:
             return result
@@ -244,7 +244,7 @@ class ForcedRun:
         return layer_calls.replaced(backend, result, iter(stand_ins))
 
     def _time_axes_differ(self, source_path: str, path: str) -> bool:
-        """Whether one of two layers expects the time axis first, and the other layer expects the batch axis first.
+        """Whether one layer expects the time axis first, and its counterpart expects the batch axis first.
         `source_path` is the path of the layer in the source, and `path` is the path of the layer in the target. Only
         recurrent and attention layers have a setting for this."""
         ours, theirs = (
@@ -265,9 +265,9 @@ class ForcedRun:
         self, path: str, source_path: str, own_input: LayerInput | None
     ) -> _SourceCall | None:
         """Returns the call of the source's layer at `source_path` that corresponds to the current call of the target's
-        layer at `path`. Each call is returned only once for a layer of the target. A call with the same input is
-        preferred, because two models may call a shared layer in different orders. If no remaining call had that input,
-        the next call is returned. Returns None if no call remains, or if `source_path` is ""."""
+        layer at `path`. Each call is returned only once for a layer of the target. Prefers a call with the same input,
+        because two models may call a shared layer in different orders. If no remaining call had that input, returns the
+        next call. Returns None if no call remains, or if `source_path` is ""."""
         remaining = self._remaining_calls.setdefault(
             path, list(self._calls.get(source_path, ()) if source_path else ())
         )
@@ -279,8 +279,8 @@ class ForcedRun:
 
     def _as_tensor(self, x: Array, replaced: Any) -> Any:
         """Returns the array `x` as a tensor of the target's framework that can take the place of the tensor `replaced`.
-        The result is on the device of `replaced`. It also has the class of `replaced` (some frameworks have several
-        classes of tensors) if both have the same shape and `replaced` is writable. Returns `x` itself if `replaced` is
+        The result is on the device of `replaced`. Some frameworks have several classes of tensors. The result has the
+        class of `replaced` if both have the same shape and `replaced` is writable. Returns `x` itself if `replaced` is
         a NumPy array."""
         if isinstance(replaced, np.ndarray):
             return x
@@ -369,10 +369,10 @@ class ForcedRun:
         return likeliest if is_clear else ""
 
     def _called_next(self, same: Sequence[str]) -> list[str]:
-        """Considers the counterpart of the layer that the target has called last. Returns the layers in `same` (paths
-        of the source) that the source calls directly before or after this counterpart; [] if there is no counterpart.
-        In a U-Net, for example, the order of calls matters, because one layer in each block receives the same input:
-        the embedding of the time."""
+        """Returns the layers in `same` (paths of the source) that the source calls directly before or after one
+        particular layer: the counterpart of the layer that the target called last. Returns [] if there is no such
+        counterpart. The order of calls matters in a U-Net, for example: one layer of every block receives the same
+        input, the time embedding."""
         order, last = list(self._calls), self.chosen.get(self._previous)
         if last not in self._calls:
             return []
@@ -388,7 +388,7 @@ class ForcedRun:
 def _groups(ties: dict[str, frozenset[str]]) -> list[list[str]]:
     """Returns groups of two or more layers of the target. The layers of a group have the same kind and input, so their
     counterparts may be exchanged. `ties` maps each layer of the target to the layers of the source that have the same
-    kind, shape and input, and were still free. The result is empty if there are no ties."""
+    kind, shape and input and were not yet paired. The result is empty if there are no ties."""
     # each group with the candidates of its first layer; a later layer of the group has only those that are still free
     groups: list[tuple[list[str], frozenset[str]]] = []
     for path, candidates in ties.items():
@@ -406,8 +406,8 @@ def _size(outputs: Sequence[Any]) -> int:
 
 
 def _time_exchanged(x: Array, output: Array) -> Array:
-    """Returns `x` with its first two axes (batch and time) exchanged if `x` has three or more axes and the exchange
-    gives it the shape of `output`. Otherwise returns `x` unchanged."""
+    """Returns `x` with its first two axes (batch and time) exchanged if `x` has three or more axes and then has the
+    shape of `output`. Otherwise returns `x` unchanged."""
     exchanged = x.swapaxes(0, 1) if x.ndim > 2 else x
     return exchanged if exchanged.shape == output.shape else x
 
@@ -415,8 +415,8 @@ def _time_exchanged(x: Array, output: Array) -> Array:
 def _laid_out(
     x: Array, output: Array, kind: str, channels_last: tuple[bool | None, bool | None]
 ) -> Array:
-    """Returns the source's output `x` in the layout of the target's output `output`, or unchanged if the layout cannot
-    be determined. `kind` is the kind of the layer. `channels_last` contains one value for the source and one for the
+    """Returns the source's output `x` in the layout of the target's `output`, or unchanged if the layout cannot be
+    determined. `kind` is the kind of the layer. `channels_last` contains one value for the source and one for the
     target: True if channels are last, False if they are not, and None if that is not known."""
     ours, theirs = channels_last
     is_image = kind in model_runs.IMAGES

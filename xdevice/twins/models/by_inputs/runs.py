@@ -1,6 +1,6 @@
-"""Runs two models on the same inputs, and determines whether these inputs can show a difference between the models. Not
-all inputs can. The outputs of a deep model with initial weights, for example, may not depend on the inputs. And for
-inputs close to zero, gelu and its tanh form give equal numbers."""
+"""Runs two models on the same inputs, and determines whether these inputs can reveal a difference between the models.
+Not all inputs can. The outputs of a deep model with initial weights, for example, may not depend on the inputs. For
+inputs close to zero, gelu and its tanh form return equal numbers."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Runs:
         )
 
     def run(self, give: Callable[[Call, Any], Any] | None = None) -> ModelRun:
-        """Runs the target and returns the run. With `give`, the value that `give` returns for a call and its result
-        replaces the result of each layer."""
+        """Runs the target and returns the run. `give` is a function that is called with each layer's call and its
+        result, and returns the value that replaces this result."""
         return model_runs.run(self.target.model, self._target_inputs, give)
 
     def run_with(self, values: Mapping[str, Any]) -> ModelRun:
@@ -88,7 +88,7 @@ class Runs:
         """Returns the largest distance between the outputs of `computed`, a run of the target, and the outputs of the
         source. The distance is relative to the largest value in the source's output, or to the spread of that output's
         rows (see `distances.apart_by_rows`). It is infinite if only one model has outputs, and 0 if neither has any. If
-        one model returns more outputs than the other, the surplus is not compared."""
+        one model returns more outputs than the other, the additional outputs are not compared."""
         ours, theirs = self._outputs_in_layout_of_source(computed), self.expected.outputs
         if bool(ours) != bool(theirs):
             return float("inf")
@@ -96,14 +96,15 @@ class Runs:
 
     def _outputs_in_layout_of_source(self, computed: ModelRun) -> list[Array]:
         """Returns the outputs of a run of the target, with the channels on the same axis as in the source. If the
-        target has more outputs than the source, the surplus is left out."""
+        target has more outputs than the source, the additional outputs are left out."""
         # the target comes first, because its outputs are rearranged
         channels_last = self.channels_last[1], self.channels_last[0]
         pairs = zip(computed.outputs, self.expected.outputs, strict=False)
         return [distances.aligned(x, y, channels_last) for x, y in pairs]
 
     def not_compared(self, computed: ModelRun) -> Iterator[str]:
-        """If one model returns more outputs than the other, yields a line that says how many outputs were compared."""
+        """If one model returns more outputs than the other, yields a message that says how many outputs were
+        compared."""
         ours, theirs = len(self.expected.outputs), len(computed.outputs)
         # one model may return a state in addition, for example
         if ours != theirs:
@@ -111,9 +112,9 @@ class Runs:
             yield f"not compared: outputs after the first {few}; the models return {ours} and {theirs} outputs"
 
     def where(self, computed: ModelRun, pairs: Pairs) -> str:
-        """Returns a message that names the first layer of the target with a different output than its counterpart in
-        the source. `computed` is a run of the target with the source's weights. `pairs` contains the pairs of
-        corresponding layers."""
+        """Returns a message that names the first layer of the target whose output differs from the output of its
+        counterpart in the source. `computed` is a run of the target with the source's weights. `pairs` contains the
+        pairs of corresponding layers."""
         # the target's run comes first, because it is compared with the source's run
         runs = TwoRuns(
             TracedRun(
@@ -130,8 +131,9 @@ class Runs:
     # whether the inputs can show a difference
 
     def is_blind(self) -> bool:
-        """Whether the source's outputs on zeros equal its outputs on the inputs, up to rounding. In that case, equal
-        outputs of the target prove nothing. False if the source cannot run on zeros. The source runs once more."""
+        """Whether the source's outputs on zeros equal its outputs on the inputs, up to rounding. In that case, it
+        proves nothing if the target's outputs are equal to them. False if the source cannot run on zeros. The source
+        runs once more."""
         try:
             blank = model_runs.run(
                 self.source.model, {name: np.zeros_like(x) for name, x in self.arrays.items()}
@@ -144,7 +146,7 @@ class Runs:
         return max(apart, default=math.inf) < self.limit / 10
 
     def gelu_in_doubt(self) -> Iterator[str]:
-        """Yields a line if these inputs cannot show whether a model uses gelu or its tanh form. That is the case if
+        """Yields a message if these inputs cannot show whether a model uses gelu or its tanh form. That is the case if
         exchanging the two forms changes the source's outputs by no more than rounding does. Yields nothing if the
         source has no linear layers that widen their input. The source runs once more."""
         # the function may be a call in the code of the model, so any layer that may precede a gelu counts
@@ -178,8 +180,8 @@ class Runs:
 
     def _widening(self) -> Iterator[str]:
         """Yields the paths of the source's linear layers that widen their input. Such a layer has more output features
-        than input features, and the linear layer that is called next has an input of this larger width. An example is
-        the first layer of an MLP in a Transformer."""
+        than input features, and the next linear layer accepts all these output features. An example is the first layer
+        of an MLP in a Transformer."""
         linear = {layer.path for layer in self.source.layers if layer.kind == "linear"}
         # the linear layer that was called previously
         before = None

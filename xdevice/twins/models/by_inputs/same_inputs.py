@@ -4,7 +4,7 @@ these ways:
 - one has its channels first, and the other has its channels last;
 - both are flattened images, with their pixels in different orders;
 - only one is already padded;
-- only one has all steps of all sequences, or all pixels of an image, along one axis.
+- only one has the steps of all sequences, or the pixels of an image, joined along one axis.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def as_input(inputs: Sequence[Array]) -> LayerInput | None:
 
 def is_same(one: LayerInput | None, other: LayerInput | None) -> bool:
     """Whether two inputs are treated as the same. That is the case if their elements are nearly equal in one of the
-    layouts that the module's docstring lists. None stands for a layer without inputs, and is the same only as None."""
+    layouts that the module's docstring lists. None means a layer without inputs; it is the same only as None."""
     # two layers without inputs are treated as having the same input
     if one is None or other is None:
         return one is other
@@ -122,8 +122,8 @@ def _without_zeros(one: Array, other: Array) -> tuple[Array, Array]:
 
 
 def similarity(one: LayerInput | None, other: LayerInput | None) -> float:
-    """Returns how similar two inputs are where they overlap, in the layout that fits best. The similarity is their
-    correlation or the fraction of elements that agree, whichever is larger, so it is at most 1. Returns -1 if the two
+    """Returns the similarity of the overlapping elements of two inputs, in the layout with the highest similarity. It
+    is the larger of the correlation and the fraction of elements that agree, so it is at most 1. Returns -1 if the two
     inputs cannot be compared."""
     if one is None or other is None or one.x.ndim != other.x.ndim:
         return -1.0
@@ -143,9 +143,9 @@ def similarity(one: LayerInput | None, other: LayerInput | None) -> float:
 
 
 def _agreement(one: Array, other: Array) -> float:
-    """Returns the correlation of two flat arrays, or the fraction of nearly equal elements, whichever is larger. The
-    correlation is taken as 0 if one of the arrays is constant, and the fraction as 0 if the first array contains only
-    zeros."""
+    """Returns the larger of two numbers: the correlation of two flat arrays, and the fraction of nearly equal elements.
+    The correlation is taken as 0 if one of the arrays is constant, and the fraction as 0 if the first array contains
+    only zeros."""
     largest = float(np.abs(one).max(initial=0.0))
     same = (
         float((np.abs(one - other) <= _SAME * max(largest, _TINY)).mean()) if largest else 0.0

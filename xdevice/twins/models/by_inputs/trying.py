@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     """A function that accepts a pairing of the layers and returns the resulting values of the target's variables."""
 
 _NEAR: Final = 0.3
-"""If the distance of the outputs is smaller than this, the pairing is accepted although the outputs do not agree. With
-a wrong pairing, the outputs are about as far apart as the outputs for two different images. With the right pairing but
-a different eps in 34 norms, they were 0.13 times as far apart."""
+"""A pairing is accepted if the outputs are closer than this, even if they do not agree. With a wrong pairing, the
+outputs differ about as much as the outputs for two different images. With the right pairing but a different eps in 34
+norms, they differed 0.13 times as much."""
 
 
 class ByInputs(NamedTuple):
@@ -42,17 +42,17 @@ class ByInputs(NamedTuple):
     number: int = 0
     """The index in `values` of the function that was used: 0, unless a later function made the outputs agree."""
     doubt: str = ""
-    """A line about the questions that the inputs left open; "" if there are no such questions."""
+    """A message about the questions that the inputs left open; "" if there are no such questions."""
 
 
 def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInputs:
     """Pairs the layers of two models. A pairing that was found without inputs is accepted if it makes the outputs of
-    both models agree. Otherwise layers of the same kind, shape and input are paired; if several layers agree in these
+    both models agree. Otherwise layers with the same kind, shape and input are paired. If several layers agree in all
     three, their paths or their order decide. `names` contains the pairs that the caller has fixed, as a dict from paths
     of the source to paths of the target. Each function in `values` accepts a pairing of the layers, and returns the
     resulting values of the target's variables. The functions differ in how they pair the tensors outside layers: the
-    first function pairs only tensors with a sure counterpart. The functions are tried in turn until the outputs of both
-    models agree.
+    first function pairs only tensors with a certain counterpart. The functions are tried in turn until the outputs of
+    both models agree.
 
     Raises:
         StateError: if the counterpart of a layer of the target cannot be determined.
@@ -184,11 +184,11 @@ def _by_forcing(
 def _require_all(
     runs: Runs, forced: ForcedRun, chosen: dict[str, str], refusal: StateError
 ) -> None:
-    """Adds pairs to `chosen`: two unpaired layers are paired if each of them is the only unpaired layer of its kind and
-    shape in its model. Then raises `StateError` if a layer of the target is still unpaired although the source has an
-    unpaired layer of its kind and shape. `chosen` maps paths of the target to paths of the source. `forced` is the best
-    forced run; the error message says where the values differ in this run. `refusal` is the error that pairing without
-    inputs has raised."""
+    """Adds to `chosen` each pair of unpaired layers that are the only unpaired layers of their kind and shape in their
+    models. Then raises `StateError` if a layer of the target is still unpaired although the source has an unpaired
+    layer of its kind and shape. `chosen` maps paths of the target to paths of the source. `forced` is the best forced
+    run; the error message says where the values differ in this run. `refusal` is the error that pairing without inputs
+    raised."""
     source, target = runs.source, runs.target
     # the kind and the shapes of each unpaired layer, by its path
     in_source = {

@@ -1,9 +1,9 @@
 """Rewrites the layers of two models before they are paired, because frameworks divide models into layers differently. A
 model is a `Twin` here: a list of layers, and the variables of these layers.
 
-An LSTM of three layers, for example, is three LSTMs in Keras. Several layers are joined into one `Layer` with all of
-their parts if the other model has a single layer in their place. `attention` rewrites linear layers, and
-`single_tensors` rewrites parameters that belong to no known layer.
+An LSTM of three layers, for example, is three LSTMs in Keras. If the other model has a single layer in place of several
+layers, these are joined into one `Layer` with all of their parts (a part is one parameter of a layer). `attention`
+rewrites linear layers, and `single_tensors` rewrites parameters that belong to no known layer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
 def _without_ties(twin: Twin, other: Twin) -> Twin:
     """Returns the twin without the layers that only reuse variables of earlier layers. A layer is removed only if the
     other model has fewer layers of its kind and shape. For example, the head of a language model may be a layer in one
-    model, and a product with the embedding's weight in the other."""
+    model, and a multiplication by the embedding's weight in the other."""
     forms = twin.forms(twin.layers)
     # how many layers of each form this model has in excess of the other model
     more = Counter(forms)
@@ -87,9 +87,9 @@ def without_channels(twin: Twin) -> Twin:
 
 def _with_channels(twin: Twin, other: Twin) -> Twin:
     """Adds the number of channels to each group norm that lacks this number, and returns the changed twin. The numbers
-    come from the group norms of the other model. If the other model has as many group norms as the twin has norms to
-    complete, the numbers are assigned in order. Otherwise, if all group norms of the other model have the same number
-    of channels, this number is used. In all other cases the twin is returned unchanged."""
+    come from the group norms of the other model. If the other model has as many group norms as the twin has incomplete
+    norms, the numbers are assigned in order. Otherwise, if all group norms of the other model have the same number of
+    channels, this number is used. In all other cases the twin is returned unchanged."""
     lacking = [layer for layer in twin.layers if _lacks_channels(layer)]
     group_norms = [
         layer
@@ -112,9 +112,9 @@ def _with_channels(twin: Twin, other: Twin) -> Twin:
 
 
 def _spread(layer: Layer, channels: int) -> Layer:
-    """Returns a group norm with a new rule for its parameters, which have one number for each group. For PyTorch's
-    layout, the rule repeats these numbers, so that there is one number for each channel. `channels` is the number of
-    channels. Returns the layer unchanged if `channels` is not divisible by the number of groups."""
+    """Returns a group norm with a new rule for its parameters, which have one number for each group. The rule repeats
+    these numbers to get one number for each channel, as in PyTorch's layout. `channels` is the number of channels.
+    Returns the layer unchanged if `channels` is not divisible by the number of groups."""
     groups = layer.settings["num_groups"]
     # if the division leaves a remainder, the number of channels belongs to another norm
     if not isinstance(groups, int) or channels % groups:
@@ -142,8 +142,8 @@ def _width(twin: Twin, layer: Layer) -> int:
 
 
 def _with_instances(twin: Twin, other: Twin) -> Twin:
-    """If the other model has instance norms, returns the twin with each group norm that has one group per channel
-    replaced by an instance norm. Otherwise returns the twin unchanged."""
+    """If the other model has instance norms, returns the twin with instance norms in place of the group norms with one
+    group per channel. Otherwise returns the twin unchanged."""
     if not any(layer.kind == "instance_norm" for layer in other.layers):
         return twin
     return twin.with_layers([_as_instances(twin, layer) for layer in twin.layers])
@@ -164,8 +164,8 @@ def _as_instances(twin: Twin, layer: Layer) -> Layer:
 
 
 def _with_stacks(twin: Twin, other: Twin) -> Twin:
-    """Joins consecutive recurrent layers if the other model has one recurrent layer of several levels in their place,
-    and returns the changed twin."""
+    """Joins consecutive recurrent layers if the other model has one recurrent layer of several levels in their place.
+    Returns the changed twin."""
     stacks = []
     for kind in layouts.RECURRENT:
         ours, theirs = (
@@ -213,9 +213,9 @@ def _feed_one_another(twin: Twin, stack: list[Layer]) -> bool:
 
 
 def _as_one_layer(stack: Sequence[Layer]) -> Layer:
-    """Joins the recurrent layers of a stack, each of which has one level, into one layer. In PyTorch's names of the
-    parts, such as `weight_ih_l0`, the index of the layer in the stack replaces the 0. If the layers differ in a
-    setting, the setting becomes a tuple with one value for each layer."""
+    """Joins a stack of recurrent layers with one level each into one layer. In PyTorch's names of the parts, such as
+    `weight_ih_l0`, the index of the layer in the stack replaces the 0. If the layers differ in a setting, the setting
+    becomes a tuple with one value for each layer."""
     parts = [
         part._replace(of=tuple(name.replace("_l0", f"_l{number}") for name in part.of))
         for number, layer in enumerate(stack)

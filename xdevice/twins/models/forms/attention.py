@@ -1,4 +1,4 @@
-"""Joins the linear layers of an attention into one layer if the other model has its attentions in a different form. A
+"""Joins the linear layers of an attention into one layer if the attentions of the other model have a different form. A
 model is a `Twin` here: a list of layers, and the variables of these layers.
 
 An attention may have one of these forms:
@@ -61,7 +61,7 @@ def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
 def _joined(
     source: Twin, ours: list[Group], target: Twin, theirs: list[Group]
 ) -> tuple[Twin, Twin]:
-    """Joins the linear layers of each attention that has another form than its counterpart, and returns the changed
+    """Joins the linear layers of each attention whose form differs from that of its counterpart. Returns the changed
     models. `ours` contains the attentions of the source and `theirs` the attentions of the target, in order of
     definition. Both models have the same number of attentions."""
     source_joins: list[tuple[Group, Layer]] = []
@@ -93,7 +93,7 @@ def _with_attentions(twin: Twin, joins: Iterable[tuple[Group, Layer]]) -> Twin:
 
 
 def _form(twin: Twin, group: Group) -> object:
-    """Returns a value that describes the form of an attention: two attentions with equal values can be paired layer by
+    """Returns a value that describes the form of an attention. Two attentions with equal values can be paired layer by
     layer. The value consists of the order in which the model defines the layers, and the roles of the biases that are
     separate tensors."""
     places = _places(twin)
@@ -125,8 +125,8 @@ def _attentions(twin: Twin, with_fused: bool) -> list[Group]:
 def _by_names(linear: list[Layer]) -> Iterator[Group]:
     """Yields groups of linear layers that are recognized by their names. A group starts with layers of one parent
     module that have names for query, key and value, or for query and a joint key and value. The last layer of a group
-    is the output layer: the layer in the parent module that has a name for output, or otherwise the next linear layer
-    of the block. Queries without an output layer are left out."""
+    is the output layer: the layer in the parent module that has a name for output, or else the next linear layer of the
+    block. Groups without an output layer are left out."""
     for layer in linear:
         # the search for each attention starts at its query
         if _role(layer) != "q":
@@ -155,9 +155,8 @@ def _by_names(linear: list[Layer]) -> Iterator[Group]:
 
 
 def _by_shapes(twin: Twin, linear: list[Layer]) -> Iterator[Group]:
-    """Yields pairs of consecutive linear layers of one block that may be an attention. The shape of the first layer, or
-    its shape together with its name, suggests that it computes query, key and value. The second layer is the output
-    layer."""
+    """Yields pairs of consecutive linear layers of one block that may be an attention. The shape of the first layer (or
+    its shape and name) suggests that this layer computes query, key and value. The second layer is the output layer."""
     for first, output in pairwise(linear):
         # the numbers of outputs and inputs of both layers: `width` and `wide` are the width of the model, and `inner`
         # is the width of all heads together. (0, 0) stands for a layer whose weight is in another form, as under a
@@ -214,8 +213,8 @@ def _lone_biases(twin: Twin, group: Group) -> dict[str, Layer]:
 
 def _rows(twin: Twin, group: Group) -> list[int]:
     """Returns the numbers of rows in the weights of query, key and value, in this order. Returns [] if these numbers
-    are unknown. If the attention consists of two linear layers, the numbers are known only if the biases of query and
-    value are separate tensors."""
+    are unknown. For an attention of two linear layers, they are known only if the biases of query and value are
+    separate tensors."""
     if len(group) == 1:
         shapes = twin.shapes(group[0])
         return [shapes[f"{role}_proj.weight"][0] for role in _SEPARATE]
@@ -242,8 +241,8 @@ def _height(twin: Twin, layer: Layer) -> int:
 
 
 def _attention(twin: Twin, group: Group, rows: Sequence[int]) -> Layer:
-    """Returns the attention that a group of linear layers forms. `rows` contains the numbers of rows of query, key and
-    value."""
+    """Returns the attention layer that replaces a group of linear layers. `rows` contains the numbers of rows of query,
+    key and value."""
     *inputs, output = group
     parts = []
     for layer, roles in zip(inputs, _ROLES[len(inputs)], strict=True):

@@ -1,6 +1,6 @@
 """Handles the order of the pixels in a flattened image. This order depends on whether the images of a model have their
-channels first or last. If a parameter is known to have the channels last, the attribute `order` of its rule says so
-(see `layouts.by_pixels`)."""
+channels first or last. If the pixels of a parameter are known to have the channels last, the attribute `order` of its
+rule says so (see `layouts.by_pixels`)."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def puts_channels_last(target: Backend) -> bool:
 def reordered(
     layer: Layer, counterpart: Layer | None, is_last: Callable[[], bool]
 ) -> tuple[Layer, list[str]]:
-    """Returns `layer`, and a line for each parameter of the layer that has its pixels reordered for the other model.
+    """Returns `layer`, and a line for each of its parameters whose pixels are reordered for the other model.
     `counterpart` is the layer of the other model, or None without such a model. A parameter needs no reordering if both
     layers are known to count its pixels with the channels last. `is_last` returns whether the other model has its
-    channels last. If so, that model may count pixels in the same order; in that case all remaining parameters are
-    marked as not convertible, and there are no lines."""
+    channels last. If it does, it may already count pixels in this order. All parameters that would be reordered are
+    then marked as not convertible, and there are no lines."""
     # the parameters whose pixels the counterpart is known to count with the channels last
     names = (
         {name for part in counterpart.parts if part.rule.order for name in part.of}

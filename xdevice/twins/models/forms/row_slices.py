@@ -24,8 +24,8 @@ _KINDS: Final = ("embedding", "linear", "same")
 
 
 def split(names: Names) -> tuple[dict[str, str], Slices, Slices]:
-    """Returns three dicts: `names` with plain paths instead of paths with rows, the rows that `names` selects in layers
-    of the source, and the rows that `names` selects in layers of the target."""
+    """Returns three dicts: `names` without the row selections in its paths, the rows that `names` selects in layers of
+    the source, and the rows that it selects in layers of the target."""
     ours: dict[str, slice] = {}
     theirs: dict[str, slice] = {}
     plain = {
@@ -52,7 +52,7 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
     zeros, otherwise that the other rows are left out.
 
     Raises:
-        StateError: if no layer of a kind in `_KINDS` is at a path, or a layer has none of the selected rows.
+        StateError: if a path has no layer of a kind in `_KINDS`, or if a layer has none of the selected rows.
     """
     with_rows = {layer.path for layer in (*twin.layers, *twin.singles) if layer.kind in _KINDS}
     lacking = [path for path in slices if path not in with_rows]

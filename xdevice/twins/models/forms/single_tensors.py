@@ -1,10 +1,10 @@
-"""Finds parameters that the two models have in different forms. Examples are a parameter that belongs to no known
-layer, a norm or a linear layer of the user's own class, a bias that the model's code adds, a convolution in place of a
-linear layer, and an embedding in place of a plain tensor. A model is a `Twin` here: it has layers, and `singles`, the
-tensors that belong to no known layer.
+"""Finds parameters that the two models have in different forms. Examples are a parameter outside any known layer, a
+norm or linear layer of the user's own class, and a bias that the model's code adds. One model may also have a
+convolution where the other has a linear layer, or an embedding where the other has a plain tensor. A model is a `Twin`
+here: it has layers, and `singles`, the tensors that belong to no known layer.
 
-In both models such a parameter is the same array, but in another shape. Only its `Layer` is therefore rewritten: it
-gets a rule for the new shape. This is done only if the counts of such layers in both models match, and if the shapes
+Such a parameter is the same array in both models, but with different shapes. Only its `Layer` is therefore rewritten,
+with a rule for the new shape. This is done only if the counts of such layers in both models match, and if the shapes
 fit. The model code that uses these layers is not read, and `State.differences` says so.
 """
 
@@ -30,9 +30,10 @@ _OF_OWN_CLASSES: Final = ("rms_norm", "layer_norm", "batch_norm", "linear")
 
 
 def with_own_classes(twin: Twin, other: Twin) -> Twin:
-    """Returns the twin with some modules of unknown classes read as norms or linear layers. Modules of one form (kind,
-    shape and parameters) are read in this way only if the twin lacks exactly as many layers of this form compared with
-    the other model. For linear layers, the other model's modules of unknown classes are counted too."""
+    """Reads some modules of unknown classes as norms or linear layers, and returns the changed twin. A form is a kind
+    with its shape and parameters. Modules of one form are read in this way only if their number is exactly the number
+    of layers of this form that the twin lacks compared with the other model. For linear layers, the other model's
+    modules of unknown classes are counted too."""
     for kind in _OF_OWN_CLASSES:
         lacking = _forms(other, kind) - _forms(twin, kind)
         candidates = _candidates(twin, kind)
@@ -75,10 +76,10 @@ def _candidates(twin: Twin, kind: str) -> list[Layer]:
 
 
 def _fitting(twin: Twin, candidates: list[Layer], lacking: Counter[object]) -> list[Layer]:
-    """Returns the candidates of a form (kind, shape and parameters) only if there are exactly as many of them as layers
-    of this form that the twin lacks. `candidates` are modules of the twin that could be read as layers, but are not
-    among its layers yet. `lacking` maps each form to the number of layers that the twin lacks compared with the other
-    model."""
+    """Returns the candidates of a form (kind, shape and parameters) only if their number is exactly the number of
+    layers of this form that the twin lacks. `candidates` are modules of the twin that could be read as layers, but are
+    not among its layers yet. `lacking` maps each form to the number of layers that the twin lacks compared with the
+    other model."""
     counts = Counter(_form(twin, layer) for layer in candidates)
     # with one layer more or one fewer, the choice would be a guess
     return [
@@ -123,7 +124,7 @@ def _forms(twin: Twin, kind: str) -> Counter[object]:
 
 
 def _form(twin: Twin, layer: Layer) -> object:
-    """Returns the form of a layer: two layers have equal forms if they have the same kind, shape and parameters in
+    """Returns the form of a layer. Two layers have equal forms if they have the same kind, shape and parameters in
     PyTorch's terms."""
     names = {name for part in layer.parts for name in part.of} - {layouts.COUNTER}
     # the bias of a linear layer is ignored, because the code around the layer may add it
@@ -155,10 +156,10 @@ def _with_layers(twin: Twin, new: Sequence[Layer]) -> Twin:
 
 
 def with_biases(twin: Twin, other: Twin) -> Twin:
-    """Returns the twin with some tensors outside any layer read as biases of layers without a bias. Such a tensor and
-    layer must be in the same module, and their shapes must fit. The number of such pairs must also equal the number of
-    layers with a bias, of the same shape, that the twin lacks compared with the other model. A graph convolution, for
-    example, adds its bias after the sum over the neighbours."""
+    """Reads some tensors outside any layer as biases of layers without a bias, and returns the changed twin. Such a
+    tensor and layer must be in the same module, and their shapes must fit. For each shape, the number of such pairs
+    must also equal the number of layers with a bias that the twin lacks compared with the other model. A graph
+    convolution, for example, adds its bias after the sum over the neighbours."""
     # by signature, which depends on the weight only: it is the same for a layer with a bias and for one without
     lacking = Counter(map(other.signature, filter(_has_bias, other.layers)))
     lacking.subtract(map(twin.signature, filter(_has_bias, twin.layers)))
@@ -208,10 +209,10 @@ def _has_bias(layer: Layer) -> bool:
 
 
 def with_kinds(twin: Twin, other: Twin) -> Twin:
-    """Returns the twin with some layers read as another kind. A convolution that may cover the whole image, such as a
-    1x1 convolution on a pooled image, is read as a linear layer. An embedding is read as a tensor outside any layer.
-    Layers of one shape are rewritten only if two conditions hold: the other model has no layer of the old kind with
-    that shape, and it has exactly that many more layers of the new kind."""
+    """Reads some layers as another kind, and returns the changed twin. A convolution that may cover the whole image,
+    such as a 1x1 convolution on a pooled image, is read as a linear layer. An embedding is read as a tensor outside any
+    layer. Layers of one shape are rewritten only if the other model has no layer of the old kind with this shape, and
+    has exactly that many more layers of the new kind."""
     for rewrite in (_as_linear, _as_single):
         ours, theirs = (
             Counter(one.signatures([*one.layers, *one.singles])) for one in (twin, other)
@@ -262,8 +263,8 @@ def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
 
 
 def _is_each(setting: object, usual: int) -> bool:
-    """Whether a setting equals `usual` on every axis. Also true for None, which stands for a setting that is not
-    stated. A setting is a number or has one number for each axis."""
+    """Whether a setting equals `usual` on every axis. Also true for None, which means that the setting is not stated. A
+    setting is a single number or one number for each axis."""
     return setting is None or set(
         setting if isinstance(setting, tuple | list) else [setting]
     ) <= {usual}
@@ -288,8 +289,8 @@ def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str
     the tensors of the same shape. The order is used only if both models have the same number of such tensors and the
     names do not contradict it. Returns a list of pairings; each pairing is a dict from paths of the source to paths of
     the target. The first pairing contains only the sure pairs. If other tensors may correspond, two more pairings
-    follow: the sure pairs plus the other tensors paired in order, and the sure pairs plus the other tensors paired by
-    names. Raises `StateError` if `names=` pairs two tensors of different shapes."""
+    follow. They add to the sure pairs the other tensors, paired by order in the first and by names in the second.
+    Raises `StateError` if `names=` pairs two tensors of different shapes."""
     # a signature consists of the kind, which is the same for all of these tensors, and the shape
     ours, theirs = (
         {layer.path: twin.signature(layer)[1:] for layer in twin.singles}
@@ -330,11 +331,10 @@ def _whole_shapes(twin: Twin) -> dict[str, object]:
 def _pair_alike(
     ours: Mapping[str, object], theirs: Mapping[str, object], sure: dict[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Pairs tensors of the same shape in their order if both models have the same number of tensors of that shape and
-    the names do not contradict the order. Adds these pairs to `sure`, a dict from paths of the source to paths of the
-    target. Returns two more such dicts for the tensors of all other shapes: the first pairs them in their order, and
-    the second pairs them by names. `ours` and `theirs` map the path of each tensor to its shape; tensors in `sure` are
-    left out."""
+    """Pairs tensors of the same shape by their order if both models have the same number of them and the names do not
+    contradict the order. Adds these pairs to `sure`, a dict from paths of the source to paths of the target. Returns
+    two more dicts for the tensors of all other shapes: the first pairs them by order, and the second by names. `ours`
+    and `theirs` map the path of each tensor to its shape; tensors in `sure` are left out."""
     in_order: dict[str, str] = {}
     likely: dict[str, str] = {}
     # only tensors of the same shape can be mistaken for one another
@@ -353,7 +353,7 @@ def _pair_alike(
 
 
 def pairs_of(source: Twin, target: Twin, paths: Mapping[str, str]) -> Pairs:
-    """Returns the pairs of single tensors as pairs of layers. `paths` is a pairing that `pair_singles` has returned."""
+    """Returns the pairs of single tensors as pairs of layers. `paths` is a pairing returned by `pair_singles`."""
     ours, theirs = ({layer.path: layer for layer in twin.singles} for twin in (source, target))
     return [
         (ours[source_path], theirs[target_path]) for source_path, target_path in paths.items()
