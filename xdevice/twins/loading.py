@@ -28,10 +28,8 @@ def load(
     """Loads the tensors of a safetensors file onto a device of any backend, or into the variables of a model.
 
     `load(state, into=model)` writes tensors by name, such as a `state_dict` or a result of `models.convert_state`.
-
-    Returns a flat dict of tensors by name; none of them requires gradients. With `into`, returns the model or
-    container. The file is read once, and for a GPU also copied once (docs/reference/files.md). It may be deleted
-    afterwards.
+    Returns `into`, or otherwise a flat dict of tensors by name, none of which requires gradients. The file is read
+    once, and for a GPU also copied once (docs/reference/files.md). It may be deleted afterwards.
 
     Args:
         source: the path of a file in this format, from any program; with `into`, also a dict of tensors by name.
@@ -41,12 +39,11 @@ def load(
         strict: for a dict, whether every variable must have a tensor, and the `unmapped` of a `State` must be empty.
 
     Raises:
-        MissingFileError, FilePathError, FileFormatError: if the file is missing, is unreadable, or has the wrong
-            format.
+        MissingFileError, FilePathError, FileFormatError: if the file is missing, unreadable, or in the wrong format.
         ShapeError, DTypeError: if the backend lacks the shape or dtype of a tensor, or would narrow the dtype.
         StateError: if `into` has different names, shapes or dtypes, is on meta, or came with `device` or `backend`.
-        UnsupportedError: if `into` cannot be written. ArgumentError: if `source` is not a path, or is a dict without
-            `into`.
+        UnsupportedError: if `into` cannot be written.
+        ArgumentError: if `source` is not a path, or is a dict without `into`.
 
     Example:
         >>> import os, tempfile

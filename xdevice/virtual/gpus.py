@@ -27,8 +27,7 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
     Virtual GPUs are additional devices of the framework in host memory. They are for testing code for several devices,
     and are no faster than the CPU. `cpu:0` remains available, and is the only CPU.
     `XDEVICE_VIRTUAL_GPUS=4 python script.py` does the same, and child processes inherit the variable.
-    docs/explanation/virtual.md states the cost of each operation, and lists the limits of dtypes and memory that
-    virtual GPUs can have.
+    docs/explanation/virtual.md states the cost of each operation, and lists possible limits of dtypes and memory.
 
     | backend | `xdevice.gpu(1).native` | request them before |
     |---|---|---|
@@ -42,8 +41,7 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
     Args:
         n: the number of virtual GPUs, at least 1, or a string with their number and limits:
             "2:no_float64,memory=256MB". A second call with the same `n` changes nothing.
-        force: whether to hide the machine's real GPUs, in this and all later calls. If not, real GPUs cause an
-            `UnsupportedError`.
+        force: hides the machine's real GPUs, in all later calls too. Without it, real GPUs cause an `UnsupportedError`.
 
     Raises:
         ArgumentError: if `n` is neither a positive int nor a description of virtual GPUs, or if a different number or

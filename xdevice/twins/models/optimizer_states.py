@@ -121,8 +121,7 @@ def convert_optimizer(
         models: the two models, the source's first.
         kinds: the same as for `convert_state`.
         strict: whether both optimizers must agree in all settings that affect the state, such as betas, and must update
-            the same parameters. With False, the state is converted as far as possible, even if the result is not
-            meaningful.
+            the same parameters. With False, the state is converted as far as possible, but may be meaningless.
 
     Returns the differences between the optimizers, by parameter, as lines in the form of `compare_optimizers`.
 

@@ -163,8 +163,7 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
         model: a built model of PyTorch, Paddle, Gluon, Keras or Flax; or a function that calls one model.
 
     Raises:
-        NotATensorError: if `model` is not a model or function. ArgumentError: if the framework of a function is
-            unclear.
+        NotATensorError: if `model` is not a model or function. ArgumentError: if a function's framework is unclear.
         NotBuiltError: if the model has no variables yet; call it once before tracing.
         UnsupportedError: if a compiler hides the layers (torch.compile, TorchScript, a hybridized Gluon block,
             paddle.jit.to_static, tf.function), or the model is a DataParallel over several devices.
