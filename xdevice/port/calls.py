@@ -42,10 +42,9 @@ class Invocation:
     values to the parameters of the functions that may be called, and return the possible
     results.
 
-    The called object, and the object before the dot, are described by atoms; an atom is one thing that an expression
-    may be (see `values`). `UNKNOWN` is the value of an object about which nothing is known. At the end of this class,
-    `_CALLEES` lists a method for each kind of called object, and `_OWNERS` lists one for each kind of object before the
-    dot.
+    Atoms describe the called object, and the object before the dot. An atom is one thing that an expression may be (see
+    `values`). `UNKNOWN` is the value of an object about which nothing is known. At the end of this class, `_CALLEES`
+    lists a method for each kind of called object, and `_OWNERS` lists one for each kind of object before the dot.
     """
 
     inference: Inference

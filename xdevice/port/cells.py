@@ -1,5 +1,5 @@
-"""The cells, in which modules and functions pass values to each other, and the queue of the
-modules and functions that have to be interpreted again.
+"""The cells through which modules and functions pass values to each other, and the queue of modules
+and functions to interpret again.
 
 Each cell contains a value, which can only grow. The key of a cell shows what the value belongs to:
 
@@ -58,7 +58,7 @@ class Cells:
 
     def stop_following(self, value: Value) -> None:
         """This method is called before `value` is replaced by "anything". From then on, everything that can be reached
-        from `value`, such as the parameters of a function, may be anything, too. `Inference` implements this method.
+        from `value`, such as the parameters of a function, can have any value, too. `Inference` implements this method.
         """
         raise NotImplementedError
 

@@ -33,11 +33,11 @@ class Examined:
     """The result of `examine`. `sites` are sorted; `unreadable` contains a pair (path, reason)
     for each file that cannot be read.
 
-    `root`, `only`, `backend` and `goal` are the arguments of `examine`. After `examine`, every
-    expression of `PythonModule.tree` that can be reached has an attribute `means`: the set of
-    things that the expression may be (see `values`). Rules of lint may read this attribute.
-    `unsettled` contains the names of the functions and modules whose values were still growing
-    when the analysis stopped following them. From then on, these values were treated as
+    `root`, `only`, `backend` and `goal` are the arguments of `examine`. After `examine`, each
+    expression of `PythonModule.tree` has an attribute `means`, unless it is never reached. This is
+    the set of things that the expression may be (see `values`). Rules of lint may read this
+    attribute. `unsettled` contains the names of the functions and modules whose values were still
+    growing when the analysis stopped following them. From then on, these values were treated as
     "anything".
     """
 
@@ -122,8 +122,7 @@ class Examined:
 @contextmanager
 def collector_paused() -> Iterator[None]:
     """Pauses Python's garbage collector while the block runs. Otherwise, the collector would
-    search millions of nodes again and again without finding garbage, and would take up to half
-    of the time."""
+    repeatedly search millions of nodes without finding garbage, and take up to half of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

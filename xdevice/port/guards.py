@@ -1,5 +1,5 @@
-"""Facts that follow from the tests in a program, such as `if torch.cuda.is_available():`. They
-are the values that names can still have after a test, and the code that a test guards."""
+"""Facts that follow from the tests in a program, such as `if torch.cuda.is_available():`. There are
+two kinds: the values that names can still have after a test, and the code that a test guards."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Parents = dict[ast.AST, ast.AST]
 """Maps each node of a syntax tree to its parent."""
 GPU: Final = "(a GPU)"
 """The key under which an environment stores whether a test has shown that there is a GPU. If
-so, the value is the empty set; otherwise, it is `NONE`. Where branches meet, their values are
-joined like those of a variable, so the result is empty only if each branch has shown that there
-is a GPU."""
+so, the value is the empty set; otherwise, it is `NONE`. Where branches meet, the values of this key
+are joined like those of a variable. The result is empty only if each branch has shown that there is
+a GPU."""
 
 _OTHER_VENDORS: Final = re.compile(
     r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|rocm|hip\b", re.IGNORECASE
@@ -265,9 +265,8 @@ def last_name(node: ast.AST) -> str:
 
 
 def known_at(node: ast.expr, parents: Parents) -> Value:
-    """Returns the possible values of an expression at its place in the program. If the
-    expression is an attribute such as `args.gpu`, and a test around it excludes None, None is
-    left out."""
+    """Returns the possible values of an expression at its place in the program. None is left out if
+    the expression is an attribute such as `args.gpu`, and a test around it excludes None."""
     means = inferred(node)
     if not isinstance(node, ast.Attribute) or Atom("none") not in means:
         return means
@@ -340,9 +339,9 @@ def joined(first: Env | None, second: Env | None) -> Env | None:
 
 
 def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
-    """Whether a test, such as `device_count() > 0`, compares the number of GPUs with a number,
-    and is true only if there is a GPU. `full_name` is a function that returns the full name of
-    an expression."""
+    """Whether a test compares the number of GPUs with a number, and is true only if there is a GPU,
+    as in `device_count() > 0`. `full_name` is a function that returns the full name of an
+    expression."""
     match test:
         case ast.Compare(
             left=ast.Call(func=func),

@@ -245,8 +245,8 @@ MODULES: Final = OTHER_ARRAYS | {"torch", "paddle", "mxnet", "mx", "jax", "tf"}
 helper function may load the module, so that no import shows that the name is a module."""
 
 HELPERS: Final = {"try_gpu", "try_all_gpus", "num_gpus", "gpu", "cpu", "evaluate_accuracy_gpu"}
-"""Names of d2l's helpers. If the project itself defines a function with one of these names, its
-body is rewritten, and its calls stay as they are."""
+"""Names of d2l's helpers. If the project itself defines a function with one of these names, the
+body of the function is rewritten, but not its calls."""
 
 SETS_CURRENT_DEVICE: Final = set(
     """

@@ -33,8 +33,8 @@ class Inference(Cells):
     inherits from this class.
 
     `functions` and `classes` map the nodes of the project's definitions to their `Function` or `Class`. `loop_ends`
-    maps each loop to the environment at the end of the loop, as it was when the loop was last interpreted. In the
-    arguments, an `Atom` is one thing that an expression may be, and a `Value` is a set of atoms (see `values`).
+    maps each loop to the environment at its end when the loop was last interpreted. In the arguments, an `Atom` is one
+    thing that an expression may be, and a `Value` is a set of atoms (see `values`).
     """
 
     def __init__(self, project: Project) -> None:

@@ -282,9 +282,9 @@ class Interpreter(Inference):
         """Returns the environment at the end of a loop. `read_body` interprets one round of the
         loop, and is called until the environment no longer changes.
 
-        If the loop has been interpreted before, the first round begins with additional values: the values that the
-        names had at the end of the loop last time. So the body of an inner loop is usually interpreted only once in
-        each round of the outer loop.
+        If the loop has been interpreted before, the first round also begins with the values that the names had at the
+        end of the loop last time. So the body of an inner loop is usually interpreted only once in each round of the
+        outer loop.
         """
         ends = self.loop_ends
         # values only grow, so all values from the end of an earlier reading are still possible
@@ -592,8 +592,8 @@ class Interpreter(Inference):
             self.bind(target, part, is_inner)
 
     def _bind_name(self, name: str, value: Value) -> None:
-        """Stores the value of a name in the environment, which the next statements read, and in
-        the name's cell, which other functions and modules read."""
+        """Stores the value of a name in the environment, for the next statements, and in the name's
+        cell, for other functions and modules."""
         # a name declared as `global` gets no entry in the environment, because a call of
         # another function may bind it at any time
         if self.function is not None and name in self.function.globals:

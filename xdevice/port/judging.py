@@ -154,8 +154,7 @@ class JudgedModule:
     @property
     def accelerator(self) -> str:
         """The source text of an expression for the GPU without an index. On a machine without a
-        GPU, the value of the expression is None, or a device on which no tensor can be
-        created."""
+        GPU, the expression returns None, or a device on which no tensor can be created."""
         return (
             "xdevice.native.gpu()"
             if self.may_call_xdevice
@@ -286,8 +285,8 @@ class Use:
     # edits
 
     def edit(self, start: int, end: int, text: str) -> Edit:
-        """Returns the edit that replaces the bytes from `start` to `end` with `text`. If an edit of a use inside this
-        use begins at the same byte, the edit of the outer use comes first (see `Edit.rank`)."""
+        """Returns the edit that replaces the bytes from `start` to `end` with `text`. If an edit of an inner use begins
+        at the same byte, the edit of this use comes first (see `Edit.rank`)."""
         return Edit(start, -self.end, end, text)
 
     def replace(self, text: str, node: ast.AST | None = None) -> Edits:

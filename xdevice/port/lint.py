@@ -332,9 +332,8 @@ def _with_guarded_lines(test: Finding, guarded: list[Finding]) -> Finding:
 
 def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, int]:
     """Returns the first and the last line of the statement that contains a node. For a compound
-    statement, only the lines before its body are included. If the node is not on these lines,
-    which happens in a decorator, returns the lines of the node itself. `parents` maps each node
-    to its parent."""
+    statement, only the lines before its body are included. If the node is not on these lines, as in
+    a decorator, returns the lines of the node itself. `parents` maps each node to its parent."""
     statement = node
     while not isinstance(statement, ast.stmt):
         statement = parents[statement]
@@ -474,8 +473,8 @@ def _is_in(site: Site, spans: Iterable[tuple[Place, Place]]) -> bool:
 
 @dataclass
 class _Ignore:
-    """A comment that ignores findings on its line, or a pair of comments that ignores findings
-    on the lines between the two."""
+    """A comment by which findings on its line are ignored, or a pair of comments by which findings
+    on the lines between them are ignored."""
 
     lines: range  # of the file; findings on these lines are ignored
     cell: int | None
@@ -484,7 +483,7 @@ class _Ignore:
 
 
 def _ignores(source: Source) -> Iterator[_Ignore]:
-    """Yields the comments of a file that ignore findings, each with the lines to which it
+    """Yields the comments in a file by which findings are ignored, each with the lines to which it
     applies.
 
     Raises:
@@ -544,8 +543,8 @@ def _is_ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
 def _unused_ignores(
     source: Source, ignores: Iterable[_Ignore], choice: Choice
 ) -> Iterator[Finding]:
-    """Yields a finding (XD401) for each comment that has ignored nothing. Comments for a rule
-    that was not run are left out, because they may be needed when the rule runs."""
+    """Yields a finding (XD401) for each comment that was not needed to ignore a finding. Comments
+    for a rule that was not run are left out, because they may be needed when the rule runs."""
     for ignore in ignores:
         if not ignore.used and _may_be_unused(ignore, choice, source.path):
             line = ignore.lines.start
@@ -569,9 +568,9 @@ def _unused_ignores(
 
 
 def _may_be_unused(ignore: _Ignore, choice: Choice, path: str) -> bool:
-    """Whether a comment that has ignored nothing may be reported. This requires that all rules
-    to which the comment applies were run, because a rule that was not run may need the comment.
-    A comment without codes applies to all rules that are enabled by default."""
+    """Whether a comment that was not needed may be reported. All rules to which the comment applies
+    must have been run, because a rule that was not run may need the comment. A comment without
+    codes applies to all rules that are enabled by default."""
     # a comment with a prefix, such as XD2, applies to all codes that begin with it
     return all(
         choice.reports(code, path)
@@ -601,8 +600,8 @@ def baseline(findings: Iterable[Finding]) -> str:
 
 
 def not_in_baseline(findings: Iterable[Finding], file: Path) -> list[Finding]:
-    """Returns the findings that the baseline in `file` does not list. If a line has more
-    findings of a code than the baseline lists, the last of these findings are new.
+    """Returns the findings that the baseline in `file` does not list. If a line has more findings
+    of a code than the baseline lists, the last ones are returned as new.
 
     Raises:
         OptionError: if the file cannot be read, or is not a baseline.

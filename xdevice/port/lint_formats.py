@@ -38,9 +38,9 @@ def github(findings: Sequence[Finding]) -> str:
 
 
 def _escape(text: str, is_value: bool = True) -> str:
-    """Escapes a string for a workflow command of GitHub Actions. If `is_value`, the string is the value of a property;
-    colons and commas are escaped, too, because a value ends at these characters. Otherwise, the string is the message
-    after the properties.
+    """Escapes a string for a workflow command of GitHub Actions. If `is_value` is True, the string is the value of a
+    property. Colons and commas are then escaped, too, because a value ends at these characters. Otherwise, the string
+    is the message after the properties.
     """
     # like escapeProperty and escapeData in https://github.com/actions/toolkit; % is replaced first, because the other
     # replacements insert it

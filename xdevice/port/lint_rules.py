@@ -1,5 +1,4 @@
-"""The rules of lint. A rule reads only the syntax tree and the imports of one module, and
-nothing else of the project.
+"""The rules of lint. A rule reads only the syntax tree and the imports of one module.
 
 `RULES` contains the meaning of each code, and whether its rule is enabled by default. A rule is
 enabled by default if it cannot be wrong, or if it was right in at least 90 % of the places that
@@ -246,7 +245,8 @@ class _View:
 
     def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
         """Yields the nodes around a node, from the innermost outwards, up to the function or class that contains the
-        node. Each result is a pair of an outer node and its direct child; the child is or contains `node`.
+        node. Each result is a pair of an outer node and its direct child. The child is `node` itself, or contains
+        `node`.
         """
         while node in self.parents:
             child, node = node, self.parents[node]
@@ -556,7 +556,7 @@ def _ends_with(view: _View, call: ast.Call) -> Found:
 
 
 def _copies_nothing(view: _View, node: ast.With) -> Found:
-    """Yields XD209 for `with tf.device(...): y = x`, which copies nothing, although the author
+    """Yields XD209 for `with tf.device(...): y = x`, which does not copy, although the author
     probably expects a copy."""
     match node.body:
         case [ast.Assign(value=ast.Name())] if view.framework() == "tensorflow":

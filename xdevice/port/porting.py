@@ -105,7 +105,7 @@ def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
 
 
 def _is_unused(module: PythonModule, name: str, edits: set[Edit]) -> bool:
-    """Whether an imported name becomes unused: the name has uses, the edits replace all of these uses, and no string is
+    """Whether the edits make an imported name unused: it has uses, the edits replace all of them, and no string is
     equal to the name.
     """
     nodes = module.nodes

@@ -256,8 +256,8 @@ class Project:
 
 
 def origin_of(node: ast.ImportFrom, importer: PythonModule) -> str:
-    """Returns the full name of the module that a `from` import names after `from`: for `from ..x import y`, the full
-    name of `x`. The import is in the module `importer`. Returns "" if the names come from the root folder.
+    """Returns the full name of the module from which a `from` import takes names, such as `x` in `from ..x import y`.
+    The import is in the module `importer`. Returns "" if the names come from the root folder.
     """
     if not node.level:
         return node.module or ""

@@ -393,7 +393,7 @@ class JudgedSites(JudgedModule):
 
     def _judge_attribute(self, node: ast.Attribute) -> Judged | None:
         """Judges an attribute such as `x.device`, whose value is a device or depends on a device. Returns None if
-        nothing is known about `x`, or if `x` may be something other than an object of a framework, such as a module.
+        nothing is known about `x`, or if `x` may be something else than an object of a framework, such as a module.
         """
         if node.attr not in idioms.WHERE or not isinstance(node.ctx, ast.Load):
             return None
@@ -482,9 +482,9 @@ class JudgedSites(JudgedModule):
     # reasons against an edit
 
     def _reason_against_edit(self, node: ast.expr, idiom: Idiom) -> Judgement | None:
-        """Returns the judgement that the code around a use is a reason to leave the use as it
-        is; None if there is no such reason. `node` is the node of a use that could be
-        rewritten, and `idiom` is its idiom."""
+        """Returns the judgement that a use stays as it is because of the code around it; None if
+        this code is no obstacle. `node` is the node of a use that could be rewritten, and `idiom`
+        is its idiom."""
         around = list(self.outer_nodes(node))
         if idiom.rule == "word" and is_chosen_by_release(node, self.parents):
             return Judgement("neutral", "it is behind a check of the framework's version")
@@ -577,8 +577,8 @@ _VENDORS: Final = {"cuda": "CUDA", "nccl": "CUDA", "xpu": "XPU", "npu": "NPU", "
 
 
 def _vendor_of(use: Use) -> str:
-    """Returns the vendor that is named by a use, in its name or in one of its strings; "" if no
-    vendor is named."""
+    """Returns the vendor that a use names, in its own name or in one of its strings; "" if it names
+    no vendor."""
     node = use.node
     # the arguments of a call, the right side of a comparison, or the value of a keyword argument
     parts = use.arguments or getattr(node, "comparators", [getattr(node, "value", None)])
@@ -598,9 +598,9 @@ def _needs_one_vendor(use: Use, judgement: Judgement) -> bool:
 
 
 def _idiom_of_word(full_name: str) -> Idiom:
-    """Returns the idiom for a use of the PyTorch name `full_name` that the rules for words
-    judge. If the name is also in the table of calls, its code and link come from this table.
-    Otherwise, the code is XD156 ("asks what a device can do")."""
+    """Returns the idiom for a use of the PyTorch name `full_name`, which the rules for words judge.
+    If the name is also in the table of calls, its code and link come from this table. Otherwise,
+    the code is XD156 ("asks what a device can do")."""
     listed = idioms.CALLS.get(full_name)
     return Idiom(
         full_name,

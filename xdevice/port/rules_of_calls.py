@@ -322,10 +322,10 @@ def scope(use: Use) -> Judgement:
 
 
 def _single_filling(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | None]:
-    """For an f-string such as f"cuda:{i}", returns the text before the braces, and the
-    expression in the braces, which can be copied elsewhere unchanged. Returns ("", None) for
-    any other expression, for an f-string that formats the value, and if the braces contain a
-    use of a device."""
+    """For an f-string such as f"cuda:{i}", returns the text before the braces, and the expression
+    in the braces. The expression can be copied elsewhere unchanged. Returns ("", None) for any
+    other expression, for an f-string that formats the value, and if the braces contain a use of a
+    device."""
     match node:
         case ast.JoinedStr(
             values=[
@@ -386,7 +386,7 @@ def device_count(use: Use) -> Judgement:
 
 def put_on_device(use: Use) -> Judgement:
     """Judges `jax.device_put(x, device)`. Unlike its replacement, `to_device`, this function also accepts a Python
-    number, and makes an array of it."""
+    number, and converts it to an array."""
     # `device_put` also accepts shardings, `donate` and more, which `to_device` does not accept
     if len(use.args) != 2 or use.keywords:
         return left_open("only the form device_put(x, device) is rewritten", "XD166")

@@ -171,8 +171,8 @@ def _moves_in_place(atom: Atom) -> bool:
 
 
 def _is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
-    """Whether the result of a call is not used. That includes results in a list that is not
-    used, such as `[m.cuda() for m in ms]`. `parents` maps each node to its parent."""
+    """Whether the result of a call is not used. This includes a result in a list that is not used,
+    such as `[m.cuda() for m in ms]`. `parents` maps each node to its parent."""
     # nodes whose value is, or contains, the value of a node inside
     passing = (
         ast.ListComp
@@ -343,8 +343,8 @@ def read(use: Use) -> Judgement:
 
 
 def _is_scalar_in_tensorflow(use: Use) -> bool:
-    """Whether the program uses the result of `x.numpy()` as bytes or as a key. In TensorFlow,
-    such a result can only be the number or the bytes of a scalar."""
+    """Whether the program uses the result of `x.numpy()` as bytes or as a key. In TensorFlow, this
+    shows that the result is the number or the bytes of a scalar."""
     if "tensorflow" not in use.module.frameworks or use.method != "numpy":
         return False
     match use.parent:

@@ -86,8 +86,8 @@ _ROW_NAMES: Final = {
     "torch.amp.GradScaler": 'torch.amp.GradScaler("cuda")',
     "torch.distributed.init_process_group": 'torch.distributed.init_process_group("nccl")',
 }
-"""Maps the full names of functions that are vendor-specific only if an argument has a certain
-value to the names of their rows in the table."""
+"""Maps full names of functions to the names of their rows in the table. These functions are
+vendor-specific only if an argument has a certain value."""
 _LOOSER_THAN_AND: Final = (ast.IfExp, ast.BoolOp, ast.NamedExpr, ast.Lambda)
 """Expressions that need brackets after an `and`."""
 _REPEATABLE: Final = (
@@ -492,8 +492,8 @@ def move(use: Use) -> Judgement:
 
 
 def is_cuda(use: Use) -> Judgement:
-    """Judges `x.is_cuda`. The attribute becomes a comparison of `x.device.type` with the type of the current
-    accelerator, with brackets if they are needed. `torch.accelerator` needs PyTorch 2.6.
+    """Judges `x.is_cuda`. The attribute is replaced by a comparison of `x.device.type` with the type of the current
+    accelerator, in brackets if necessary. `torch.accelerator` needs PyTorch 2.6.
     """
     means = inferred(use.node.value)
     if any(atom.kind == "instance" for atom in means):

@@ -33,8 +33,8 @@ from .sites import Edit, splice
 
 SUFFIXES: Final = (".py", ".ipynb", ".md")
 SKIPPED: Final = {"__pycache__", "node_modules", "build", "dist", "site-packages"}
-"""The names of folders that are not searched, unless the user passes the path of such a folder.
-Folders whose names begin with a dot are not searched, either."""
+"""The names of folders that are searched only if the user passes their path. Folders whose names
+begin with a dot are not searched, either."""
 
 # the line ends that Python's tokenizer recognizes; `splitlines` would also split at form feeds
 _NEWLINE: Final = re.compile(rb"\r\n|\r|\n")
@@ -104,7 +104,7 @@ class PythonModule:
     @cached_property
     def _walked(self) -> tuple[list[Any], dict[ast.AST, ast.AST]]:
         """The values of `nodes` and `parents`, which are computed together in one pass over the tree. Operators and the
-        contexts of names are left out: all trees share the objects that stand for them, so these objects have no single
+        contexts of names are left out. All trees share the objects that stand for these, so the objects have no single
         parent."""
         nodes: list[Any] = [self.tree]
         parents: dict[ast.AST, ast.AST] = {}
@@ -130,8 +130,8 @@ class PythonModule:
         return self._walked[1]
 
     def release(self) -> None:
-        """Deletes the stored values of `nodes` and `parents`, because the lists and dicts of all modules of a large
-        project would not fit into memory. They are computed again at their next use.
+        """Deletes the stored values of `nodes` and `parents`. For all modules of a large project, they would not fit
+        into memory. They are computed again at their next use.
         """
         self.__dict__.pop("_walked", None)
 
@@ -256,8 +256,8 @@ def read_each(
 
 
 def _show(path: Path, root: Path) -> str:
-    """Returns the path as it is shown to the user: relative to the root folder, or absolute for
-    a file that is not in this folder."""
+    """Returns the path to show to the user: relative to the root folder, or absolute for a file
+    outside this folder."""
     try:
         return path.resolve().relative_to(root.resolve()).as_posix()
     except ValueError:
@@ -299,8 +299,8 @@ def read(path: Path, shown: str) -> Source:
 
 
 def write(path: Path, raw: bytes) -> None:
-    """Replaces the content of a file with new bytes, atomically: if the program is stopped in
-    between, the file keeps its old content.
+    """Replaces the content of a file with new bytes, atomically: if the program is interrupted, the
+    file keeps its old content.
 
     Raises:
         OSError: if the file or its folder cannot be written to. The file is then unchanged.
@@ -643,8 +643,8 @@ def _add_module(source: Source, tab: str | None, cells: list[Cell]) -> None:
 
 
 def _join(cells: Iterable[tuple[Cell, str]]) -> str:
-    """Returns one string with the code of all cells, in which each cell begins at the same line
-    as in `Source.text`. `cells` are pairs of a cell and the result of `_as_python` for it."""
+    """Returns one string with the code of all cells. Each cell begins at the same line as in
+    `Source.text`. `cells` are pairs of a cell and the result of `_as_python` for it."""
     lines: list[str] = []
     for cell, text in cells:
         # blank lines replace prose, and the cells of other tabs

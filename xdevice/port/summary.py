@@ -52,7 +52,7 @@ def part_of(site: Site) -> str:
 
 def summary(examined: Examined) -> dict[str, Any]:
     """Returns the figures of the summary as a dict for JSON. Each site that must change is counted as "mechanical" or
-    "person" (see `_mechanical_and_person`), and each file with sites has one of the `STATES`."""
+    "person" (see `_mechanical_and_person`). Each file with sites has one of the `STATES`."""
     must_change = [site for site in examined.sites if site.verdict in MUST_CHANGE]
     # the code of an open site is the reason why it is open
     reasons = Counter(site.code for site in must_change if site.verdict == "open")

@@ -41,8 +41,8 @@ def origins(
     expressions that choose these devices.
 
     `parts_of(node, inference)` returns the places in one node. It is `parts_in_text`,
-    `devices_in` or `devices_by_keyword`. The choosing expression may be far from the place, or in another module: for
-    `print(d)`, it is the call in `d = torch.device("cuda")`.
+    `devices_in` or `devices_by_keyword`. Such an expression may be far from the place, or in another module. For
+    `print(d)`, it may be the call in `d = torch.device("cuda")`.
     """
     return {
         origin

@@ -1,5 +1,5 @@
-"""The table of vendor-specific names. For each name, it contains the word that `port` writes
-instead, and that `lint` recommends.
+"""The table of vendor-specific names. For each name, it contains the replacement (*word*) that
+`port` writes and `lint` recommends.
 
 There are two targets. "accelerator" means PyTorch's own vendor-neutral words: `torch.accelerator`, `torch.Stream`,
 `torch.Event`. Other frameworks have no such words. "xdevice" means xdevice's words; if xdevice has no word for a name,
@@ -42,7 +42,7 @@ def version(text: str) -> Version:
 
 
 class Goal(NamedTuple):
-    """Decides which words `port` writes: words for `target` that already exist in the release
+    """Selects the words that `port` writes: the words for `target` that exist in the release
     `minimum` of PyTorch. If `minimum` is None, the words may need the newest release."""
 
     target: Target = "xdevice"

@@ -253,8 +253,8 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
         op: "sum" or "mean".
 
     Raises:
-        NotATensorError: if a gradient is None (the error names the replica), a model, or anything else that is not a
-            tensor.
+        NotATensorError: if a gradient is not a tensor, but None (the error names the replica), a model, or anything
+            else.
         ArgumentError, ShapeError, DTypeError, ContainerError: if the replicas differ in structure, dtype or shape.
         DTypeError: if the tensors are bools, or `op` is "mean" and they are ints.
         ArgumentError: if the list is empty, if the tensors belong to several backends, or if `op` is another word.
@@ -298,7 +298,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
 
 def _places(devices: Iterable[object]) -> list[Device]:
     """Returns the devices that an iterable of spellings names. Raises `ArgumentError` for an empty iterable. Raises
-    `DeviceError` for a single device, for an object of a framework, and for anything else that is not an iterable of
+    `DeviceError` for a single device, an object of a framework, and anything else that is not an iterable of
     spellings."""
     # strings and a framework's tensors can be iterated over, too, but are not lists of devices
     if (
@@ -400,7 +400,7 @@ def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -
 
 def _check_others(parts: list[Any]) -> None:
     """Raises `ContainerError` if a value that is not a tensor differs between the parts,
-    because the joined result can have only one value there."""
+    because the joined result can have only one value in its place."""
     # `_check_structures` has ensured that either every part is a tensor, without other values,
     # or no part is a tensor. So `i` below is the index in `parts`
     others = [

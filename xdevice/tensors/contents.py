@@ -6,8 +6,8 @@ container also contains tensors that can be on other devices, these host-only va
 numbers: they stay on the host, and their device is not compared. In any other container, they are treated as tensors.
 
 A container is moved in one of two ways. If it contains only tensors, numbers and strings, a move checks only the types
-of its leaves. Otherwise, each leaf is classified first (`_Sorted`), which takes longer: for an OrderedDict of 100
-tensors that are on the device already, 0.18 ms instead of 0.02 ms.
+of its leaves. Otherwise, each leaf is classified first (`_Sorted`), which takes longer. For an OrderedDict of 100
+tensors that are on the device already, it takes 0.18 ms instead of 0.02 ms.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     or all tensors if they are copied."""
     _Owned = tuple[int, Any, Backend, str]
     """A leaf that belongs to a backend: its index among the leaves, its value, its backend and
-    its kind. It is a plain tuple because one is created for each tensor, and creating a
-    NamedTuple takes 1 us instead of 0.1 us."""
+    its kind. It is a plain tuple, which is created in 0.1 us, because one is created for each
+    tensor. Creating a NamedTuple takes 1 us."""
 
 _movable = registry.movable
 
@@ -434,7 +434,7 @@ class _Sorted:
     ) -> None:
         """Moves the `strangers` that can move themselves to the device `target`, or copies them if `is_copy`. Adds the
         results to `done`, by the `id`s of the old objects. If a later step fails, a move in place is not undone.
-        Instead, a function is added to `undo`, which adds a note to the error that says where the object is now."""
+        Instead, a function is added to `undo` that adds a note to the error. The note says where the object is now."""
         for _, stranger in self.strangers:
             # an object that the container holds twice moves once
             if stranger.moves and id(stranger.x) not in done:

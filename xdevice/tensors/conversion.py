@@ -194,7 +194,7 @@ def _on_other_device(
     source: Backend, x: Any, target: Backend, place: Device, copy: bool | None
 ) -> Any:
     """Returns `x`, a tensor of `source`, as a tensor of the target on another device, `place`. The tensor is converted
-    on its present device if the target has that device too, otherwise on the host; then the target moves the result to
+    on its present device if the target has that device too, otherwise on the host. The target then moves the result to
     `place`. Raises the errors of `_convert` and `_require_there`, such as `SharingError` if `copy` is False."""
     _require_there(source, x, target, place, copy)
     # no gradient flows into another framework
@@ -208,9 +208,9 @@ def _on_other_device(
 
 
 def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | None) -> Any:
-    """Returns `x` as a tensor of the target, on the same device. The result is in the same
-    memory if `copy` is not True and sharing is possible; otherwise it is a copy. Never copies
-    if `copy` is False.
+    """Returns `x` as a tensor of the target, on the same device. The result shares the memory if
+    this is possible and `copy` is not True; otherwise it is a copy. Never copies if `copy` is
+    False.
 
     Raises:
         SharingError: if `copy` is False and the memory cannot be shared.
@@ -379,8 +379,8 @@ def _is_on(lent: dlpack.Lent, device: Device) -> bool:
 
 
 def _not_shared(source: Backend, target: Backend, error: Exception) -> SharingError:
-    """Returns the error that `convert` raises for copy=False, after the attempt to share the
-    memory of `source` with the target has failed with `error`."""
+    """Returns the error that `convert` raises for copy=False if sharing the memory of `source` with
+    the target has failed with `error`."""
     return SharingError(
         f"cannot share the memory of this {source.name} tensor with {target.name}: {error}; pass copy=None to make a "
         f"copy"

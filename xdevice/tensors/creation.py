@@ -312,9 +312,9 @@ def place_for(backend: Backend, device: object) -> Device:
 
 
 def default_dtype_on(backend: Backend, place: Device, name: str = "float32") -> str:
-    """Returns the dtype of tensors on the device `place` if the default dtype is `name` and the program does not pass
-    another. With XDEVICE_FLOATS=float64, the result is a wider dtype, except on devices whose floats are always
-    float32. If the device lacks the dtype, the result is the next narrower dtype."""
+    """Returns the dtype of tensors on the device `place` if the default dtype is `name` and the program does not pass a
+    dtype. With XDEVICE_FLOATS=float64, the result is a wider dtype, except on devices whose floats are always float32.
+    If the device lacks the dtype, the result is the next narrower dtype."""
     # the host lacks no dtype, and its floats always follow XDEVICE_FLOATS
     if place is CPU:
         return floats.effective(name)
@@ -365,8 +365,8 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
 def _with_arrays(data: Any, levels: int = 64) -> Any:
     """Returns `data` with a NumPy array in place of each tensor in its nested lists and tuples. Lists that are nested
     deeper than `levels` are not searched, because no NumPy array has more than 64 axes. NumPy itself would read MXNet
-    tensors number by number, and cannot read tensors that are on a GPU, require a gradient, or are bfloat16. Raises
-    `UnsupportedError` for a symbol."""
+    tensors one element at a time, and cannot read tensors that are on a GPU, require a gradient, or are bfloat16.
+    Raises `UnsupportedError` for a symbol."""
     if not isinstance(data, list | tuple) or not levels:
         return data
     # the set shows whether a long list contains only numbers, without a loop in Python
@@ -416,10 +416,10 @@ def _refuse_symbol(owned: Owned, cls: type) -> None:
 
 
 def _host_array(data: Any) -> np.ndarray[Any, Any]:
-    """Returns `data` (numbers, a tensor, or nested lists of these) as a NumPy array of numbers,
-    in the byte order of the host. If no NumPy dtype can hold the ints, the elements are Python
-    ints and floats. Raises `DTypeError` if `data` is not numbers, or if a mask would be lost,
-    and `UnsupportedError` for a symbol."""
+    """Returns `data` (numbers, a tensor, or nested lists of these) as a NumPy array of numbers in
+    the host's byte order. If no NumPy dtype can hold the ints, the elements are Python ints and
+    floats. Raises `DTypeError` if `data` is not numbers, or if a mask would be lost, and
+    `UnsupportedError` for a symbol."""
     import numpy
 
     owned = registry.kind_of(type(data))

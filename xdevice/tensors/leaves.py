@@ -54,7 +54,7 @@ def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
 
 def start_move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
     """Returns `x`, a tensor, symbol or model (`kind`), on the device `target`, as `move` does, but may return before
-    the values of a tensor have arrived."""
+    the values of a tensor have been copied."""
     if kind == "tensor" and not is_on(backend, x, target):
         return require_new(backend, x, backend.start_move(x, target), "moving")
     return move(backend, kind, x, target)

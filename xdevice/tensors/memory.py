@@ -123,8 +123,8 @@ def reset_peak_memory_stats(device: object = None) -> None:
         device: any spelling that `xdevice.device` accepts; by default `xdevice.device()`.
 
     Raises:
-        UnsupportedError: if the peak of the device is unknown or cannot be reset: on NumPy, MXNet and JAX, on PyTorch's
-            CPU, and on Paddle before 3.0.
+        UnsupportedError: if the peak of the device is unknown or cannot be reset. This is so on NumPy, MXNet and JAX,
+            on PyTorch's CPU, and on Paddle before 3.0.
         DeviceNotFoundError, DeviceError: if the backend lacks the device; if `device` is not a device.
 
     Example:

@@ -443,8 +443,8 @@ def _moved_leaf(value: Any, target: Device, done: dict[int, Any]) -> Any:
 
 def _update_in_place(old: Any, new: Any) -> Any:
     """Merges the value `new`, which was rebuilt from `old`, into `old`, and returns the result. If both are lists, or
-    both are dicts, the contents of `new` are written into `old`, and `old` is returned, because other objects may refer
-    to `old`. Otherwise `new` is returned. The same applies at every level of nesting."""
+    both are dicts, the contents of `new` are written into `old`, because other objects may refer to `old`. In this
+    case, `old` is returned. Otherwise `new` is returned. The same applies at every level of nesting."""
     if type(old) is not type(new) or type(old) not in (list, dict):
         return new
     for key in range(len(old)) if type(old) is list else list(old):

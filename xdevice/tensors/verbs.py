@@ -49,9 +49,9 @@ def device(spec: object = _DEFAULT) -> Device:
     """Returns the device that `spec` names. `spec` is a `Device`, a string in any framework's spelling, or a native
     device object.
 
-    `device()` returns the device on which this thread creates tensors, like `torch.get_default_device`: the device of
-    the innermost `with device:` block, else of `set_default_device`, else `cpu:0`. Defaults that were set with a
-    framework's own functions are ignored.
+    Like `torch.get_default_device`, `device()` returns the device on which this thread creates tensors. This is the
+    device of the innermost `with device:` block, else of `set_default_device`, else `cpu:0`. Defaults that were set
+    with a framework's own functions are ignored.
 
     Args:
         spec: "cpu", "gpu" (the first), "gpu:1", "cuda:1", "GPU:1", "/GPU:1", "gpu(1)", "mps", "xpu:0",

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class Samples(ABC):
     """Samples of one framework, written as the framework's users would write them, without xdevice.
 
-    If the framework has nothing to return for a sample, the method returns None, or another value that the method's
-    docstring names. The suite then skips the checks that need this sample, and says so.
+    If the framework lacks a sample, its method returns None, or another value that is named in the method's docstring.
+    The suite then skips the checks that need this sample, and says so.
     """
 
     can_block: bool = False
@@ -172,8 +172,8 @@ class Samples(ABC):
 
     def optimized(self) -> tuple[Any, Any, Step] | None:
         """Returns the model of `trainable`, its optimizer, and the function that trains the model for one step. Returns
-        None if the adapter does not treat optimizers as models, or if optimizers have all their state from the
-        beginning."""
+        None if the adapter does not treat optimizers as models, or if optimizers create all their state at the
+        start."""
         return None
 
     def holders(self, x: Any) -> Mapping[str, tuple[Any, Callable[[Any], tuple[Any, object]]]]:

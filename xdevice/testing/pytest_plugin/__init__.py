@@ -122,9 +122,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Turns each test that uses `xd` into one test for each backend on which it may run, or into one skipped test if
-    there is no such backend. Fails if a marker of this plugin has wrong arguments. Also fails for a test that does not
-    use `xd` but has a marker of this plugin other than `xd_tol`."""
+    """Replaces each test that uses `xd` with one test for each backend on which it may run. If there is no such
+    backend, replaces it with one skipped test. Fails if a marker of this plugin has wrong arguments. Also fails for a
+    test that does not use `xd` but has a marker of this plugin other than `xd_tol`."""
     definition = metafunc.definition
     marks = [mark for mark in definition.iter_markers() if mark.name in MARKERS]
     for mark in marks:
@@ -159,7 +159,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _asks_for_xd(metafunc: pytest.Metafunc) -> bool:
-    """Whether a test uses this plugin's fixture `xd`, either directly or through a project's own fixture `xd` that uses
+    """Whether a test uses this plugin's fixture `xd`. A project may also have its own fixture `xd`, which then must use
     the plugin's fixture as its argument. A project's own parameter `xd`, and any other fixture `xd`, are ignored."""
     if "xd" not in metafunc.fixturenames:
         return False
@@ -212,7 +212,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def _make_second_device(backend: Backend) -> None:
     """Creates a second device for a backend that was just loaded, because TensorFlow and JAX can create one only before
-    they are used."""
+    their first use."""
     _second_device(backend)
 
 
@@ -379,9 +379,9 @@ def xd(request: pytest.FixtureRequest) -> Backend:
     """The backend on which this test runs. A test that uses `xd` runs once on every backend of the run.
 
     The functions of `xdevice` use this backend by default, in every thread of the test. Tests can read `xd.name`,
-    `xd.framework` and `xd.version`. Fixtures of any scope may use `xd`, because the tests are sorted by backend. Each
-    test draws from `xdevice.random` as if after `seed(0)`, and the fixtures that are set up for the test draw as if
-    after `seed(1)`.
+    `xd.framework` and `xd.version`. Fixtures of any scope may use `xd`, because the tests are sorted by backend. Random
+    numbers of `xdevice.random` start from `seed(0)` in each test, and from `seed(1)` in the fixtures that are set up
+    for the test.
     """
     if not hasattr(request, "param"):
         pytest.fail(

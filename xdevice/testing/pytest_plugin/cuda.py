@@ -125,8 +125,8 @@ class Cuda:
 
 
 def _in_tests(backend: Backend) -> Callable[[FrameType], bool]:
-    """Returns a function that accepts a frame, and returns whether the framework was called by a test, and not by a
-    library. Only the innermost caller of the framework in the frame's stack matters."""
+    """Returns a function that accepts a frame. This function returns whether a test, and not a library, has called the
+    framework. Only the innermost caller of the framework in the frame's stack matters."""
     # the packages of the framework and its adapter
     inner = {*backend.modules, f"xdevice_{backend.name}"}
 

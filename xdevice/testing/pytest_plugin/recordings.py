@@ -1,8 +1,8 @@
-"""`--xd-record` and `--xd-compare`: saves the values that each test compares or records, and compares them with the
-values that another environment has saved.
+"""`--xd-record` and `--xd-compare`: the first option saves the values that each test compares or records, and the
+second compares them with the values that another environment has saved.
 
-Each option names a folder, which contains a subfolder for each test, with a recording for each backend that ran the
-test. A test is compared with the recording of its own backend. If there is no such recording, because the other
+Each option names a folder with a subfolder for each test. The subfolder contains a recording for each backend that ran
+the test. A test is compared with the recording of its own backend. If there is no such recording, because the other
 environment has other frameworks, the test is compared with the recordings of all backends.
 """
 
@@ -70,7 +70,7 @@ class Recordings:
         self._arguments: list[dict[str, Any]] = []
 
     def describe(self, values: int, tests: int) -> str:
-        """Returns the line for the end of a run that says how many values of how many tests were recorded and
+        """Returns the line at the end of a run with the number of values, and of tests, that were recorded and
         compared."""
         parts = []
         if self._target is not None:

@@ -23,7 +23,7 @@ _PYTEST_ORDER: Final = ("passed", "failed", "error", "skipped", "xfailed", "xpas
 
 class Summary:
     """Writes the plugin's lines at the beginning and end of a run. Makes a run fail if all tests that use `xd` were
-    skipped, or if values were to be recorded but no test recorded a value."""
+    skipped, or if values should have been recorded but no test recorded a value."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -38,7 +38,7 @@ class Summary:
         self._has_header = False
 
     def pytest_report_header(self) -> str | None:
-        """Returns the line with the backends for the start of a run, if an option names a backend, a device or a folder
+        """Returns the line with the backends at the start of a run, if an option names a backend, a device or a folder
         of recordings. Returns None otherwise."""
         # only the options decide, because the tests are not collected yet; with xdist, they are
         # collected in other processes
@@ -112,7 +112,7 @@ class Summary:
 
     @property
     def _recorded_nothing(self) -> bool:
-        """Whether values were to be recorded but no test recorded a value."""
+        """Whether values should have been recorded but no test recorded a value."""
         return (
             self._settings.recordings is not None
             and not self._recorded
@@ -162,8 +162,8 @@ class Summary:
 
 
 def _lacking(skipped: Sequence[pytest.TestReport | pytest.CollectReport]) -> list[str]:
-    """Returns lines that name the capabilities that the tested adapters lack, with the methods to write; [] if they
-    lack none. Each line comes from a property that `xdevice.testing` has added to a skipped test."""
+    """Returns lines with the capabilities that the tested adapters lack, and with the methods to write; [] if no
+    capability is missing. Each line comes from a property that `xdevice.testing` has added to a skipped test."""
     # a dict, because it keeps the order, and contains each line only once
     lines: dict[str, None] = {}
     for report in skipped:

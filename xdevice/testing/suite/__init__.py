@@ -11,8 +11,8 @@ Tensors are created on the device `home`. Checks that need two devices also use 
 cpu:0 as `home`; `other` is the first GPU or a device that the adapter's samples create. If there are GPUs, real or
 virtual, the suite runs again with gpu:0 and gpu:1. Checks of a capability (an optional part of an adapter) that the
 adapter lacks are skipped. These capabilities are listed at the end of the run, with the methods that an adapter must
-implement for them. Checks that need a model or function that the adapter's samples do not provide are skipped too, so
-read the reasons of skipped tests.
+implement for them. Checks are also skipped if the adapter's samples lack a model or function that they need, so read
+the reasons of skipped tests.
 
 docs/reference/adapters.md says what is checked for each method.
 """

@@ -84,8 +84,8 @@ class Suite:
     """The device on which the checks create their tensors. If this is "", the suite runs on cpu:0, and again on gpu:0
     if that exists."""
     other: str | None = None
-    """The second device, for checks that need two. If this is None, the second device is another GPU, or else the
-    device that the adapter's samples create, or else cpu:0."""
+    """The second device, for checks that need two. If this is None, the second device is another GPU, else the device
+    that the adapter's samples create, else cpu:0."""
     computes: ClassVar[bool] = True
     """Whether the framework has kernels for the GPU. If not, it can only place tensors on the GPU and copy them."""
     child_setup: ClassVar[str] = ""

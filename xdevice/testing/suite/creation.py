@@ -80,8 +80,8 @@ class CreationChecks(Suite):
 
     def keeps(self, name: str) -> bool:
         """Whether a tensor on the home device can be created from an array of the dtype `name`, and still has this
-        dtype when it is read. This is not the case if a `DTypeError` is raised, or if a warning of the framework is
-        raised as an error."""
+        dtype when it is read. False if a `DTypeError` is raised, or if a warning of the framework is raised as an
+        error."""
         try:
             return bool(
                 self.adapter.to_numpy(

@@ -230,8 +230,8 @@ class DeviceChecks(Suite):
                     self.assert_refused(name, place)
 
     def assert_refused(self, name: str, place: Device) -> None:
-        """Checks that a tensor of the dtype `name` can be neither created on the device `place`, nor moved or copied to
-        this device. The device lacks the dtype. Each attempt must raise `DTypeError`, and must not move anything."""
+        """Checks a device `place` that lacks the dtype `name`: no tensor of this dtype can be created on the device, or
+        moved or copied to it. Each attempt must raise `DTypeError`, and must not move anything."""
         with pytest.raises(DTypeError, match=rf"{name}, which {place}.*cannot hold"):
             xdevice.zeros(2, device=place, dtype=name)
         if not xdevice.accelerator.is_dtype_supported(name, devices.CPU):

@@ -208,8 +208,8 @@ class ModelChecks(Suite):
         self.assert_parts_differ()
 
     def assert_parts_differ(self) -> None:
-        """Checks that, in the layout of each kind of layer, no two parts contain the same parameter, because a
-        conversion would write it twice."""
+        """Checks that no two parts in the layout of a kind of layer contain the same parameter, because a conversion
+        would write it twice."""
         for kind in layouts.KINDS:
             covered = [
                 name for part in self.adapter.parts(kind, {"layers": 1}) for name in part.of
@@ -430,8 +430,8 @@ class ModelChecks(Suite):
         assert shapes == {(2,), (2, 3)}, "model_parts must list the weight and the bias"
 
     def assert_parts_follow(self, name: str, model: Any, target: Device) -> None:
-        """Checks that, if a model and its parts are copied to `target` in one call, the copies
-        of the parts are the parts of the model's copy."""
+        """Checks a copy of a model and its parts to `target` in one call: the copies of the parts
+        must be the parts of the model's copy."""
         parts = self.parts_to_hold(model)
         copied, *copies = xdevice.copy_to([model, *parts], target)
         its = self.parts_to_hold(copied)

@@ -148,8 +148,8 @@ class Ranks:
             self.same(result, self.extreme_values[root], f"broadcast from {root}")
 
     def gathers(self) -> None:
-        """Checks that the arrays of all ranks are joined in the order of the ranks, whether the
-        arrays have equal lengths or not."""
+        """Checks that the arrays of all ranks are joined in the order of the ranks, even if their
+        lengths differ."""
         x = self.mine(self.extreme_values)
         self.same(self.world.all_gather(x), np.concatenate(self.extreme_values), "all_gather")
         self.same(x, self.extreme_values[self.rank], "the input of all_gather")
@@ -341,8 +341,8 @@ def _described(error: xdevice.errors.PeerError) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Joins the other ranks, and prints a report. The report is about the failure that the command line names, or about
-    all other checks if the command line names no failure."""
+    """Joins the other ranks, and prints a report. If the command line names a failure, the report is about this
+    failure; otherwise, it is about all other checks."""
     how = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
         with xdevice.distributed.processes() as world:

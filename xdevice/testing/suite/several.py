@@ -48,8 +48,8 @@ class ReplicaChecks(Suite):
             )
 
     def assert_splits(self, x: Any, array: Array, sizes: list[int], name: str) -> None:
-        """Checks that `x`, which has the values of `array`, is split into parts of these sizes, and that joining the
-        parts creates a new tensor that equals `x`."""
+        """Checks that `x`, which has the values of `array`, is split into parts of these sizes. Joining the parts must
+        create a new tensor that equals `x`."""
         parts = self.adapter.split(x, sizes)
         for part, size, end in zip(parts, sizes, np.cumsum(sizes), strict=True):
             self.assert_on(self.home_device, part, array[end - size : end], name)
@@ -146,8 +146,8 @@ class ReplicaChecks(Suite):
             self.assert_holds(x, array, f"{name}: the source of the leaf")
 
     def test_where_write_writes_is_known(self) -> None:
-        """`memory_of` must return the address and the strides of the memory into which `write` writes, so that xdevice
-        can detect tensors that share memory."""
+        """`memory_of` must return the address and the strides of the memory into which `write` writes, because xdevice
+        uses them to detect tensors that share memory."""
         self.needs_kernels()
         for name, x in self.odd_tensors().items():
             # such tensors cannot be written, so their memory does not matter
@@ -210,8 +210,8 @@ class ReplicaChecks(Suite):
 
     def assert_waits_only_for_memory(self) -> None:
         """Checks when `memory_of` waits for a computation. It must wait if the framework allocates the memory of the
-        result only during the computation, and must not wait if the memory exists earlier. Tries three times, because
-        the machine may pause."""
+        result during the computation, and must not wait if the memory exists before. Tries three times, because the
+        machine may pause."""
         for _ in range(3):
             # the work is long, so that it is still in progress when `memory_of` is called
             work = self.samples.long_work(self.home_device)

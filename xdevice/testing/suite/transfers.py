@@ -163,7 +163,7 @@ class TransferChecks(Suite):
 
 
 def _attributes(x: Any) -> dict[str, Any]:
-    """Returns, by name, the methods and properties that are stored in a class or object itself, and not in its
+    """Returns, by name, the methods and properties that are stored in a class or object itself, without those of its
     bases."""
     return {
         name: value

@@ -3,8 +3,8 @@ recorded.
 
 While a block of `recording` is open, `__call__` is patched in the class from which all layers inherit. The patch
 affects all threads, so each call first checks whether its own thread or task is being watched. The frameworks' own
-forward hooks would not be enough: Keras has no such hooks, Gluon's hooks are not called for a layer that raises an
-error, and no framework has hooks for all models of a program.
+forward hooks would not be enough: Keras has none, Gluon does not call its hooks for a layer that raises an error, and
+no framework has hooks for all models of a program.
 
 This code must follow these rules:
 

@@ -195,7 +195,7 @@ def keras_attention(settings: Settings) -> tuple[Part, ...]:
 
 def projections(heads: int, size: int, output: str) -> tuple[Part, ...]:
     """Returns the parts of an attention layer of Keras or Flax. Where PyTorch's weights have a single axis, the kernels
-    of these layers have two: one for the heads, and one for the numbers of each head. `heads` is the number of heads,
+    of these layers have two: one for the heads, and one for the elements of each head. `heads` is the number of heads,
     and `size` the size of a head. Either may be -1, which means any size. Conversion from PyTorch is possible only if
     at most one of `heads` and `size` is -1. `output` is the framework's name for the output projection."""
     # the axes of the heads come last in the kernels of queries, keys and values, and first in the output's kernel

@@ -73,8 +73,8 @@ class Operations(Layers):
         """Returns all layers of a model, each once, in the order in which they are defined. The argument `layers` is
         the result of the method `layers`. Returns these layers together with the layers without parameters, which have
         no parts. The module `xdevice.twins.contract.operations` lists the possible kinds and settings. The paths are
-        the same as in `calls`, and `Layer.line` says which layers are called one after another, with nothing between
-        them. Calls of plain functions are not detected.
+        the same as in `calls`, and `Layer.line` says which layers are called in sequence, with nothing between them.
+        Calls of plain functions are not detected.
 
         The code of a class from outside the framework may compute anything. If such a class has its own code for calls,
         its layer is listed with the kind "other". A layer with parameters instead keeps its kind, and is followed by an

@@ -186,9 +186,9 @@ class Layer(NamedTuple):
     settings: Settings
     """The settings that affect the layer's output, by PyTorch's names: eps, momentum, groups, padding, ..."""
     line: str = ""
-    """The name of the line to which the layer belongs. A line is a group of layers that are called one after another,
-    in the order of `Backend.operations`, with nothing between them. "" if the model's own code decides when the layer
-    is called."""
+    """The name of the line to which the layer belongs. A line is a group of layers that are called in sequence, in the
+    order of `Backend.operations`, with nothing between them. "" if the model's own code decides when the layer is
+    called."""
 
 
 # rules
@@ -465,7 +465,8 @@ def by_pixels(rule: Rule, image: Sequence[int], why: str) -> Rule:
 
 def _recounted(x: Array, image: Sequence[int], source: int, target: int) -> Array:
     """Returns the array with the numbers along its last axis reordered. The last axis is a flattened image with the
-    sizes `image`; the function moves the image's axis `source` to the place `target`, and flattens the image again."""
+    sizes `image`. The function moves the image's axis `source` to the position `target`, and flattens the image
+    again."""
     return np.moveaxis(x.reshape((*x.shape[:-1], *image)), source, target).reshape(x.shape)
 
 
@@ -720,7 +721,7 @@ def in_order(layers: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> li
 
     def key(numbered: tuple[int, Layer]) -> tuple[int, int, int]:
         """Returns the key for sorting a layer. `numbered` is a pair of the layer's index and the layer. The key of a
-        layer in a block begins with the index of the block's first layer, followed by the layer's place among the
+        layer in a block begins with the index of the block's first layer, followed by the layer's position in the
         block's calls. The key of any other layer begins with its own index."""
         index, layer = numbered
         # a module need not define its layers in the order in which it calls them
