@@ -350,9 +350,8 @@ def _activation_of(
 ) -> Layer:
     """Returns the entry for an activation layer of the class `cls` or of a subclass. For a subclass that may compute
     something else, returns the entry for an unknown layer."""
-    # a layer is listed as unknown if three conditions hold: the class has no settings that could show a difference;
-    # the layer belongs to a subclass; and the subclass is the framework's own. A user's subclass with its own code
-    # never arrives here
+    # a layer of a subclass is listed as unknown if the class has no settings that could show a difference, and the
+    # subclass is the framework's own. A user's subclass with its own code is handled earlier
     if not attributes and type(layer) is not cls and _root(type(layer)) == _root(cls):
         # for example PyTorch's quantized ReLU6, which is a subclass of ReLU
         return other(path, layer)
@@ -503,8 +502,7 @@ def upsample(
     elif scale is not None:
         scale = float(scale)
     sizes = tuple(size) if isinstance(size, list | tuple) else size
-    # PyTorch has another name of the linear mode for two and for three axes; other frameworks call it "linear" for any
-    # number of axes
+    # PyTorch has different names of the linear mode for two and three axes; other frameworks always call it "linear"
     mode = {"bilinear": "linear", "trilinear": "linear", "cubic": "bicubic"}.get(mode, mode)
     settings: dict[str, object] = {"size": sizes, "scale_factor": scale, "mode": mode}
     # 1 and True are the same setting, but a string is kept; the mode "nearest" has no corners to align

@@ -456,8 +456,7 @@ def differing_layers(backend: Backend, actual: Any, expected: Any) -> list[str]:
             {layer.path: layer for layer in backend.operations(model, backend.layers(model))}
             for model in (actual, expected)
         )
-    # a private name is missing in this release of the framework: this is an `UnsupportedError` too, but must not be
-    # hidden
+    # this `UnsupportedError` means that this release of the framework lacks a private name, which must not be hidden
     except AbsentNameError:
         raise
     except UnsupportedError:
@@ -665,8 +664,8 @@ def compare_gaps(
             left, right = (
                 [layer for layer in side if layer.kind != kind] for side in (left, right)
             )
-    # a layer that is called twice has produced its differences twice; they are compared as strings, because a setting
-    # may have no hash
+    # a layer that is called twice produces its differences twice; they are compared as strings, because a setting may
+    # have no hash
     once = {str(one): one for one in differences}
     # without "", which is no layer's path, but the parent of the layers directly in the model
     return PlainComparison(

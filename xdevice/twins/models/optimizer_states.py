@@ -163,7 +163,7 @@ def convert_optimizer(
     targets.update(theirs.backend.state_to_come(target, to_come))
     # all values are computed before the first is written, because an error must leave the target unchanged
     values, unfilled = _values(ours, theirs, pairs, sources, targets)
-    # if no slot was filled, all reasons have the same cause, and a single message about it helps more than a list
+    # if no slot was filled, all lines have the same cause, and a single message about it is more helpful than a list
     if unfilled and not values:
         raise StateError(
             f"{ours} has no state yet, so there is nothing to convert; take a step first"
@@ -689,7 +689,7 @@ def _native(slot: str, pair: _ParameterPair, states: list[dict[str, Any]]) -> An
     if any(wanted not in state for state in states):
         return None
     settings: _Settings = pair.parameter.settings
-    # the default is never used: `steps` is only needed for a count or a power, and all states have the count then
+    # the default is never used: `steps` is needed only for a count or a power, and in that case all states have a count
     steps = states[0].get(terms.STEP, 0)
     if slot == terms.STEP:
         return steps

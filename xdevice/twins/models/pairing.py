@@ -268,7 +268,7 @@ def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
         for layer in source.layers
         if layer.path in counterparts
     ]
-    # all pairs are in the order of both models, which supports the pairing more than the order within a kind alone
+    # all pairs are in the same order in both models, which is stronger evidence than the order within one kind
     if order == sorted(order):
         return
     counts = Counter(target.signatures())

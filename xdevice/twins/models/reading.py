@@ -291,7 +291,7 @@ def is_unread(layer: Layer) -> bool:
     """Whether the settings of the layer are unknown because its kind is known only from `kinds=`, or from names and
     shapes."""
     return (
-        # a layer that was read from an object has further settings, such as eps or stride. The only exception is an
+        # a layer that was read from an object has other settings too, such as eps or stride. The only exception is an
         # attention that was assembled from linear layers, which `differences` reports separately
         layer.settings.keys() <= {*SHAPING, *layouts.STATED_BY_BOTH}
         and layouts.ASSEMBLED not in layer.settings

@@ -164,7 +164,7 @@ def _read(
     )
     # first the layers with given kinds, then the layers that names and shapes reveal
     for path, kind in kinds.items():
-        # the target's own layer first, because it has the parts of this very layer, and `parts_of` returns the parts
+        # the target's layer first, because it has exactly the parts of this layer, whereas `parts_of` returns the parts
         # that layers of the kind usually have
         layer = _as_in_target(dialect, target_at.get(path), variables, target) or laid_out(
             parts_of, path, kind, variables
@@ -278,7 +278,8 @@ def _layers_by_names(
     around = [["", *reversed(list(paths_in(group)))] for group in groups]
     # first attentions and recurrent layers, which consist of several modules
     for path in dict.fromkeys(chain.from_iterable(around)):
-        # the tensors in modules inside the module at this path: `is_skipped` accepts the path itself and all inside it
+        # the tensors in modules inside the module at this path: `is_skipped` is true for the path and everything inside
+        # it
         below = {
             name: x
             for name, x in variables.items()

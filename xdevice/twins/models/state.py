@@ -570,8 +570,8 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
         wrong.append(
             f"{some_of(unknown)}: the model has no such variable; it has {some_of(variables)}"
         )
-        # a state that was converted without like= has other names: a single line about that replaces the lines about
-        # the variables
+        # a state that was converted without like= has different names: a single line about this replaces the lines
+        # about the variables
         has_other_names = isinstance(state, State) and not state.pairs
     if has_other_names:
         wrong.append(

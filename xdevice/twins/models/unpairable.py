@@ -148,7 +148,7 @@ def advice_on_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
         or ours == theirs
     ):
         return ""
-    # the surplus rows are assumed to come first, like the two unused positions of BART and OPT
+    # the additional rows are assumed to come first, like the two unused positions of BART and OPT
     more = ours[0] - theirs[0]
     here, there = one.path, other.path
     # a slice is added to the path of the embedding with more rows, such as "embed[2:]", so that names= leaves out its

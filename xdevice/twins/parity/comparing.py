@@ -246,9 +246,8 @@ def _unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) -> 
             for side, leaf in zip(("actual", "expected"), example, strict=True)
         )
         text += f"\n  note      pass functions to compare one tensor of each: assert_parity({calls}, inputs=...)"
-    # fewer different outputs agree than the shorter side has, so at least one of its outputs has no equal, and a layer
-    # may be the cause. The smaller count is used, because two outputs of one side may agree with the same output of the
-    # other
+    # at least one output of the side with fewer outputs has no equal on the other side, and a layer may be the cause.
+    # The smaller count is used, because two outputs of one side may agree with the same output of the other
     if min(len({pair[side].path for pair in agreeing}) for side in (0, 1)) < min(
         len(ours), len(theirs)
     ):

@@ -52,7 +52,8 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
             different random numbers.
     """
     noise: dict[tuple[str, int], dict[str, float]] = {}
-    # by name and path of the leaf, the largest difference in any step so far, as a share of the leaf's largest number
+    # the largest difference in any step so far, as a fraction of the leaf's largest number, by name and path of the
+    # leaf
     worst_shares: dict[tuple[str, str], float] = {}
     # the values of each calibration run, by name and step
     others = {

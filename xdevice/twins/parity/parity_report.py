@@ -271,8 +271,8 @@ def compare_recordings(
             elif noise is not None:
                 own_rule = rule._replace(noise=noise[call.key])
             comparison = compare_leaves(mine.read(), call.read(), own_rule)
-            # only one side may train the weight, which a comparison with the values at step 0 shows; `theirs` has step
-            # 0 of every name. Each side has a pair: the value at step 0, and the value that is compared
+            # a comparison with the values at step 0 shows whether only one side trains the weight; `theirs` has step 0
+            # of every name. Each side has a pair: the value at step 0, and the value that is compared
             if comparison.problem == "values" and (call.name, 0) in ours:
                 pairs = [
                     (recorded[call.name, 0], recorded[call.key]) for recorded in (ours, theirs)

@@ -353,7 +353,7 @@ def _compare_operations(
             continue
         parting = programs.part(is_backward)
         # below the usual limit, rounding may look like a fault, so such a difference is reported only if a recorded
-        # value or a gradient differs as well
+        # value or a gradient differs too
         if parting is None or (parting.share < 1 and not row.values):
             continue
         text = parting_text(parting, row.backend, reference)

@@ -106,8 +106,8 @@ def error_of(actual: Array, expected: Array) -> float | None:
     ]
     if candidates:
         return min(candidates)
-    # an array with the same axes in an order that is not tried, or a reshaped array, may contain the same numbers.
-    # An array with the same number of axes but other sizes cannot
+    # an array with the same axes in an order that is not tried, or a reshaped array, may contain the same numbers. An
+    # array with the same number of axes but different sizes cannot
     same_ndim = _squeezed(actual).ndim == _squeezed(expected).ndim
     return math.inf if same_ndim and sorted(actual.shape) != sorted(expected.shape) else None
 

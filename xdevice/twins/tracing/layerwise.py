@@ -223,7 +223,7 @@ class TwoRuns:
         `error`. Only the first inputs have been compared, because other inputs, such as a mask or an initial state, may
         have no counterpart in the other framework. The description lists the inputs without a counterpart."""
         far = _error_text(error, calls.actual.outputs, calls.expected.outputs)
-        # the further inputs that have no equal in the other run
+        # the other inputs that have no equal in the other run
         unmatched = [
             f"{x.dtype} {x.shape} of {run.owner}"
             for run, call, other_call in (

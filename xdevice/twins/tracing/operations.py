@@ -379,8 +379,8 @@ class TwoPrograms:
                 if operation is not None
             ]
             growth = max((judge.growth(operation) for judge, operation in sides), default=0.0)
-            # at a smaller limit, an operation without a counterpart may be called wrong only because later operations
-            # are off by rounding
+            # at a smaller limit, an operation without a counterpart may be treated as wrong only because rounding
+            # changed the results of later operations
             if best is not None and not any(
                 judge.is_close(operation) for judge, operation in sides
             ):

@@ -159,8 +159,8 @@ def _of_index(path: str, files: ExitStack) -> Header:
     }
     entries: dict[str, FileTensor] = {}
     for file_name, header in parts.items():
-        # only the tensors for which the index names this file. The file may contain more tensors, which an earlier
-        # save has left behind
+        # only the tensors for which the index names this file. The file may contain other tensors, left behind by an
+        # earlier save
         entries |= {
             name: entry
             for name, entry in header.entries.items()
@@ -168,7 +168,7 @@ def _of_index(path: str, files: ExitStack) -> Header:
         }
     # if the files name different frameworks, the framework of the whole is treated as unknown
     origins = {header.origin for header in parts.values()}
-    # maps further names of tensors to first names. A further name is used only if its tensor is among the entries
+    # maps other names of tensors to first names. Another name is used only if its tensor is among the entries
     shared = {
         name: first
         for header in parts.values()

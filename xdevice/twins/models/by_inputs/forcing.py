@@ -123,8 +123,8 @@ class _Search:
             chosen = {path: best.chosen[path] for path in chain.from_iterable(groups)}
             for order in permutations([best.chosen[path] for path in group]):
                 exchanged = dict(zip(group, order, strict=True))
-                # there is no run if all layers agree by now, if the limit of runs is reached, or for the order that
-                # `best` already has
+                # no run is needed if all layers agree now, and none is allowed above the limit of runs; the order of
+                # `best` is known
                 if (
                     not best.apart
                     or not self.may_go_on
@@ -223,7 +223,7 @@ class ForcedRun:
         self._previous = call.path
         tensors = list(layer_calls.tensors(backend, result))
         # some layers return a state in one framework only. There must be an output of the source for each output of the
-        # target (a surplus of the source is ignored), and each tensor in the result must be an output
+        # target (the source's additional outputs are ignored), and each tensor in the result must be an output
         if not len(source_call.outputs) >= len(call.outputs) == len(tensors):
             return result
         kind = self._theirs[call.path].kind
@@ -341,8 +341,8 @@ class ForcedRun:
         )
         guess = self._guess.get(path, "")
         self.ties[path] = frozenset(free_with_input)
-        # if only one layer has this input and is still free, it is certain, whatever the counterparts of the other
-        # layers are
+        # if only one layer has this input and is not yet paired, it is certain, whatever layers the others are paired
+        # with
         if len(with_input) == len(free_with_input) == 1:
             self.sure[path] = free_with_input[0]
         if free_with_input and guess not in free_with_input:
@@ -426,7 +426,7 @@ def _laid_out(
     if kind == "linear" and x.size == output.size and x.ndim != output.ndim:
         # the output has an axis for heads, or the axes of a pooled image
         return x.reshape(output.shape)
-    # for anything but an image, a layout with the right shape is chosen; the size of an image may differ as well
+    # for anything but an image, a layout with the right shape is chosen; for images, even the sizes may differ
     if not is_image and x.shape != output.shape:
         return next((y for y in distances.layouts(x) if y.shape == output.shape), x)
     # there are no channels to move, or their axis is not known, or they are on the same axis already

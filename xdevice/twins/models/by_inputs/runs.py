@@ -69,7 +69,7 @@ class Runs:
             for name, value in values.items()
             if name in variables and _fits(variables[name], value)
         }
-        # copied, because `to_numpy` may return memory that the variable shares, which writing into the variable changes
+        # copied, because `to_numpy` may return the variable's own memory, which changes when the variable is written
         own = {
             name: backend.from_numpy(
                 backend.to_numpy(variables[name]).copy(), backend.device_of(variables[name])

@@ -63,8 +63,8 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
     try:
         guesses = [pair_layers(source, target, names)]
     except StateError as error:
-        # raises the error again if it is one in names= itself; otherwise the error is about the layers that names= does
-        # not mention, and the inputs may tell them apart
+        # raises the error again if it is about names= itself; otherwise it is about layers that names= does not
+        # mention, and the inputs may distinguish them
         if names:
             by_name(source, target, names)
         refusal = error

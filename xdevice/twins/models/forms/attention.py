@@ -73,8 +73,8 @@ def _joined(
         # the numbers of rows of query, key and value, which only one of the two models may reveal; [] if neither does
         rows = _rows(source, one) or _rows(target, other)
         for twin, group, joins in ((source, one, source_joins), (target, other, target_joins)):
-            # the first of two layers does not have the rows of query, key and value, or their numbers are unknown. So
-            # these two layers may not be an attention, and then the other groups may not be attentions either
+            # the first of two layers does not have the rows of query, key and value, or their numbers are unknown.
+            # These two layers may therefore not be an attention, nor may the other groups
             if len(group) == 2 and sum(rows) != _height(twin, group[0]):
                 return source, target
             if len(group) > 1:

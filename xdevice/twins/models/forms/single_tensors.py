@@ -176,7 +176,7 @@ def with_biases(twin: Twin, other: Twin) -> Twin:
         if layer.kind in _BIASED and not _has_bias(layer):
             shape: Any = twin.signature(layer)[1]
             unbiased.setdefault((parent_of(layer.path), shape[:1]), []).append(layer)
-    # only if a module has one such layer and one such tensor is it clear that the tensor is the bias of the layer
+    # the tensor is certainly the bias of the layer only if the module has just one such layer and one such tensor
     pairs = [
         (unbiased[key][0], biases[key][0])
         for key in unbiased
