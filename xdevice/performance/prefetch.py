@@ -63,8 +63,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
         ContainerError: if a batch contains an object whose tensors cannot be moved, as in `to_device`.
         UnsupportedError: for a batch with a model or a variable that is not on the device; for a second loop over an
             iterable that can be started only once, such as a generator.
-        Errors of the source: raised in place of the batch. Paddle and tf.data alter these errors
-            (docs/reference/async.md).
+        Errors of the source: raised in place of the batch. Paddle and tf.data alter them: docs/reference/async.md.
 
     Costs about 50 us for each batch in the thread, in addition to the copy.
 

@@ -141,12 +141,10 @@ class transfers:
 
     Raises:
         ArgumentError, ScopeError: if `mode` is none of these words; if the block is exited without having been entered.
-        TransferError: for a transfer that "disallow" or "disallow_explicit" refuses; the error's `record` has its file
-            and line.
+        TransferError: if "disallow" or "disallow_explicit" refuses a transfer; its file and line are in `record`.
         UnsupportedError: if the transfers of a loaded third-party backend cannot be recorded.
 
-    Costs a few us for each transfer in a block; for each operation in a block, 7 us on PyTorch and 25 us on TensorFlow;
-    nothing outside a block.
+    Inside a block, costs a few us for each transfer, and 7 us (PyTorch) or 25 us (TensorFlow) for each operation.
 
     Example:
         >>> with xdevice.transfers() as log:

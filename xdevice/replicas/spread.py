@@ -58,8 +58,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
             same type. Other values are put into every part unchanged: a list of 6 strings is not split.
         devices: a list of devices in any spelling. A device that is named twice gets two parts.
         even: if True, all parts must have the same length. If False, the lengths differ by at most one, and longer
-            parts come first. A length of 5 is split over 2 devices as 3 and 2; a length of 3 is split over 4 devices as
-            1, 1, 1 and 0.
+            parts come first. A length of 5 on 2 devices becomes 3 and 2; 3 on 4 devices becomes 1, 1, 1 and 0.
 
     Raises:
         ShapeError: if `even` is True and the length cannot be divided evenly; if a tensor has no first axis, or if its
@@ -151,8 +150,7 @@ def gather(parts: Iterable[Any], device: object) -> Any:
 
 
 def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
-    """Creates an independent copy of parameters or of a model on each device, which can be trained
-    there.
+    """Creates an independent copy of parameters or of a model on each device, to be trained there.
 
     The copies share no memory with the source or with each other, even on the source's own device, or if a device is
     named twice. No gradients flow back to the source. In each copy, a tensor or model that appears in several places is

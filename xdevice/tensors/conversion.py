@@ -72,8 +72,7 @@ def convert(
         DTypeError, DeviceNotFoundError: if the target lacks the dtype or device, or would narrow the dtype.
         NotATensorError, ContainerError: if `x` is not a tensor; if `x` is a container of an unknown type.
         UnsupportedError: for a sparse tensor, a masked array, or a symbolic tensor in a traced function.
-        BackendNotFoundError, BackendImportError, DeviceError, ArgumentError: if an argument is wrong, or if arguments
-            contradict each other.
+        BackendNotFoundError, BackendImportError, DeviceError, ArgumentError: for wrong or conflicting arguments.
 
     Costs 7 to 120 us if memory is shared, whatever its size; else one copy on the device, or copies through the host.
 

@@ -190,8 +190,7 @@ def _index(i: object) -> int:
 
 
 def to_device(x: T, device: object, non_blocking: bool = False, **misspelled: NoReturn) -> T:
-    """Moves `x` to a device. Returns `x` itself if it is on the device already, otherwise a new tensor. Models move in
-    place.
+    """Moves `x` to a device. Returns `x` itself if it is there already, otherwise a new tensor. Models move in place.
 
     Values, dtype, shape and `requires_grad` stay the same, and gradients flow through the move (on MXNet inside
     `record()`). Each tensor is moved by its own backend, whichever backend is selected. docs/reference/devices.md lists
@@ -207,8 +206,7 @@ def to_device(x: T, device: object, non_blocking: bool = False, **misspelled: No
 
     Raises:
         DeviceNotFoundError, DeviceError: if a tensor's backend lacks the device; if `device` is not a device.
-        DTypeError: if the device lacks the dtype of a tensor, such as float64 on Apple's GPUs. In that case, nothing
-            has moved.
+        DTypeError: if the device lacks the dtype of a tensor, such as float64 on Apple's GPUs. Nothing moves then.
         NotATensorError, NotBuiltError: if `x` contains nothing that could move; if a model has no variables yet.
         ContainerError: if a container cannot be rebuilt, or if tensors in an object of an unknown type would not move.
 
