@@ -50,9 +50,8 @@ FOR_GOOD: Final = (
 """Attributes that are replaced until the process ends."""
 
 PRIVATE: Final = (
-    # whether JAX has started, which has no public name (jax-ml/jax#23320).
-    # `backends_are_initialized` takes a lock, which a fork may leave locked. Without it, JAX
-    # counts as started
+    # whether JAX has started, which has no public name (jax-ml/jax#23320). `backends_are_initialized` takes a lock,
+    # which a fork may leave locked. Without it, JAX is assumed to have started
     Private("waiting and several processes", "jax._src.xla_bridge", ("_backends",)),
     # which platforms a program has registered before JAX starts (jax-ml/jax#6459). Without it,
     # JAX is started to count its devices
@@ -65,7 +64,7 @@ PRIVATE: Final = (
     Private("transfers", "jax._src.array", ("ArrayImpl",)),
     # empties the caches of fast paths of compiled functions
     Private("blocking", "jax._src.pjit", ("_cpp_pjit_cache_fun_only", "_cpp_pjit_cache_explicit_attributes")),
-    # empties a further cache of fast paths
+    # empties another cache of fast paths
     Private("blocking", "jax._src.lib.xla_client._xla", ("PjitFunctionCache",)),
     # whether a loss depends on a parameter: if so, both have the same trace
     Private("gradients", "jax.core.Tracer", ("_trace",)),

@@ -24,32 +24,31 @@ CALLS: Final = (
 """Functions of MXNet's library that start work."""
 
 IN_BLOCKS: Final = (
-    # for recording which layers a model calls
+    # records which layers a model calls
     Private("layers' calls", "mxnet.gluon.Block", ("__call__",)),
-    # for noticing reads by the host, and moves
+    # detects reads by the host, and moves
     Private("transfers", "mxnet.nd.NDArray", (*READS, *MOVES)),
-    # for noticing reads and moves by methods that only `mx.np` arrays have
+    # detects reads and moves by methods that only `mx.np` arrays have
     Private("transfers", "mxnet.np.ndarray", (*NUMPY_READS, *NUMPY_MOVES)),
-    # for noticing reads by NumPy, which uses its own protocol
+    # detects reads by NumPy, which uses its own protocol
     Private("transfers", "numpy", ("asarray", "array")),
-    # for waiting after each operation. MXNet itself can wait only for one array or for all
-    # work, and its own setting, `MXNET_ENGINE_TYPE`, is read only when MXNet is imported
+    # waits after each operation. MXNet itself can wait only for one array or for all work, and its own setting,
+    # `MXNET_ENGINE_TYPE`, is read only when MXNet is imported
     Private("blocking", "mxnet.base._LIB", ("MXNetFuncCall", "MXInvokeCachedOpEx")),
 )  # fmt: skip
 """Attributes that are replaced until the last block that needs them ends."""
 
 FOR_GOOD: Final = (
-    # for waiting after each operation, until the last block of blocking mode ends, and for
-    # refusing operands on several virtual GPUs, which are CPU devices that MXNet mixes silently
+    # waits after each operation, until the last block of blocking mode ends; also refuses operands on several
+    # virtual GPUs, which are CPU devices that MXNet mixes silently
     Private("blocking and virtual GPUs", "mxnet.base._LIB", ("MXImperativeInvokeEx", "MXAutogradBackwardEx")),
-    # for refusing a gradient on another virtual GPU than its array
+    # refuses a gradient on a different virtual GPU than its array
     Private("virtual GPUs", "mxnet.base._LIB", ("MXAutogradMarkVariables",)),
-    # for noticing each array that is created or released, because MXNet does not count the
-    # memory of CPUs, and a virtual GPU may lack the array's dtype
+    # detects each array that is created or released, because MXNet does not count the memory of CPUs, and a virtual
+    # GPU may lack the array's dtype
     Private("virtual GPUs", "mxnet.ndarray._internal.NDArrayBase", ("__init__", "__del__")),
-    # for noticing whether the program has set NumPy's semantics. If the name is missing, a
-    # program that has set them is asked to set them in each thread, and MXNet announces them
-    # through the root logger
+    # detects whether the program has set NumPy's semantics. If the name is missing, a program that has set them is
+    # asked to set them in each thread, and MXNet announces them through the root logger
     Private("tensors", "mxnet.util", ("_set_np_array_logged",)),
 )  # fmt: skip
 """Attributes that are replaced until the process ends."""
@@ -62,19 +61,17 @@ PRIVATE: Final = (
     Private("tensors", "mxnet.base", ("_LIB",)),
     # the arrays of a parameter, including row-sparse arrays
     Private("models", "mxnet.gluon.Parameter", ("_data",)),
-    # for moving a parameter to another device, because the public `reset_ctx` copies through
-    # cpu(0)
+    # moves a parameter to another device, because the public `reset_ctx` copies through cpu(0)
     Private("models", "mxnet.gluon.Parameter", ("_init_impl",)),
     # the Trainer of a parameter, whose state must be moved together with the parameter
     Private("models", "mxnet.gluon.Parameter", ("_trainer",)),
     # marks a gradient as computed since the last step; without this mark, a Trainer refuses a
     # gradient that was moved
     Private("models", "mxnet.nd.NDArray", ("_fresh_grad",)),
-    # for deleting a compiled graph, which keeps its arrays; the public `hybridize` would lose
-    # the settings of the graph
+    # deletes a compiled graph, which keeps its arrays alive; the public `hybridize` would lose the settings of the
+    # graph
     Private("models", "mxnet.gluon.HybridBlock", ("_clear_cached_op",)),
-    # for moving a Trainer, which has no public method for this, and makes its state available
-    # only as a file
+    # move a Trainer, which has no public method for this, and makes its state available only as a file
     Private(
         "optimizers", "mxnet.gluon.Trainer",
         ("_contexts", "_kvstore", "_kvstore_params", "_reset_kvstore", "_updaters"),
@@ -83,7 +80,7 @@ PRIVATE: Final = (
     Private("optimizers", "mxnet.kvstore.KVStore", ("_updater",)),
     # the number of steps that the optimizer has taken on each device
     Private("optimizers", "mxnet.optimizer.Optimizer", ("_all_index_update_counts",)),
-    # for creating the object that contains the state, before the first step
+    # creates the object that contains the state, before the first step
     Private("optimizers", "mxnet.gluon.Trainer", ("_init_kvstore",)),
     # whether a Trainer compresses gradients
     Private("optimizers", "mxnet.gluon.Trainer", ("_compression_params",)),

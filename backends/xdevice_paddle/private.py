@@ -42,7 +42,7 @@ IN_BLOCKS: Final = (
     # runs `paddle.grad` in one thread at a time: in two threads at once it segfaults (3.3.1;
     # PaddlePaddle/Paddle#36078)
     Private("parallel", "paddle.base.core.eager", ("run_partial_grad",)),
-    # counts the steps of an optimizer, which `inplace_version` does not count as writes
+    # counts the steps of an optimizer, because `inplace_version` does not include them as writes
     Private("several processes", "paddle.optimizer.Optimizer", ("_apply_optimize",)),
     # records each operation that Paddle runs
     Private("operations", "paddle._C_ops", ("*",)),
@@ -88,7 +88,7 @@ PRIVATE: Final = (
     Private("models", "paddle.base.core.DenseTensor", ("_share_data_with",), "newer"),
     # the optimizer that was passed to `prepare`, which moves with the network
     Private("models", "paddle.Model", ("_optimizer",)),
-    # the only part of a `DataParallel` that cannot be copied
+    # the only attribute of a `DataParallel` that cannot be copied
     Private("models", "paddle.DataParallel", ("_strategy",)),
     # counts the memory of the CPU: `paddle.device` counts only the memory of accelerators
     Private("memory", "paddle.base.core", ("host_memory_stat_current_value", "host_memory_stat_peak_value")),
@@ -146,8 +146,8 @@ PRIVATE: Final = (
     ),
     # reports when a gradient has been stored: hooks of `register_hook` are called before that
     Private("several processes", "paddle.Tensor", ("_register_backward_hook",)),
-    # creates groups of processes that can be left again: init_parallel_env keeps one store for
-    # the whole process, which could therefore join other processes only once
+    # creates groups of processes that can be left again: init_parallel_env keeps one store for the whole process,
+    # so the process could join others only once
     Private("several processes", "paddle.base.core", ("TCPStore", "ProcessGroupGloo")),
     # creates a group of processes that use NCCL
     Private("several processes", "paddle.base.core", ("ProcessGroupNCCL",), "CUDA"),
@@ -157,8 +157,8 @@ PRIVATE: Final = (
     Private("parallel", "paddle.base.dygraph.tracer.Tracer", ("_amp_dtype", "_amp_level", "_use_promote")),
     # computes a step of Adam in one kernel. Without it, the core computes the step by its formula
     Private("nn", "paddle._C_ops", ("adam_",)),
-    # the operation that `functional.softmax_with_cross_entropy` calls; calling it directly
-    # takes a quarter of the time
+    # the operation that `functional.softmax_with_cross_entropy` calls; calling the operation directly takes a
+    # quarter of the time
     Private("nn", "paddle._C_ops", ("cross_entropy_with_softmax",)),
     # makes a change of `skip_file_names` take effect
     Private("compile", "paddle.jit.sot.opcode_translator.skip_files", ("setup_skip_files",), "newer"),

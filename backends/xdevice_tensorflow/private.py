@@ -49,16 +49,15 @@ FOR_GOOD: Final = (
     Private("virtual GPUs", "tensorflow.python.framework.constant_op", ("convert_to_eager_tensor",)),
     # refuses copies of a dtype that a virtual GPU lacks
     Private("virtual GPUs", "tensorflow.__internal__.EagerTensor", ("_copy",)),
-    # prevents AutoGraph from rewriting xdevice's own functions; the public `do_not_convert`
-    # does this for only one function at a time. Without it, a trace takes ten times as long,
-    # and AutoGraph warns
+    # prevents AutoGraph from rewriting xdevice's own functions; the public `do_not_convert` prevents it for only
+    # one function at a time. Without it, a trace takes ten times as long, and AutoGraph warns
     Private("compile", "tensorflow.python.autograph.core.config", ("CONVERSION_RULES",)),
 )  # fmt: skip
 """Attributes that are replaced until the process ends."""
 
 PRIVATE: Final = (
-    # disables deterministic mode, and tells whether it is enabled. The public
-    # `enable_op_determinism` cannot be undone; no upstream issue known
+    # disables deterministic mode, and reports whether it is enabled. The public `enable_op_determinism` cannot be
+    # undone; no upstream issue known
     Private(
         "deterministic", "tensorflow.python.framework.config", ("disable_op_determinism", "is_op_determinism_enabled"),
     ),
@@ -70,9 +69,9 @@ PRIVATE: Final = (
     Private(
         "compile", "tensorflow.python.eager.polymorphic_function.concrete_function.ConcreteFunction", ("_call_flat",),
     ),
-    # the object with the state of TensorFlow's runtime, whose methods and attributes are listed
-    # below. No public function tells whether the runtime has started without starting it or
-    # counting the GPUs; no upstream issue. Without it, TensorFlow is assumed to have started
+    # the object with the state of TensorFlow's runtime, whose methods and attributes are listed below. No public
+    # function can report whether the runtime has started without starting it or counting the GPUs; no upstream
+    # issue. Without it, TensorFlow is assumed to have started
     Private("waiting, transfers, blocking and several processes", "tensorflow.python.eager.context", ("context",)),
     # whether the runtime has started. Without it, TensorFlow is assumed to have started
     Private("waiting", "tensorflow.python.eager.context.Context", ("_initialized",)),
@@ -108,8 +107,7 @@ PRIVATE: Final = (
     Private("layers", "keras.Layer", ("_layers", "_trainable_variables", "_non_trainable_variables")),
     # the calls of a layer in the graph of a functional model
     Private("layers", "keras.Operation", ("_inbound_nodes",)),
-    # the layer, and the call of the layer, from which a tensor in the graph of a functional
-    # model comes
+    # the layer, and the call of that layer, that produced a tensor in the graph of a functional model
     Private("layers", "keras.src.ops.node.Node", ("_keras_history",)),
     # an optimizer's learning rate or schedule, the parameters that it updates, and the test of
     # whether a parameter has weight decay

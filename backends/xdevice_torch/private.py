@@ -84,13 +84,13 @@ FOR_GOOD: Final = (
 """Attributes that are replaced until the process ends."""
 
 PRIVATE: Final = (
-    # tells whether `torch.fx` traces, which would turn random numbers into constants. A public
-    # function was proposed, but not added (pytorch/pytorch#43971)
+    # reports whether `torch.fx` is tracing, which would turn random numbers into constants. A public function was
+    # proposed, but not added (pytorch/pytorch#43971)
     Private("random numbers", "torch.fx._symbolic_trace", ("is_fx_symbolic_tracing",)),
-    # tells whether `torch.fx` traces, in versions before 2.9
+    # reports whether `torch.fx` is tracing, in versions before 2.9
     Private("random numbers", "torch.fx._symbolic_trace", ("is_fx_tracing",), "older"),
-    # tells whether a parameter was written in the block of `averaging`. Without it, an
-    # optimizer step inside the block is not noticed
+    # shows whether a parameter was written in the block of `averaging`. Without it, an optimizer step inside the
+    # block is not noticed
     Private("several processes", "torch.Tensor", ("_version",)),
     # registers containers also with PyTorch's pytrees. Without it, PyTorch treats these
     # containers as leaves
@@ -98,7 +98,7 @@ PRIVATE: Final = (
     # contains the types that a program has registered with PyTorch's pytrees, for which there
     # is no public name. Without it, objects of types that xdevice does not know are refused
     Private("containers", "torch.utils._pytree", ("SUPPORTED_NODES",)),
-    # tells whether torch.compile would trace the functions that are called now. Without it, torch.compile may trace
+    # shows whether torch.compile would trace the functions that are called now. Without it, torch.compile may trace
     # xdevice's own functions after a graph break
     Private("compile", "torch._C", ("_dynamo.eval_frame.get_eval_frame_callback",), "newer"),
     # recognizes the objects that replace tensors while torch traces a function. These objects
@@ -109,13 +109,13 @@ PRIVATE: Final = (
     Private("conversion", "torch._C", ("_functorch.is_functorch_wrapped_tensor",)),
     # a module whose class overrides this method moves more tensors than its parameters and buffers
     Private("models", "torch.nn.Module", ("_apply",)),
-    # names the attribute that `prune` computes before each call, and that therefore need not be moved
+    # names the attribute that `prune` computes before each call; this attribute does not need to be moved
     Private("models", "torch.nn.utils.prune.BasePruningMethod", ("_tensor_name",)),
-    # tells whether a lazy device was started, because it is impossible to wait for the work of such a device. Without
-    # it, the device is assumed to be started once its module has been imported
+    # reports whether a lazy device was started, because it is impossible to wait for the work of such a device.
+    # Without it, the device is assumed to be started once its module has been imported
     Private("waiting", "torch._C", ("_lazy._get_default_device_type",)),
-    # tells whether a GPU is in use, without starting the GPU. Without it, waiting creates a
-    # context on each GPU of this process
+    # reports whether a GPU is in use, without starting the GPU. Without it, waiting creates a context on each GPU
+    # of this process
     Private("waiting", "torch._C", ("_cuda_hasPrimaryContext",), "CUDA"),
     # PyTorch calls such a mode for each operation of a thread. Without it, tensors are created
     # and copied as if a mode were active (documented, but in a module without a public name)
@@ -125,17 +125,17 @@ PRIVATE: Final = (
     ),
     # these operations read one value (`x.item()`) or copy a tensor (`x.to()`)
     Private("transfers", "torch.ops.aten", ("_local_scalar_dense", "_to_copy")),
-    # tells whether a transformation of `torch.func` is running
+    # shows whether a transformation of `torch.func` is running
     Private("gradients", "torch._C", ("_functorch.peek_interpreter_stack",)),
     # computes Adam in one kernel. Without it, Adam needs several kernels
     Private("nn", "torch", ("_fused_adam_",)),
-    # tell whether hooks change the result of a layer, and which attributes the hooks compute
+    # show whether hooks change the result of a layer, and which attributes the hooks compute
     Private("layers and models", "torch.nn.Module", ("_forward_hooks", "_forward_pre_hooks")),
-    # tell from which parameters a weight is computed
+    # show which parameters a weight is computed from
     Private("layers", "torch.nn.utils.parametrizations", ("_SpectralNorm", "_WeightNorm")),
-    # tells whether torch.compile hides the calls of a model's layers
+    # shows whether torch.compile hides the calls of a model's layers
     Private("layers' calls", "torch.nn.Module", ("_compiled_call_impl",)),
-    # tell whether hooks change the step of an optimizer
+    # show whether hooks change the step of an optimizer
     Private("optimizers", "torch.optim.Optimizer", ("_optimizer_step_post_hooks", "_optimizer_step_pre_hooks")),
     # creates tensors without memory: the symbols of compiled functions, and tensors whose
     # values are still being copied to the host. Without it, copies to the host are not
@@ -145,19 +145,18 @@ PRIVATE: Final = (
     Private("compile", "torch._C", ("_disabled_torch_function_impl",)),
     # mark a new tensor as conjugate or negative if another tensor is
     Private("compile and virtual GPUs", "torch._C", ("_set_conj", "_set_neg")),
-    # describes the arguments of an operation, and tells to which of them it writes
+    # describes the arguments of an operation, and shows which of them it writes to
     Private("compile and virtual GPUs", "torch._ops.OpOverload", ("_schema",)),
     # creates the zero of derivatives, which has no memory: reading such a tensor ends the process
     Private("compile and virtual GPUs", "torch.ops.aten", ("_efficientzerotensor",)),
     # the base class of a device context in which a DataLoader can shuffle. Without it, `with device:` is PyTorch's own
     # context, in which such a DataLoader raises an error (pytorch/pytorch#110820)
     Private("data loaders", "torch.utils._device", ("DeviceContext",)),
-    # calls an operation without the Python method that wraps it, which takes 0.2 us of the
-    # call's 2 us
+    # calls an operation without its Python wrapper, which takes 0.2 us of the call's 2 us
     Private("compile", "torch._ops.OpOverload", ("_op",)),
     # allows the shape of a symbol to be changed without calling the dispatch modes
     Private("compile", "torch._C", ("_DisableTorchDispatch",)),
-    # lists the modes that see the operations: only scopes of a device may be among them
+    # lists the modes that intercept operations: only device scopes may be among them
     Private("compile", "torch.overrides", ("_get_current_function_mode_stack",)),
     # remove the scopes of devices for a computation, because PyTorch calls them for each operation and attribute.
     # Without these functions, a step inside `with device:` takes twice as long
@@ -168,19 +167,18 @@ PRIVATE: Final = (
     ),
     # copies all parameters in one kernel. Without it, each parameter is copied by a separate kernel
     Private("arithmetic", "torch", ("_foreach_mul",)),
-    # runs a compiled program outside the scopes of devices, which PyTorch would otherwise call
-    # for each operation
+    # runs a compiled program outside device scopes, which PyTorch would otherwise call for each operation
     Private("compile", "torch._C", ("DisableTorchFunction",)),
     # makes gloo listen on a single address
     Private("several processes", "torch.distributed.ProcessGroupGloo", ("_Options",)),
-    # gloo's settings: the address on which it listens, and the timeout
+    # gloo's settings: the address that it listens on, and the timeout
     Private("several processes", "torch.distributed.ProcessGroupGloo._Options", ("_devices", "_timeout")),
     # ends `native_group` after a failure. Without it, a rank waits until PyTorch's own deadline
     Private("several processes", "torch.distributed.distributed_c10d", ("_abort_process_group",)),
-    # copies tensors in one kernel: 99 small tensors take 50 us on a GPU. Without it, they are
-    # copied one after another, which takes 640 us
+    # copies tensors in one kernel: 99 small tensors take 50 us on a GPU. Without it, they are copied in sequence,
+    # which takes 640 us
     Private("several processes", "torch", ("_foreach_copy_",)),
-    # give each graph a cuBLAS workspace of its own, and free the memory that a failed recording leaves behind
+    # give each graph its own cuBLAS workspace, and free the memory that a failed recording leaves behind
     Private(
         "graphs", "torch._C", ("_cuda_clearCublasWorkspaces", "_cuda_endAllocateToPool", "_cuda_releasePool"), "CUDA",
     ),
