@@ -109,9 +109,16 @@ def test_rows_in_order_are_views_where_the_framework_has_them():
         assert x[0, 0] == 1.0
 
 
+def test_the_size_may_be_an_int_of_numpy(xd):
+    assert [len(batch) for batch in xdevice.math.batches(xdevice.zeros(3, 2), np.int64(2))] == [
+        2,
+        1,
+    ]
+
+
 def test_what_is_wrong_is_named_at_the_call(xd):
     x = xdevice.zeros(4, 2)
-    for size in (0, -1, 2.0, True, "2"):
+    for size in (0, -1, 2.0, True, "2", np.array([1, 2])):
         with pytest.raises(
             xdevice.errors.ArgumentError, match="batches: size must be a positive int"
         ):

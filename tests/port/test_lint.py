@@ -158,7 +158,7 @@ def test_settings_come_from_the_nearest_pyproject(project):
     assert output.endswith("\n1 found: 1 XD218\n")
     (project / "pyproject.toml").write_text('[tool.xdevice]\nignore = ["XD218"]\n')
     assert run(".") == (0, "nothing found\n")
-    (project / "pyproject.toml").write_text('[tool.xdevice]\nselect = ["XD205"]\n')
+    (project / "pyproject.toml").write_text('[ tool . "xdevice" ]\nselect = ["XD205"]\n')
     assert run(".") == (0, "nothing found\n")
     assert run(".", "--select", "XD218")[0] == 1  # the command goes before the file
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from xdevice.containers import trees
@@ -47,10 +48,12 @@ def batches(
         >>> [tuple(x.shape) for x in xdevice.math.batches(xdevice.ones(5, 2), 2)]
         [(2, 2), (2, 2), (1, 2)]
     """
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+    # NumPy's ints are `Integral`, too
+    if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
         raise ArgumentError(
             f"batches: size must be a positive int, not {shown(size)} of type {type(size).__qualname__}"
         )
+    size = int(size)
     operands = tensors_in(arrays, "arrays", "split into batches")
     length = length_of(operands)
     # the number of rows of each batch

@@ -265,7 +265,8 @@ def logsumexp(x: Any, *, axis: int = -1) -> Any:
         >>> xdevice.to_numpy(xdevice.nn.logsumexp(xdevice.tensor([[-1000.0, -1000.0], [3.0, -1000.0]]))).round(2)
         array([-999.31,    3.  ], dtype=float32)
     """
-    _, x = _layers_and_tensor(x, "logsumexp")
+    layers, x = _layers_and_tensor(x, "logsumexp")
+    axis = layers.checks.axis(axis, len(x.shape), "logsumexp")
     xp = array_namespace(x)
     largest = xp.max(x, axis=axis, keepdims=True)
     is_finite = xp.isfinite(largest)

@@ -35,7 +35,7 @@ its own finding is to be fixed."""
 _STREAMS: Final = re.compile("stream|event", re.IGNORECASE)
 # matches our section of pyproject.toml. A regular expression, because Python 3.10 has no parser
 # for TOML
-_SECTION: Final = re.compile(r"^\s*\[tool\.xdevice\b", re.MULTILINE)
+_SECTION: Final = re.compile(r"""^\s*\[\s*["']?tool["']?\s*\.\s*["']?xdevice\b""", re.MULTILINE)
 
 
 class OptionError(Exception):

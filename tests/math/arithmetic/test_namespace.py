@@ -555,6 +555,18 @@ def test_tensordot_of_a_number_of_axes_that_is_not_there(xp, axes):
         xp.tensordot(xp.ones((2, 2)), xp.ones((2, 2)), axes=axes)
 
 
+@pytest.mark.parametrize("axes", [1.5, None, True, "ab", (1, 0), [[1]], np.array([1, 0])])
+def test_tensordot_of_axes_that_are_neither_a_number_nor_a_pair(xp, axes):
+    with pytest.raises(
+        xdevice.errors.ShapeError, match=r"or two sequences such as \(\[1\], \[0\]\)"
+    ):
+        xp.tensordot(xp.ones((2, 2)), xp.ones((2, 2)), axes=axes)
+
+
+def test_tensordot_counts_its_axes_with_numpys_ints_too(xp):
+    assert xp.tensordot(xp.ones((2, 3)), xp.ones((3, 4)), axes=np.int64(1)).shape == (2, 4)
+
+
 # making
 
 

@@ -531,6 +531,11 @@ def test_what_is_refused_by_name(xp, name):
         (xdevice.errors.NotATensorError, "^leaky_relu expects", lambda: nn.leaky_relu([1.5])),
         (xdevice.errors.NotATensorError, "^logsumexp expects", lambda: nn.logsumexp("text")),
         (
+            xdevice.errors.ShapeError,
+            "^logsumexp: an axis must be an int, not None",
+            lambda: nn.logsumexp(xdevice.ones(2, 3), axis=None),
+        ),
+        (
             xdevice.errors.NotATensorError,
             "cross_entropy accepts .* tensors",
             lambda: nn.cross_entropy(floats, [1]),

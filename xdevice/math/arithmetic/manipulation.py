@@ -4,6 +4,7 @@ These functions check axes and shapes themselves, so that all backends raise the
 from __future__ import annotations
 
 from math import prod
+from numbers import Integral
 from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -420,16 +421,22 @@ def _summed_axes(
     `shapes` contains the shapes of the two tensors. `axes` is the caller's argument: a number of axes, or two
     sequences. Raises `ShapeError` if there are no such axes, or if their lengths differ."""
     ndims = len(shapes[0]), len(shapes[1])
-    if not isinstance(axes, tuple | list):
+    # NumPy's ints are `Integral`, too, and so is True, which is no number of axes
+    if isinstance(axes, Integral) and not isinstance(axes, bool):
         # a number means that many axes at the end of the first tensor, and as many at the
         # beginning of the second tensor
-        count = axes
+        count = int(axes)
         axes = range(ndims[0] - count, ndims[0]), range(count)
         if not 0 <= count <= min(ndims):
             raise ShapeError(
                 f"tensordot: axes must be from 0 to the number of axes in each of the shapes {shapes[0]} and "
                 f"{shapes[1]}, not {count}"
             )
+    is_pair = isinstance(axes, tuple | list) and len(axes) == 2
+    if not is_pair or not all(isinstance(named, tuple | list | range) for named in axes):
+        raise ShapeError(
+            f"tensordot: axes must be a number of axes, or two sequences such as ([1], [0]), not {shown(axes)}"
+        )
     first, second = (
         [checks.axis(axis, ndim, "tensordot") for axis in named]
         for named, ndim in zip(axes, ndims, strict=True)

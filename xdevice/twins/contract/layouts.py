@@ -330,7 +330,9 @@ def packed(rows: Sequence[int], rule: Rule = SAME) -> Rule:
         """Splits the array into PyTorch's parameters."""
         return tuple(np.split(rule.canonical(x)[0], ends))
 
-    return Rule(canonical, lambda *parts: rule.native(np.concatenate(parts)))
+    return rule._replace(
+        canonical=canonical, native=lambda *parts: rule.native(np.concatenate(parts))
+    )
 
 
 PACKED: Final = Rule(_thirds, _joined)
@@ -399,9 +401,9 @@ def squeezed(shape: Sequence[int]) -> Rule:
 def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
     """Returns a rule that converts like `rule`, but with another shape for PyTorch's arrays. In `rule`, their shape is
     `own`; in the returned rule, it is `shape`."""
-    return Rule(
-        lambda x: tuple(array.reshape(shape) for array in rule.canonical(x)),
-        lambda x: rule.native(x.reshape(own)),
+    return rule._replace(
+        canonical=lambda x: tuple(array.reshape(shape) for array in rule.canonical(x)),
+        native=lambda x: rule.native(x.reshape(own)),
     )
 
 
