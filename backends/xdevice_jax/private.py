@@ -58,7 +58,7 @@ PRIVATE: Final = (
     Private("tensors", "jax._src.xla_bridge", ("_backend_factories",)),
     # halves the time of `device_of`. Without it, shardings are compared
     Private("tensors", "jax.sharding.SingleDeviceSharding", ("_device",)),
-    # refuses copies of a dtype that a virtual GPU lacks
+    # rejects copies of a dtype that a virtual GPU lacks
     Private("virtual GPUs", "jax._src.dispatch", ("device_put_p",)),
     # the class of arrays, whose methods are replaced
     Private("transfers", "jax._src.array", ("ArrayImpl",)),

@@ -39,10 +39,10 @@ IN_BLOCKS: Final = (
 """Attributes that are replaced until the last block that needs them ends."""
 
 FOR_GOOD: Final = (
-    # waits after each operation, until the last block of blocking mode ends; also refuses operands on several
+    # waits after each operation, until the last block of blocking mode ends; also rejects operands on several
     # virtual GPUs, which are CPU devices that MXNet mixes silently
     Private("blocking and virtual GPUs", "mxnet.base._LIB", ("MXImperativeInvokeEx", "MXAutogradBackwardEx")),
-    # refuses a gradient on a different virtual GPU than its array
+    # rejects a gradient on a different virtual GPU than its array
     Private("virtual GPUs", "mxnet.base._LIB", ("MXAutogradMarkVariables",)),
     # detects each array that is created or released, because MXNet does not count the memory of CPUs, and a virtual
     # GPU may lack the array's dtype
@@ -65,8 +65,8 @@ PRIVATE: Final = (
     Private("models", "mxnet.gluon.Parameter", ("_init_impl",)),
     # the Trainer of a parameter, whose state must be moved together with the parameter
     Private("models", "mxnet.gluon.Parameter", ("_trainer",)),
-    # marks a gradient as computed since the last step; without this mark, a Trainer refuses a
-    # gradient that was moved
+    # marks a gradient as computed since the last step; without this mark, a Trainer rejects a gradient that was
+    # moved
     Private("models", "mxnet.nd.NDArray", ("_fresh_grad",)),
     # deletes a compiled graph, which keeps its arrays alive; the public `hybridize` would lose the settings of the
     # graph

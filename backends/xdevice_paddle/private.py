@@ -52,8 +52,8 @@ IN_BLOCKS: Final = (
 """Attributes that are replaced until the last block that needs them ends."""
 
 FOR_GOOD: Final = (
-    # refuses operations on tensors of several devices, because Paddle does not compare the devices;
-    # moves empty results, which Paddle leaves on the CPU
+    # rejects operations on tensors of several devices, because Paddle does not compare the devices; moves empty
+    # results, which Paddle leaves on the CPU
     Private("virtual GPUs", "paddle._C_ops", ("*",)),
     # makes the same checks as for `_C_ops`, in Paddle's older functions
     Private("virtual GPUs", "paddle._legacy_C_ops", ("*",)),
@@ -61,14 +61,13 @@ FOR_GOOD: Final = (
     Private("virtual GPUs", "paddle.Tensor", CHECKED),
     # makes the same checks as for `_C_ops`, in methods that Paddle 3 added
     Private("virtual GPUs", "paddle.Tensor", NEWER_CHECKED, "newer"),
-    # refuses dtypes that a virtual GPU lacks, and counts memory: `to_tensor` calls no function of
-    # `_C_ops`
+    # rejects dtypes that a virtual GPU lacks, and counts memory: `to_tensor` calls no function of `_C_ops`
     Private("virtual GPUs", "paddle", ("to_tensor",)),
     # makes the same checks as for `to_tensor`, in the method with which `to`, `cpu` and `cuda` move
     # a tensor
     Private("virtual GPUs", "paddle.Tensor", ("_copy_to",)),
-    # keeps the tracer of bytecode from rewriting xdevice's own functions;
-    # `paddle.jit.ignore_module` affects only the tracer of source code
+    # prevents the bytecode tracer from rewriting xdevice's own functions; `paddle.jit.ignore_module` affects only
+    # the source-code tracer
     Private("compile", "paddle.jit.sot.opcode_translator.skip_files", ("skip_file_names",), "newer"),
 )  # fmt: skip
 """Attributes that are replaced until the process ends."""

@@ -38,16 +38,15 @@ IN_BLOCKS: Final = (
 """Attributes that are replaced until the last block that needs them ends."""
 
 FOR_GOOD: Final = (
-    # refuses GPUs that do not exist, because a tf.distribute strategy on such a GPU hangs in
-    # `fit`; no upstream issue
+    # raises an error for GPUs that do not exist, because a tf.distribute strategy on such a GPU hangs in `fit`; no
+    # upstream issue
     Private("virtual GPUs", "tensorflow.python.distribute.device_util", ("canonicalize",)),
-    # refuses operations with a dtype that a virtual GPU lacks. TensorFlow's callbacks cannot do
-    # that: they are called only for the operations of one thread, and only after an operation
-    # has run
+    # rejects operations with a dtype that a virtual GPU lacks. TensorFlow's callbacks cannot do that: they are
+    # called only for the operations of one thread, and only after an operation has run
     Private("virtual GPUs", "tensorflow.python.pywrap_tfe", ("TFE_Py_FastPathExecute", "TFE_Py_Execute")),
-    # refuses constants of a dtype that a virtual GPU lacks
+    # rejects constants of a dtype that a virtual GPU lacks
     Private("virtual GPUs", "tensorflow.python.framework.constant_op", ("convert_to_eager_tensor",)),
-    # refuses copies of a dtype that a virtual GPU lacks
+    # rejects copies of a dtype that a virtual GPU lacks
     Private("virtual GPUs", "tensorflow.__internal__.EagerTensor", ("_copy",)),
     # prevents AutoGraph from rewriting xdevice's own functions; the public `do_not_convert` prevents it for only
     # one function at a time. Without it, a trace takes ten times as long, and AutoGraph warns

@@ -30,8 +30,8 @@ IN_BLOCKS: Final = (
 """Attributes that are replaced until the last block that needs them ends."""
 
 FOR_GOOD: Final = (
-    # `Module.to` assigns to this property, and PyTorch refuses the assignment if only one of
-    # the two tensors is on a virtual GPU
+    # `Module.to` assigns to this property, and PyTorch rejects the assignment if only one of the two tensors is on
+    # a virtual GPU
     Private("virtual GPUs", "torch.Tensor", ("data",)),
     # the parameters remain the same objects in `Module.to` only if this function returns True;
     # PyTorch's function returns False if only one of the two tensors is on a virtual GPU
@@ -40,7 +40,7 @@ FOR_GOOD: Final = (
     Private("virtual GPUs", "torch.Tensor", ("new", "new_tensor")),
     # C++ treats a device without an index as index 0, but such a device means the current device
     Private("virtual GPUs", "torch.Tensor", ("to",)),
-    # as for `Tensor.to`, C++ treats a device without an index as index 0
+    # like `Tensor.to`: C++ treats a device without an index as index 0
     Private("virtual GPUs", "torch", ("tensor", "as_tensor", "asarray")),
     # PyTorch asks the device for an allocator, which a virtual GPU does not have, and crashes
     Private("virtual GPUs", "torch.UntypedStorage", ("__new__",)),
@@ -95,8 +95,8 @@ PRIVATE: Final = (
     # registers containers also with PyTorch's pytrees. Without it, PyTorch treats these
     # containers as leaves
     Private("containers", "torch.utils._pytree", ("register_pytree_node",)),
-    # contains the types that a program has registered with PyTorch's pytrees, for which there
-    # is no public name. Without it, objects of types that xdevice does not know are refused
+    # contains the types that a program has registered with PyTorch's pytrees, for which there is no public name.
+    # Without it, objects of types that xdevice does not know raise an error
     Private("containers", "torch.utils._pytree", ("SUPPORTED_NODES",)),
     # shows whether torch.compile would trace the functions that are called now. Without it, torch.compile may trace
     # xdevice's own functions after a graph break
