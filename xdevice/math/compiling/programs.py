@@ -75,8 +75,7 @@ def compile(function: F, **misspelled: NoReturn) -> F:
         UnsupportedError: on JAX, TensorFlow and PyTorch, the function reads a value (`item`, `to_numpy`), draws random
             numbers, reads the device of a tensor, or changes an argument or a variable of the program. Also if the
             function uses a variable whose changes xdevice cannot notice: its value is not a number, string, tensor,
-            function, class or container of these (docs/reference/compiling.md). Pass the values of such variables as
-            arguments.
+            function, class or container of these (docs/reference/compiling.md). Pass such values as arguments.
 
     Example:
         >>> step = xdevice.compile(lambda params, lr: {"w": params["w"] - lr * params["w"]})
