@@ -46,8 +46,7 @@ def processes(
     Raises:
         LaunchError: the launcher's variables are incomplete or contradict each other; rank 0 is not on loopback, but no
             XDEVICE_TOKEN is set; no engine exists on all ranks. CollectiveMismatchError: the ranks' arguments differ.
-            PeerError: a process fails or is missing. ArgumentError: an argument is invalid, or differs from that of the
-                outer block.
+            PeerError: a process fails or is missing. ArgumentError: an argument is invalid, or not the outer block's.
 
     Costs 20 ms and the start of the engine, which may import PyTorch. A world of one starts no engine.
 

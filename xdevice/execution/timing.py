@@ -180,8 +180,7 @@ def measure(
     repeats: int = 10,
     devices: object = None,
 ) -> Measurement:
-    """Measures how long `fn(*args)` takes, including its asynchronous work. Returns the median of several repeats, and
-    their spread.
+    """Measures how long `fn(*args)` takes, including asynchronous work. Returns the median and spread of the repeats.
 
     Experimental: it may change in a minor version.
 
