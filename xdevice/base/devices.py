@@ -238,8 +238,8 @@ def _intern_weakly(device: Device) -> Device:
             from weakref import WeakValueDictionary
 
             _interned_weakly = WeakValueDictionary()
-        first: Device = _interned_weakly.setdefault((device.kind, device.index), device)
-        return first
+        interned: Device = _interned_weakly.setdefault((device.kind, device.index), device)
+        return interned
 
 
 CPU: Final = of("cpu")
@@ -295,9 +295,9 @@ def _parse_text(text: str) -> Device:
     match = re.fullmatch(_SPELLING, text, re.IGNORECASE | re.ASCII)
     if match is None:
         # frequent mistakes: "gpu1", "gpu 1", "gpu-1", "gpu_1"
-        apart = re.fullmatch(r"([a-z]+)[ _.-]?([0-9]{1,5})", text, re.IGNORECASE | re.ASCII)
-        meant = f" (did you mean '{apart[1].lower()}:{apart[2]}'?)" if apart else ""
-        raise DeviceError(f"{shown(text)} is not a device{meant}; accepted: {_ACCEPTED}")
+        mistake = re.fullmatch(r"([a-z]+)[ _.-]?([0-9]{1,5})", text, re.IGNORECASE | re.ASCII)
+        hint = f" (did you mean '{mistake[1].lower()}:{mistake[2]}'?)" if mistake else ""
+        raise DeviceError(f"{shown(text)} is not a device{hint}; accepted: {_ACCEPTED}")
     name = match["kind"].lower()
     if name not in KINDS and name not in HARDWARE:
         raise DeviceError(

@@ -43,7 +43,7 @@ BITS_AS: Final = {"bfloat16": "int16", **dict.fromkeys(SHORT_FLOATS, "uint8")}
 the bits of the floats between NumPy and a framework."""
 
 # the dtype of each of Python's own types; and NumPy's name for each dtype that has other names too
-_PYTHON: Final = {bool: "bool", int: "int64", float: "float32", complex: "complex64"}
+_PYTHON_DTYPES: Final = {bool: "bool", int: "int64", float: "float32", complex: "complex64"}
 _OTHER_NAMES: Final = {
     "float": "float32", "int": "int64", "half": "float16", "double": "float64", "bool_": "bool",
     "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64",  # Paddle 2.6
@@ -91,8 +91,9 @@ def dtype_name(dtype: object) -> str:
         name_of_object = None
     if name_of_object is not None:
         return name_of_object
-    if isinstance(dtype, type) and dtype in _PYTHON:
-        return floats.effective(_PYTHON[dtype])
+    # Python's `float` is the default dtype, which XDEVICE_FLOATS may change to float64
+    if isinstance(dtype, type) and dtype in _PYTHON_DTYPES:
+        return floats.effective(_PYTHON_DTYPES[dtype])
     if isinstance(dtype, type) and issubclass(dtype, numpy.generic):
         return numpy.dtype(dtype).name
     inner = getattr(dtype, "dtype", dtype)  # jnp.float32 is a class that has the dtype

@@ -48,11 +48,11 @@ def slots(cls: type) -> tuple[str, ...]:
     mangled (`_Class__x`)."""
     # the names come from the descriptors, because `__slots__` contains private names in unmangled form:
     # `__x` instead of `_Class__x`
-    bases = [members(base) for base in cls.__mro__ if "__slots__" in members(base)]
+    classes = [base for base in cls.__mro__ if "__slots__" in members(base)]
     return tuple(
         name
-        for base in bases
-        for name, value in base.items()
+        for base in classes
+        for name, value in members(base).items()
         if type(value) is types.MemberDescriptorType
     )
 
@@ -80,9 +80,9 @@ def attributes(x: Any) -> dict[Any, Any]:
         # a slot that was never set raises AttributeError
         with suppress(Exception):
             values[name] = object.__getattribute__(x, name)
-    own = attribute_dict(x)
+    in_dict = attribute_dict(x)
     # an AttrDict is its own `__dict__`, so its attributes are its items, which are walked anyway
-    return values | own if type(own) is dict else values
+    return values | in_dict if type(in_dict) is dict else values
 
 
 def first_lost(old: Any, new: Any) -> str:
@@ -90,15 +90,10 @@ def first_lost(old: Any, new: Any) -> str:
     lost if `new` lacks it or stores a value of another type there. A number or string is also lost if its value
     differs. Attributes with "hash" in their names are ignored, because a stored hash changes with the contents."""
     before, after = attributes(old), attributes(new)
-    names = (name for name in before if "hash" not in str(name))
-    return next(
-        (
-            str(name)
-            for name in names
-            if name not in after or _differs(before[name], after[name])
-        ),
-        "",
-    )
+    for name, value in before.items():
+        if "hash" not in str(name) and (name not in after or _differs(value, after[name])):
+            return str(name)
+    return ""
 
 
 def _differs(old: Any, new: Any) -> bool:
@@ -110,10 +105,8 @@ def put(new: Any, name: Any, value: Any) -> None:
     """Sets the attribute `name` of `new` to `value`. Does not run code of the object's class, because that code may
     forbid the change or compute something."""
     # the object's `__dict__`, and if the attribute is in a slot, the slot's descriptor
-    own_dict, slot = (
-        getattr(new, "__dict__", None),
-        getattr(type(new), name, None) if isinstance(name, str) else None,
-    )
+    own_dict = getattr(new, "__dict__", None)
+    slot = getattr(type(new), name, None) if isinstance(name, str) else None
     if type(slot) is types.MemberDescriptorType:
         slot.__set__(new, value)  # bypasses a frozen class's __setattr__, even if it is in C
     elif own_dict is not None:
@@ -170,7 +163,9 @@ def _updated_device(name: str, recorded: Any, x: Any, values: dict[Any, Any]) ->
     # either a framework's own device object, or a `Device`
     owner = registry.owner_of(type(recorded))
     place = owner.from_native(recorded) if owner is not None else recorded
-    before, prefix = attributes(x), name.removesuffix("device").strip("_")
+    before = attributes(x)
+    # "some" for `some_device`; empty for `device`, so every name begins with it
+    prefix = name.removesuffix("device").strip("_")
     # the pairs of the old and the new device of each described tensor
     moves = set()
     for other, child in values.items():
@@ -196,4 +191,5 @@ def _updated_device(name: str, recorded: Any, x: Any, values: dict[Any, Any]) ->
         or not all(was is place for was, _ in moves)
     ):
         return recorded
-    return owner.to_native(moves.pop()[1]) if owner is not None else moves.pop()[1]
+    _, new_place = moves.pop()
+    return owner.to_native(new_place) if owner is not None else new_place

@@ -114,13 +114,13 @@ def _read_keyed(x: Any) -> tuple[Names, Children]:
     # the items that the dict really stores, read without the methods of its class
     if isinstance(x, dict) and not looks.is_proxy(type(x)):
         stored = dict(dict.items(x))
+        # compared by identity, because comparing tensors with `==` would start a computation
+        has_other_items = len(items) != len(stored) or any(
+            key not in items or items[key] is not value for key, value in stored.items()
+        )
         # a multi-dict stores lists and returns the first item of each list, and xdevice does not know how
-        # to replace that item. `looks` is only the default for a missing key: no container has this module
-        # as a value
-        if (
-            len(items) != len(stored)
-            or any(items.get(key, looks) is not stored[key] for key in stored)
-        ) and (_tensor_ids(x) or _tensor_ids([*items.values()])):
+        # to replace that item
+        if has_other_items and (_tensor_ids(x) or _tensor_ids([*items.values()])):
             raise ContainerError(
                 _not_rebuildable(x, "returns items that differ from its stored items")
             )

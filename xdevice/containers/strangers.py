@@ -206,7 +206,7 @@ class Stranger:
                 # if the move back fails too, the first error is enough: it already says that the object has not
                 # moved as a whole
                 with suppress(Exception):
-                    self._call_move(x, *homes)
+                    self._call_move(x, homes.pop())
             raise
         return moved
 

@@ -263,10 +263,10 @@ class Tree:
         copy of the container would share these arrays. (A move may share the arrays, because it leaves them on the
         host.)"""
         # objects that also hold other tensors are copied as a whole
-        taken = {i for i, _ in self.strangers}
+        copied = {i for i, _ in self.strangers}
         for i in self.unknown():
             value = self.leaves[i]
-            holder = None if i in taken else strangers.find(value, None, with_host=True)
+            holder = None if i in copied else strangers.find(value, None, with_host=True)
             if holder is not None:
                 raise ContainerError(
                     f"{self.path(i) or 'the object'} is of type {type(value).__qualname__} and holds arrays, which a "
@@ -469,9 +469,9 @@ def _rebuild(
     container."""
     container, way, _, children, inner = node
     # not None if this container was already rebuilt in another place
-    earlier = done.get(id(container))
-    if earlier is not None and (earlier[0] is node or way is SELF_REFERRING):
-        return earlier[2]
+    earlier_node, earlier_children, earlier_twin = done.get(id(container), (None, None, None))
+    if earlier_node is not None and (earlier_node is node or way is SELF_REFERRING):
+        return earlier_twin
     # created before its children, which refer to it, and filled after them
     if way is SELF_REFERRING:
         done[id(container)] = node, [], empty(container)
@@ -483,11 +483,11 @@ def _rebuild(
     else:
         new = list(islice(changed, len(children)))
     # the new children are the same as in the other place, so the new container is too
-    if earlier is not None and all(map(is_, earlier[1], new)):
-        return earlier[2]
-    twin = container
+    if earlier_children is not None and all(map(is_, earlier_children, new)):
+        return earlier_twin
     if way is SELF_REFERRING:
         return fill(done[id(container)][2], container, node[2], new)
+    twin = container
     # if none of these conditions is met, nothing in this container has changed, so the new outer
     # container shares it with the old one
     if (

@@ -82,7 +82,9 @@ def way_into(x: Any) -> Walk | MaybeMover | None:
             if framework_way.flatten is not None
             else _walk_inside(x)
         )
-        return MaybeMover(inside and inside._replace(dense=framework_way.dense), framework_way)
+        if inside is not None:
+            inside = inside._replace(dense=framework_way.dense)
+        return MaybeMover(inside, framework_way)
     inside = _walk_inside(x)
     # this is rule 2 above; tuples, sets and dataclasses are walked by rule 3
     if framework_way is not None and (

@@ -260,17 +260,17 @@ def _violations(cls: type[Backend], parts: tuple[type[Primitives], ...]) -> list
     of which the class has only some of the needed methods. The list is empty if nothing is wrong."""
     import inspect
 
-    own, hooks = _adapter_attributes(cls), methods_of(*parts)
+    defined, hooks = _adapter_attributes(cls), methods_of(*parts)
     wrong = [
-        f"defines {name}{inspect.signature(mine)}, expected {_signature(name, hooks)}"
-        for name, mine in own.items()
-        if name in hooks and _required_arguments(mine) != _required_arguments(hooks[name])
+        f"defines {name}{inspect.signature(method)}, expected {_signature(name, hooks)}"
+        for name, method in defined.items()
+        if name in hooks and _required_arguments(method) != _required_arguments(hooks[name])
     ]
     return wrong + [
         text
         for part in parts
         if part is not Primitives
-        for text in _incomplete(part, own, hooks)
+        for text in _incomplete(part, defined, hooks)
     ]
 
 
@@ -283,17 +283,17 @@ def _adapter_attributes(cls: type) -> dict[str, Any]:
 
 
 def _incomplete(
-    part: type[Primitives], own: dict[str, Any], hooks: dict[str, Any]
+    part: type[Primitives], defined: dict[str, Any], hooks: dict[str, Any]
 ) -> list[str]:
     """Returns a list with one error message if an adapter has some but not all of the methods that the capability
-    `part` needs. Such a capability would fail when it is first used. Otherwise returns an empty list. `own` contains
-    the adapter's methods, and `hooks` the contract's methods."""
+    `part` needs. Such a capability would fail when it is first used. Otherwise returns an empty list. `defined`
+    contains the adapter's methods, and `hooks` the contract's methods."""
     needs: tuple[str, ...] = vars(part)["needs"]
-    has = [name for name in needs if name in own]
+    has = [name for name in needs if name in defined]
     # an adapter may have either none or all of the needed methods
     if not has or len(has) == len(needs):
         return []
-    missing = ", ".join(_signature(name, hooks) for name in needs if name not in own)
+    missing = ", ".join(_signature(name, hooks) for name in needs if name not in defined)
     return [f"has the method {has[0]} of {part.__name__}, but lacks {missing}"]
 
 
@@ -320,5 +320,7 @@ def _required_arguments(function: Any) -> list[str]:
     if not inspect.isfunction(function):
         return []
     return [
-        p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty
+        argument.name
+        for argument in inspect.signature(function).parameters.values()
+        if argument.default is argument.empty
     ]

@@ -50,14 +50,14 @@ def check() -> None:
 def _refuse_misspelt() -> None:
     """Raises `SettingError` if an environment variable, which xdevice would ignore, has almost the same name as a
     variable that xdevice reads."""
-    others = {
+    unread = {
         name.removeprefix(_PREFIX) for name in os.environ if name.startswith(_PREFIX)
     } - set(VARIABLES)
-    if not others:
+    if not unread:
         return
     import difflib
 
-    for name in sorted(others):
+    for name in sorted(unread):
         # a name whose similarity is less than 0.85 may belong to a variable of the program or of an adapter
         close = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.85)
         if close:

@@ -139,11 +139,11 @@ class Names:
         """Returns the owner and the name of an attribute that the adapter replaces. If the framework lacks the owner,
         returns an `Absent` in its place."""
         row = self._row(dotted)
-        owner, _, name = dotted.rpartition(".")
-        value = look_up(owner)
-        return Absent(
-            partial(self.error, row.capability, [dotted])
-        ) if value is _ABSENT else value, name
+        owner_name, _, name = dotted.rpartition(".")
+        owner = look_up(owner_name)
+        if owner is _ABSENT:
+            owner = Absent(partial(self.error, row.capability, [dotted]))
+        return owner, name
 
     def require(self, capability: str, only: Only = "") -> None:
         """Raises `AbsentNameError` if the framework lacks a name that the capability needs. If `only` is a condition,

@@ -48,10 +48,10 @@ def index_in(stack: Sequence[OpenBlock], key: object, code: str) -> int:
     Raises:
         ScopeError: if there is no such block.
     """
-    here = owner()
+    this_owner = owner()
     for index in reversed(range(len(stack))):
         # several threads may have entered blocks with the same object
-        if stack[index].key is key and stack[index].owner == here:
+        if stack[index].key is key and stack[index].owner == this_owner:
             return index
     raise ScopeError(
         f"{code} was exited in a thread or asyncio task that had not entered it; enter and exit it in the same thread "
@@ -79,10 +79,11 @@ class Entered:
         Raises:
             ScopeError: if no block is open.
         """
-        here = owner()
+        this_owner = owner()
         with _lock:
             for index in reversed(range(len(self._open))):
-                if self._open[index][0] == here:
+                # the last block of this thread and task
+                if self._open[index][0] == this_owner:
                     break
             else:
                 if not self._open:

@@ -63,16 +63,20 @@ class _Finder:
         framework = _intercepted.get(name)
         if framework is None or name in sys.modules:
             return None
-        here = _thread.get_ident(), framework
+        entry = _thread.get_ident(), framework
         # if this thread is already inside `find_spec` below or inside the loader, the framework's own
         # loader has to do the import
-        if here in _being_handed_over or here in _being_looked_up or not _is_needed(framework):
+        if (
+            entry in _being_handed_over
+            or entry in _being_looked_up
+            or not _is_needed(framework)
+        ):
             return None
-        _being_looked_up.append(here)
+        _being_looked_up.append(entry)
         try:
             spec = _find_with_others(name, path, target)
         finally:
-            _being_looked_up.remove(here)
+            _being_looked_up.remove(entry)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, framework)  # type: ignore[assignment]
         return spec
@@ -108,18 +112,19 @@ class _Loader:
         import."""
         from importlib import import_module
 
-        here = _thread.get_ident(), self._known
-        _being_handed_over.append(here)
+        entry = _thread.get_ident(), self._known
+        _being_handed_over.append(entry)
         try:
             if spec.name not in frameworks.GUESTS and not self._is_brought_by_another():
                 self._wait_for_brought_frameworks()
                 self._hand_over(spec.name)
+            # `find_spec` leaves this import to the framework's own loader, because of the entry
             module = import_module(spec.name)
             # after the import: the adapter may need the finished module
             if spec.name in frameworks.GUESTS:
                 self._hand_over(spec.name)
         finally:
-            _being_handed_over.remove(here)
+            _being_handed_over.remove(entry)
         self._spec = module.__spec__
         return module
 
@@ -139,9 +144,10 @@ class _Loader:
         """Waits until no other thread is importing a framework that this framework will import too. Otherwise this
         thread would acquire `import_lock` and then wait for the other thread's import, which waits for
         `import_lock`."""
-        here = _thread.get_ident()
+        this_thread = _thread.get_ident()
+        # copied into a tuple, because other threads change the list
         while any(
-            thread != here and other.name in self._known.brings
+            thread != this_thread and other.name in self._known.brings
             for thread, other in tuple(_being_handed_over)
         ):
             time.sleep(0.01)

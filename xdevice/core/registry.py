@@ -154,12 +154,12 @@ def namesake() -> str | None:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        other = version("xdevice")
+        its_version = version("xdevice")
     except PackageNotFoundError:
         return None
     return (
-        f"another package, xdevice {other}, is also installed; it and xdevice-dl (the package in use) overwrite each "
-        "other's files. To keep xdevice-dl, run `pip uninstall xdevice`, and then `pip install "
+        f"another package, xdevice {its_version}, is also installed; it and xdevice-dl (the package in use) overwrite "
+        "each other's files. To keep xdevice-dl, run `pip uninstall xdevice`, and then `pip install "
         "--force-reinstall --no-deps xdevice-dl`"
     )
 
@@ -301,11 +301,11 @@ def make(name: str) -> Backend:
 
     framework = frameworks.find(name)
     # Paddle can replace the module `torch` by a proxy
-    other = frameworks.stand_in(framework.modules[0]) if framework is not None else None
-    if framework is not None and other is not None:
+    stand_in = frameworks.stand_in(framework.modules[0]) if framework is not None else None
+    if framework is not None and stand_in is not None:
         raise BackendImportError(
-            f"the backend {name!r} cannot be imported, because `import {framework.modules[0]}` imports {other} in this "
-            f"process, as it does after paddle.enable_compat(); select the backend {other!r}, or call "
+            f"the backend {name!r} cannot be imported, because `import {framework.modules[0]}` imports {stand_in} in "
+            f"this process, as it does after paddle.enable_compat(); select the backend {stand_in!r}, or call "
             f"paddle.disable_compat() before {framework.modules[0]} is imported"
         )
     point = entry_points().get(name)

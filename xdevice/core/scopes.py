@@ -74,7 +74,8 @@ def set_default_device(device: object) -> None:
         backend = selection.current()
         chosen = backend.require(chosen)
         native = backend.scope(chosen)
-    before, _threads.native, _threads.device = _threads.native, None, None
+    before = _threads.native
+    _threads.native = _threads.device = None
     # the old block is exited before the new block is entered, because the framework's blocks must nest
     if before is not None:
         before.__exit__(None, None, None)

@@ -65,6 +65,7 @@ def names_virtual_gpus() -> bool:
 def explicit_choice() -> Backend | None:
     """Returns the backend that the program itself has chosen with `set_backend` or, if XDEVICE_BACKEND is not set, with
     an open block of `use_backend`. Returns None if the program has not chosen a backend."""
+    # XDEVICE_BACKEND names the backend of the whole run, and a block only that of a part of the run
     return _default or (None if os.environ.get(VARIABLE) else _scope.get())
 
 

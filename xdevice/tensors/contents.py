@@ -198,7 +198,9 @@ def _only_tensors(walk: Walked) -> Batch | None:
     if root is None:
         return None
     try:
-        backends = {cls: _movable[cls] for number, cls in kinds.items() if number not in PLAIN}
+        backends = {
+            cls: _movable[cls] for type_id, cls in kinds.items() if type_id not in PLAIN
+        }
     # `_movable` lacks models, symbols, host-only arrays and unknown types; or a type is
     # unhashable
     except Exception:
@@ -243,10 +245,10 @@ class _Sorted:
             if backend.is_host_only or (kind == "tensor" and backend.is_host_bound(value))
         }
         # without other tensors, these values are the ones that the caller wants to move
-        is_alone = not self.strangers and all(
+        has_only_data = not self.strangers and all(
             id(value) in data for _, value, _, _ in self.owned
         )
-        self.data = set() if is_alone else data
+        self.data = set() if has_only_data else data
         """The `id`s of the values that are treated as data, such as NumPy arrays and tensors of
         strings. These values can only be on the host, and stay there while the tensors of the
         container move. Empty if the container has no tensors that can be on other devices."""
@@ -359,8 +361,11 @@ class _Sorted:
                 left = stranger.without(moving)
                 if not left.is_on(target):
                     raise left.refusal(tree.path(i) or "it", target)
-        inside = {part.backend for _, stranger in self.strangers for part in stranger.parts}
-        refuse_lacking(self.x, target, inside.union(backend for _, _, backend, _ in self.owned))
+        of_strangers = {
+            part.backend for _, stranger in self.strangers for part in stranger.parts
+        }
+        of_leaves = {backend for _, _, backend, _ in self.owned}
+        refuse_lacking(self.x, target, of_strangers | of_leaves)
         if is_copy:
             self._refuse_shared()
             tree.refuse_shared()
@@ -373,9 +378,12 @@ class _Sorted:
     def _refuse_shared(self) -> None:
         """Raises `UnsupportedError` if two models share a part. Each model is copied separately, so
         the copies would not share the part."""
+        # a single model shares nothing, so its parts need not be listed
+        if len(self._models) < 2:
+            return
         # the index of the model to which each part belongs
         owners: dict[int, int] = {}
-        for leaf in self._models if len(self._models) > 1 else ():
+        for leaf in self._models:
             i, model, _, _ = leaf
             # this model is part of an earlier one, and is copied together with it
             if id(model) in owners:
@@ -581,6 +589,7 @@ def _pair(backend: Backend, old: list[Any], twin: Any, done: dict[int, Any]) -> 
     # the parts of the new model to replace, by their `id`s
     replacements = {}
     for before, after in zip(old, new, strict=True):
+        # `setdefault` stores `after`, unless the old part has a replacement already
         if done.setdefault(id(before), after) is not after:
             replacements[id(after)] = done[id(before)]
     if replacements:

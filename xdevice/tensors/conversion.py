@@ -199,9 +199,9 @@ def _on_other_device(
     # no gradient flows into another framework
     x = source.detached(x)
     if source is not target:
-        here = source.device_of(x)
         # if the target has the same GPU, the data is not copied through the host
-        x = x if target.has(here) else leaves.move(source, "tensor", x, devices.CPU)
+        if not target.has(source.device_of(x)):
+            x = leaves.move(source, "tensor", x, devices.CPU)
         x = _convert(source, "tensor", x, target, None)
     return leaves.move(target, "tensor", x, place)
 

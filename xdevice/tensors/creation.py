@@ -81,9 +81,9 @@ def tensor_of(backend: Backend, data: Any, device: object, dtype: object) -> Any
         dtype_name(dtype) if dtype is not None else _dtype_of_data(backend, place, data, array)
     )
     _require(backend, wanted, place)
-    return backend.from_numpy(
-        floats.jitter(_cast(_with_exact_ints(data, array, wanted), wanted)), place
-    )
+    numbers = _cast(_with_exact_ints(data, array, wanted), wanted)
+    # `jitter` changes the numbers only if XDEVICE_FLOATS requests that
+    return backend.from_numpy(floats.jitter(numbers), place)
 
 
 def ones(
@@ -307,8 +307,9 @@ def place_for(backend: Backend, device: object) -> Device:
     block or of `set_default_device`, or `cpu:0` if neither is used. Raises
     `DeviceNotFoundError` if the backend lacks the device, and `DeviceError` if `device` is not
     a spelling of a device."""
-    place = scopes.current() or CPU if device is None else devices.parse(device)
-    return backend.require(place)
+    if device is None:
+        return backend.require(scopes.current() or CPU)
+    return backend.require(devices.parse(device))
 
 
 def default_dtype_on(backend: Backend, place: Device, name: str = "float32") -> str:

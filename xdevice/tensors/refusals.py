@@ -113,7 +113,9 @@ def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str
             # only this tensor's backend matters: another backend may have the dtype on the same
             # device
             lacks = backend.lacks(place)
-            for inner, part in _variables(backend, value) if kind == "model" else [("", value)]:
+            # a tensor is its own only part
+            parts = _variables(backend, value) if kind == "model" else [("", value)]
+            for inner, part in parts:
                 dtype = _dtype_of_part(part)
                 if dtype in lacks:
                     subject = (
@@ -174,10 +176,10 @@ def _lacking_dtype(
     # dtype
     hardware = ("virtual",) if backend.virtual else sorted(backend.hardware())
     words = f" ({'/'.join(hardware)})" if place.kind == "gpu" else ""
-    other = NARROWER.get(dtype)
-    instead = (
-        "" if other is None or other in backend.lacks(place) else f"{write.format(other)}, or "
-    )
+    narrower = NARROWER.get(dtype)
+    # no advice if there is no narrower dtype, or if the device lacks that dtype too
+    has_narrower = narrower is not None and narrower not in backend.lacks(place)
+    instead = f"{write.format(narrower)}, or " if has_narrower else ""
     return DTypeError(
         f"{what} is {dtype}, which {place} of {backend.name}{words} cannot hold; {instead}keep it on cpu:0"
     )

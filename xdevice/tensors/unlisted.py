@@ -249,11 +249,12 @@ class WholeModel:
         if not self._holdings:
             return
         backend = self._backend
-        other = WholeModel(backend, moved) if is_copy or moved is not self._model else self
+        # after a move in place, the parts outside the framework's lists are the same as before
+        new_whole = WholeModel(backend, moved) if is_copy or moved is not self._model else self
         # the listed parts as they are now; the framework may have replaced some
         new_parts = list(backend.model_parts(moved))
         # the first of `models` is `moved` itself; the others were found in its attributes
-        for _, owner, inner in other.models[1:]:
+        for _, owner, inner in new_whole.models[1:]:
             if not owner.is_all_on(inner, target):
                 owner.move_model(inner, target)
             new_parts += owner.model_parts(inner)
@@ -268,7 +269,7 @@ class WholeModel:
         # the results of `_moved_leaf`, so that a tensor in two places stays one tensor
         done: dict[int, Any] = {}
         # not strict, because the copy of a model may hold other things than the model
-        for old, new in zip(self._holdings, other._holdings, strict=False):
+        for old, new in zip(self._holdings, new_whole._holdings, strict=False):
             # `new_by_old` is searched for the leaves of the old model; if the new model does
             # not have the same number of leaves, for its own leaves
             old_leaves = (
@@ -315,7 +316,7 @@ def move_back(
         whole = WholeModel(backend, model)
         # a model that was spread over several devices cannot be moved back as a whole
         if len(homes) == 1 and list(whole.places()) != before:
-            whole.move(*homes)
+            whole.move(homes.pop())
     # the caller raises the first error, which matters more than this one
     except Exception:
         pass
@@ -382,8 +383,8 @@ def _readable(part: Any) -> dict[str, Any]:
                 f"the slot {key} of the class {name} holds tensors, which a move or a copy of the model would leave "
                 f"out; remove {key!r} from __slots__"
             )
-    own: dict[str, Any] = vars(part)
-    return own
+    own_dict: dict[str, Any] = vars(part)
+    return own_dict
 
 
 def _holds(attribute: _Attribute) -> bool:

@@ -220,22 +220,23 @@ def to_device(x: T, device: object, non_blocking: bool = False, **misspelled: No
         spellings.refuse("to_device", misspelled, "device=, non_blocking=")
     if type(device) is Device:
         target = device
+    elif type(device) is str:
+        # the look-up saves a call for a string that was used before
+        target = _spelled.get(device) or devices.parse(device)
     else:
-        target = (_spelled.get(device) if type(device) is str else None) or devices.parse(
-            device
-        )
+        target = devices.parse(device)
     try:
         # the fast path, for a tensor that is on the device already
         probe = _probes.get(type(x))
         if probe is not None:
-            here = probe(x)
-            if here is target:
+            place = probe(x)
+            if place is target:
                 return x
             # `cuda:1` names the tensor's device, and the backend has confirmed before that its
             # GPUs are of this hardware
             if (
                 type(target) is Named
-                and here is target.plain
+                and place is target.plain
                 and target.word in _movable[type(x)].answered
             ):
                 return x
