@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from helpers.port_texts import body, examined, ported, verdicts
+from helpers.port_texts import body, examined, ported, ported_to, verdicts
+
+from xdevice.port.words import Goal
 
 TENSOR = "import torch\nx = torch.ones(2)\n"
 
@@ -688,3 +690,39 @@ def test_a_name_of_cuda_that_stays_is_listed_with_the_test_that_guards_it(name, 
     assert guard.why.startswith('it guards "cuda", which works ')
     assert (use.verdict, use.line) == ("open", 4)
     assert use.why.startswith(why)
+
+
+STORAGES = """import torch
+class Trainer:
+    def place(self, storage, location):
+        return storage.cuda()
+    def load(self, path):
+        return torch.load(path, map_location=self.place)
+def place(storage, location):
+    return storage.cuda(0)
+def load(path, **options):
+    return torch.load(path, **options)
+def load_to(path, location):
+    return torch.load(path, location)
+a = torch.load("a", map_location=lambda storage, location: storage.cuda())
+b = torch.load("b", lambda storage, location: storage.cuda(1))
+c = torch.load("c", map_location=place)
+d = load("d", map_location=lambda storage, location: storage.cuda())
+e = load_to("e", lambda storage, location: storage.cuda())
+f = torch.hub.load_state_dict_from_url("f", map_location=lambda storage, _: storage.cpu())
+"""
+
+
+@pytest.mark.parametrize("target", ["xdevice", "accelerator"])
+def test_a_storage_that_torch_load_passes_to_a_function_is_no_tensor(target):
+    """`to_device` refuses a storage, and `.to` of a storage takes no positional argument."""
+    assert ported_to(target, STORAGES) == STORAGES
+    sites = examined(STORAGES, goal=Goal(target)).sites
+    moves = [site for site in sites if site.idiom == ".cuda()"]
+    assert [(site.verdict, site.code) for site in moves] == [("open", "XD162")] * 6
+    # the test that guards a call with CUDA's name stays with it
+    guarded = (
+        "import torch\nif torch.cuda.is_available():\n"
+        "    a = torch.load('a', map_location=lambda storage, location: storage.cuda())\n"
+    )
+    assert ported_to(target, guarded) == guarded

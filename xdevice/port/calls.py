@@ -20,6 +20,7 @@ from .values import (
     INT,
     NONE,
     NOTHING,
+    STORAGE,
     STR,
     TENSOR,
     UNKNOWN,
@@ -67,6 +68,8 @@ class Invocation:
         # `*x` passes an unknown number of arguments, so the positions of later arguments are
         # unknown
         self.is_starred = any(isinstance(arg, ast.Starred) for arg in self.node.args)
+        # `torch.load`, which the call or its callee reaches, calls such a function with a storage
+        self._add_storage(self.keywords.get("map_location", NOTHING))
 
     def of_value(self, callee: Value) -> Value:
         """Returns the possible results of calling `callee`: the union over all objects that it
@@ -90,6 +93,14 @@ class Invocation:
         if len(self.values) > position:
             return self.values[position]
         return self.keywords.get(name, default)
+
+    def _add_storage(self, map_location: Value) -> None:
+        """Adds a storage to the first parameter of each function in the value of `map_location`."""
+        for atom in map_location:
+            if atom.kind in ("function", "bound"):
+                is_bound = atom.kind == "bound" and atom.subject.is_method
+                for name in atom.subject.positional[is_bound:][:1]:
+                    self.add_to_cell((atom.subject, name), STORAGE)
 
     def _pass_arguments_out(self) -> None:
         """Records that all arguments are passed to code outside the project. If an argument is a function, that code
@@ -182,6 +193,8 @@ class Invocation:
             return self._spawn()
         self._pass_arguments_out()
         self.node.has_gpu = self.has_gpu  # type: ignore[attr-defined]  # for rules whose word needs a GPU
+        if full_name == "torch.load":
+            self._add_storage(self._argument(1, "map_location"))
         if full_name in knowledge.DEVICE_MAKERS:
             return make_value("device", None, self.node)
         if full_name in knowledge.DEVICE_LISTS:

@@ -67,6 +67,9 @@ HIDDEN_ARGUMENTS: Final = left_open(
 OTHER_ARGUMENTS: Final = left_open(
     "it has arguments that its neutral replacement does not accept", "XD166"
 )
+OF_STORAGE: Final = left_open(
+    "it may be a storage, not a tensor; pass the device itself as map_location=", "XD162"
+)
 OTHER_GPU: Final = left_open(
     "set_device may have chosen another GPU, but the replacement means the first one", "XD151"
 )

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 from . import rules_of_words
 from .idioms import Idiom
-from .judging import Edits, Judgement, Use, left_open, proven, text_of
+from .judging import OF_STORAGE, Edits, Judgement, Use, left_open, proven, text_of
 from .knowledge import framework_of
 from .rules import Judged, JudgedSites
 from .rules_of_calls import needs_no_brackets
@@ -52,7 +52,7 @@ class NeutralSites(JudgedSites):
         """Judges a method call. Returns None if the call is not a use of a device. All methods of
         PyTorch except `.cuda()` work on any device."""
         judged = super()._judge_method(use, full_name)
-        if judged is None or judged[1].verdict == "not a device":
+        if judged is None or judged[1] is OF_STORAGE or judged[1].verdict == "not a device":
             return judged
         # .to() and .cpu() work on any device
         if use.method != "cuda":

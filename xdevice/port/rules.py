@@ -14,6 +14,7 @@ from .idioms import Idiom
 from .judging import (
     HIDDEN_ARGUMENTS,
     NAMES_NO_VENDOR,
+    OF_STORAGE,
     OTHER_GPU,
     JudgedModule,
     Judgement,
@@ -302,6 +303,9 @@ class JudgedSites(JudgedModule):
                 if has_no_arguments
                 else (use, Judgement("not a device", "none of the arguments is a device"))
             )
+        # a storage has `.cuda()`, but cannot be passed to `to_device`, and its `.to` takes no positional argument
+        if may_be(receiver, ("storage",)):
+            return use, OF_STORAGE if use.method == "cuda" else NAMES_NO_VENDOR
         return use, _RULES[use.idiom.rule](use)
 
     # uses that are not calls

@@ -8,6 +8,7 @@ its subject:
 | kind | subject |
 |---|---|
 | "tensor", "array", "int", "float", "bool", "str", "none", "dtype", "optimizer" | none |
+| "storage" | none: what `torch.load` passes to a function in `map_location=`, which has `.cuda()`, but is no tensor |
 | "available" | none: a value that is true only if there is a GPU |
 | "anything" | none: the atom of `UNKNOWN` |
 | "device" | none: a framework's own device; `origin` is the node that chose it, or None |
@@ -58,6 +59,7 @@ NOTHING: Final[Value] = frozenset()
 UNKNOWN: Final = value_of(ANYTHING)
 """The value of an expression that may be anything."""
 TENSOR: Final = make_value("tensor")
+STORAGE: Final = make_value("storage")
 ARRAY: Final = make_value("array")
 INT: Final = make_value("int")
 FLOAT: Final = make_value("float")
@@ -85,6 +87,7 @@ _FOLLOWED: Final = {
     "spelling",
     "list",
     "dict",
+    "storage",
 }
 """The kinds of atoms that `union` keeps together with "anything"."""
 # larger values would slow the analysis down, and no rule can use so many atoms
