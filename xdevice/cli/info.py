@@ -173,7 +173,7 @@ def _launcher() -> str | None:
     return launch and f"{launch.launcher}, rank {launch.rank} of {launch.size}"
 
 
-# how the column "imports" shows each value, with rich's marks for colors
+# how the column "imports" shows each value, with rich's marks for colours
 _STATES: Final = {True: "[green]yes[/]", False: "[red]no[/]", None: "[yellow]?[/]"}
 
 

@@ -29,7 +29,6 @@ def processes(
     check: bool | None = None,
 ) -> World:
     """Returns the block in which the processes of a launcher work together, or, without a launcher, a world of one.
-
     Experimental: it may change in a minor version.
 
     A nested block shares the world of the outer block. A rank is late if the other ranks wait for it while nothing

@@ -288,7 +288,7 @@ _integer_remainder = _by_numpy(np.remainder)
 @_with_numpy_semantics
 def round(x: Any) -> Any:
     """Returns the nearest whole numbers. A number halfway between two whole numbers is rounded to the even number."""
-    # MXNet's own `round` does not round halves to the even neighbor, as the standard requires
+    # MXNet's own `round` does not round halves to the even neighbour, as the standard requires
     low = _np.floor(x)
     rest = x - low
     is_up = logical_or(rest > 0.5, logical_and(rest == 0.5, _np.mod(low, 2) != 0))

@@ -51,7 +51,7 @@ class PaddleSamples(Samples):
         return leaf.grad.detach()
 
     def requires_grad(self, x: paddle.Tensor) -> bool:
-        """Returns whether a tensor is marked as requiring a gradient."""
+        """Whether a tensor is marked as requiring a gradient."""
         return not x.stop_gradient
 
     def marked(self, x: paddle.Tensor) -> paddle.Tensor:

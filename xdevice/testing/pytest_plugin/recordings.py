@@ -116,9 +116,9 @@ class Recordings:
 
     def _compare(self, item: pytest.Item, entries: list[RecordedCall], own: Path) -> None:
         """Compares the recorded calls of a test with the recording of its own backend, in the folder `own`. If this
-        folder does not exist, compares the calls with the recordings of all backends, in the neighboring folders. Fails
-        the test if there is a difference, or if the test has recorded calls but there is no recording of an earlier
-        run."""
+        folder does not exist, compares the calls with the recordings of all backends, in the neighbouring folders.
+        Fails the test if there is a difference, or if the test has recorded calls but there is no recording of an
+        earlier run."""
         folders = sorted(path.parent for path in own.parent.glob(f"*/{INDEX}"))
         if own in folders:
             folders = [own]

@@ -116,7 +116,7 @@ class ReplicaChecks(Suite):
             leaf = self.adapter.leaf(xdevice.copy_to(x, self.home), self.home_device)
             dtype = dtype_name(x.dtype)
             # the new values must differ from the old ones. In tensors that are named after a
-            # dtype, neighboring values differ, so these are shifted; all other tensors are
+            # dtype, neighbouring values differ, so these are shifted; all other tensors are
             # filled with ones
             new = (
                 np.roll(array, 1)

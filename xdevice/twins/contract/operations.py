@@ -140,13 +140,13 @@ class Table(NamedTuple):
         return other(path, layer, self.describe(layer) if is_own else "")
 
     def is_rewritten(self, layer: Any) -> bool:
-        """Returns whether a layer's class is from outside the framework, is not in the table's attribute `foreign`, and
+        """Whether a layer's class is from outside the framework, is not in the table's attribute `foreign`, and
         has its own code for calls."""
         name = f"{type(layer).__module__}.{type(layer).__name__}"
         return name not in self.foreign and is_rewritten(layer, self.package, *self.methods)
 
     def is_line(self, module: Any) -> bool:
-        """Returns whether a module only calls its children in sequence."""
+        """Whether a module only calls its children in sequence."""
         return isinstance(module, self.lines) and not self.is_rewritten(module)
 
 
@@ -218,7 +218,7 @@ def _entries(
 
 
 def _is_inside(path: str, layers: Container[str]) -> bool:
-    """Returns whether the module at `path` is inside one of the modules whose paths are in `layers`. The path of the
+    """Whether the module at `path` is inside one of the modules whose paths are in `layers`. The path of the
     model, which contains every module, is ""."""
     names = path.split(".")
     return "" in layers or any(
@@ -565,7 +565,7 @@ def other(path: str, layer: object, details: str = "") -> Layer:
 
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:
-    """Returns whether a layer runs code from outside the framework, so that its computation is unknown. To decide,
+    """Whether a layer runs code from outside the framework, so that its computation is unknown. To decide,
     looks up the first class in the method resolution order that defines one of `methods`. Returns True if this class is
     not from `package`, the framework's package. Also returns True if the layer has none of these methods."""
     # the class whose code runs: the first class, among the layer's class and its bases, that defines one of the methods

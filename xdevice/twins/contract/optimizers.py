@@ -182,7 +182,7 @@ def _as_python(value: Any, default: object) -> object:
 
 
 def keeps(slot: str, settings: Settings) -> bool:
-    """Returns whether an optimizer with these settings stores this slot (a named tensor of its state) for a
+    """Whether an optimizer with these settings stores this slot (a named tensor of its state) for a
     parameter."""
     # true for momentum_buffer itself, and for the names in FORMS
     if slot.endswith("momentum_buffer"):
@@ -198,7 +198,7 @@ class Optimizers(Models):
     needs: ClassVar[tuple[str, ...]] = ("optimizer",)
 
     def has_optimizer(self, x: object) -> bool:
-        """Returns whether `x` is an optimizer for this framework, although its type belongs to another library, such as
+        """Whether `x` is an optimizer for this framework, although its type belongs to another library, such as
         optax."""
         return False
 

@@ -97,7 +97,7 @@ def name_of(x: Any) -> str:
 
 
 def is_function(x: object) -> bool:
-    """Returns whether `x` can be compared as a function. Such an `x` is a callable that is not a model, a class or a
+    """Whether `x` can be compared as a function. Such an `x` is a callable that is not a model, a class or a
     tensor, or a pair `(apply, parameters)`, which is common in programs that use haiku."""
     # a string cannot be the parameters
     if isinstance(x, tuple) and len(x) == 2:
@@ -139,7 +139,7 @@ def subject_of(
 
 
 def _has_layers(backend: Backend, model: Any) -> bool:
-    """Returns whether the layers of a model can be listed."""
+    """Whether the layers of a model can be listed."""
     try:
         list(backend.layers(model))
     except (UnsupportedError, NotBuiltError):

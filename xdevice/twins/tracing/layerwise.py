@@ -189,7 +189,7 @@ class TwoRuns:
         return max(map(apart, self._actual.outputs, self._expected.outputs), default=None)
 
     def _first_arrays_agree(self, ours: Arrays, theirs: Arrays) -> bool:
-        """Returns whether the first arrays of both sides are equal within rounding; False if they cannot be
+        """Whether the first arrays of both sides are equal within rounding; False if they cannot be
         compared."""
         error = _error_of_first(ours, theirs)
         return error is not None and error <= self.limit
@@ -411,6 +411,6 @@ def _error_text(error: float, ours: Arrays, theirs: Arrays) -> str:
 
 
 def _have_other_shapes(ours: Arrays, theirs: Arrays) -> bool:
-    """Returns whether the first arrays differ in shape. Shapes with the same sizes in another order are treated as
+    """Whether the first arrays differ in shape. Shapes with the same sizes in another order are treated as
     equal, because arrays with such shapes have been compared."""
     return bool(ours and theirs) and sorted(ours[0].shape) != sorted(theirs[0].shape)

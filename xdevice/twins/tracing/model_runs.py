@@ -144,7 +144,7 @@ def taken_by(second: Any, arrays: Arrays, first: ModelRun) -> Arrays:
 
 
 def _is_image(x: Array, first: ModelRun) -> bool:
-    """Returns whether an input is a batch of images, not of sequences. An array with four or more axes is treated as
+    """Whether an input is a batch of images, not of sequences. An array with four or more axes is treated as
     images. An array with three axes is treated as images if the kind of the layer that received it in the run `first`
     is in `IMAGES`. If no layer received it, returns False."""
     if x.ndim != 3:

@@ -427,7 +427,7 @@ class TwoPrograms:
         return rows
 
     def _is_same(self, key: str, value: Array) -> bool:
-        """Returns whether the actual program's tensor with this key has the same numbers as `value`, in any order of
+        """Whether the actual program's tensor with this key has the same numbers as `value`, in any order of
         axes. Returns False for numbers that may be equal by chance, such as zeros."""
         ours = self.actual.arrays[key]
         return _is_distinctive(value) and any(
@@ -509,7 +509,7 @@ class Judge:
         return None
 
     def is_close(self, operation: Operation) -> bool:
-        """Returns whether the other program has a tensor that is close to an output of the operation. The close tensor
+        """Whether the other program has a tensor that is close to an output of the operation. The close tensor
         may be the same output, computed with an error."""
         return any(
             numpy.isfinite(self._distance(key)) for key in self._distinctive_outputs(operation)
@@ -541,7 +541,7 @@ class Judge:
         ]
 
     def is_right(self, key: str, limit: float) -> bool:
-        """Returns whether the tensor with this key is correct. A tensor is correct if the other program computed it
+        """Whether the tensor with this key is correct. A tensor is correct if the other program computed it
         too, if the operation that returned it is correct, or if its numbers are not distinctive (`_is_distinctive`)."""
         maker = self._makers.get(key)
         if not _is_distinctive(self._log.arrays.get(key)) or self._distance(key) <= limit:
@@ -641,7 +641,7 @@ def _norm(x: Array) -> float:
 
 
 def _is_distinctive(x: Array | None) -> bool:
-    """Returns whether the numbers of an array are so specific that another array would not have the same numbers by
+    """Whether the numbers of an array are so specific that another array would not have the same numbers by
     chance. Returns False for ints, bools, an array of several equal numbers, and an array with a single common number
     such as 0 or 1."""
     if x is None or x.dtype.kind not in "fc" or not x.size:

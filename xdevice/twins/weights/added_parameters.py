@@ -83,7 +83,7 @@ def _with(words: Sequence[str], names: Iterable[str]) -> list[str]:
     ends = tuple(word[1:] for word in words if word.startswith("*"))
 
     def is_meant(name: str) -> bool:
-        """Returns whether one of the words matches a component of the name."""
+        """Whether one of the words matches a component of the name."""
         # `endswith` returns False for an empty tuple
         return any(
             part in words or part.endswith(ends) for part in name.replace("/", ".").split(".")

@@ -228,7 +228,7 @@ def _walk(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
 
 
 def _has_modules(x: Any) -> bool:
-    """Returns whether the dicts, lists and tuples of `x` contain, at any depth, a model of Flax or Equinox, or another
+    """Whether the dicts, lists and tuples of `x` contain, at any depth, a model of Flax or Equinox, or another
     model that xdevice otherwise treats as a container."""
     inner, visited = [x], set[int]()
     for container in inner:  # the loop also visits the items that are appended to `inner`
@@ -244,7 +244,7 @@ def _has_modules(x: Any) -> bool:
 
 
 def _is_module(x: Any) -> bool:
-    """Returns whether `x` is a model of Flax or Equinox, or another model that xdevice otherwise treats as a
+    """Whether `x` is a model of Flax or Equinox, or another model that xdevice otherwise treats as a
     container."""
     return registry.kind_of(type(x)) is None and owners.backend_of_model(x) is not None
 

@@ -138,7 +138,7 @@ def open_file(path: str) -> Iterator[Header]:
 
 
 def _is_same_file(path: str, file: FileIO) -> bool:
-    """Returns whether the path still refers to the open file, rather than to a file that has replaced it. Raises
+    """Whether the path still refers to the open file, rather than to a file that has replaced it. Raises
     `MissingFileError` if there is no longer a file at the path."""
     require_plain_file(path)
     # opened again, because on Windows `os.stat` of a path returns different numbers than `fstat`

@@ -116,7 +116,7 @@ def state_in(saved: Any, where: str) -> Found:
 
 
 def is_state(saved: Mapping[Any, Any]) -> bool:
-    """Returns whether a dict is a state itself: all its keys are strings, and all its values are tensors. This is also
+    """Whether a dict is a state itself: all its keys are strings, and all its values are tensors. This is also
     true for an empty dict."""
     return all(isinstance(key, str) and _is_tensor(value) for key, value in saved.items())
 
@@ -144,7 +144,7 @@ def _others(keys: Iterable[str], taken: Iterable[str]) -> tuple[str, ...]:
 
 
 def _is_tensor(value: Any) -> bool:
-    """Returns whether a value is a tensor of a file, or a tensor or variable of a framework. Returns False for a
+    """Whether a value is a tensor of a file, or a tensor or variable of a framework. Returns False for a
     symbolic tensor."""
     owner = registry.kind_of(type(value))
     return isinstance(value, FileTensor) or (owner is not None and owner.kind != "symbol")
