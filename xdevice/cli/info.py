@@ -131,6 +131,7 @@ def probe_here(name: str) -> Report:
             "virtual": device.kind == "gpu" and backend.virtual > 0,
         }
         for device in backend.devices()
+        # a loop over one item, which only gives the description a name
         for about in [backend.describe(device)]
     ]
     report = _report(name, version=backend.version)
@@ -170,7 +171,9 @@ def _launcher() -> str | None:
         launch = launchers.find_launch()
     except SettingError as error:
         return f"unknown, because its environment variables contradict each other: {error}"
-    return launch and f"{launch.launcher}, rank {launch.rank} of {launch.size}"
+    if launch is None:
+        return None
+    return f"{launch.launcher}, rank {launch.rank} of {launch.size}"
 
 
 # how the column "imports" shows each value, with rich's marks for colours

@@ -60,8 +60,10 @@ def _open_report(ctx: click.Context, param: click.Parameter, value: str | None) 
 
     The file is opened here, so that a file that cannot be written is reported before a long run.
     """
-    if value is None or value == "-":
-        return sys.stdout if value else None
+    if value is None:
+        return None
+    if value == "-":
+        return sys.stdout
     try:
         return _ReportFile(value)
     except OSError as error:
@@ -78,25 +80,26 @@ class _ReportFile:
         self._path = Path(path).resolve()
         # pipes and devices are written directly, because they have no earlier content to keep
         is_special = self._path.exists() and not self._path.is_file()
-        self._part = (
+        # the file into which `write` writes first
+        self._written = (
             self._path
             if is_special
             else self._path.with_name(f".{self._path.name}.{os.getpid()}")
         )
         # raises the error now if the file cannot be opened; the mode "a" does not change a file
         # that exists
-        self._part.open("a").close()
+        self._written.open("a").close()
         # if the command fails, the temporary file is removed
         if not is_special:
             click.get_current_context().call_on_close(
-                lambda: self._part.unlink(missing_ok=True)
+                lambda: self._written.unlink(missing_ok=True)
             )
 
     def write(self, text: str) -> None:
         """Writes the report, which replaces the report of an earlier run."""
-        self._part.write_text(text, encoding="utf-8")
-        if self._part != self._path:
-            self._part.replace(self._path)
+        self._written.write_text(text, encoding="utf-8")
+        if self._written != self._path:
+            self._written.replace(self._path)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -281,20 +284,7 @@ def parity(
         keeps_operations=operations or backward,
         keeps_gradients=backward,
     )
-    if plan.reference not in names:
-        raise click.UsageError(
-            f"--reference: {plan.reference} is not among the backends {', '.join(names)}; add it to --backends"
-        )
-    if plan.is_traced and plan.keeps_operations:
-        raise click.UsageError(
-            "--trace compares layers, but --operations and --backward compare operations; use only one of these"
-        )
-    # with --save, one backend is enough, because `compare-runs` can compare its recordings later
-    if len(names) == 1 and save is None:
-        raise click.UsageError(
-            f"{names[0]} has nothing to be compared with; name another in --backends, or "
-            "keep the recordings with --save"
-        )
+    _refuse_useless(plan, names, save)
     _refuse_missing(plan)
     if overwrite and save is None:
         raise click.UsageError("--overwrite has an effect only together with --save")
@@ -362,6 +352,25 @@ def _refuse_two_tolerances(float64: bool, calibrate: bool, strictness: Strictnes
         )
 
 
+def _refuse_useless(plan: RunPlan, names: tuple[str, ...], save: Path | None) -> None:
+    """Raises `UsageError` if a run could not compare anything, or if its options exclude each other. `names` are the
+    backends that run, and `save` is the value of `--save`."""
+    if plan.reference not in names:
+        raise click.UsageError(
+            f"--reference: {plan.reference} is not among the backends {', '.join(names)}; add it to --backends"
+        )
+    if plan.is_traced and plan.keeps_operations:
+        raise click.UsageError(
+            "--trace compares layers, but --operations and --backward compare operations; use only one of these"
+        )
+    # with --save, one backend is enough, because `compare-runs` can compare its recordings later
+    if len(names) == 1 and save is None:
+        raise click.UsageError(
+            f"{names[0]} has nothing to be compared with; name another in --backends, or "
+            "keep the recordings with --save"
+        )
+
+
 def _refuse_missing(plan: RunPlan) -> None:
     """Raises `UsageError` if a backend that is planned to run in this Python interpreter is not installed here."""
     for name, python in plan.pythons.items():
@@ -400,12 +409,9 @@ def _backends(backends: str | None) -> tuple[str, ...]:
     """Returns the backends to run on. These are the backends that the option `--backends` names. Without the option,
     these are all installed backends except NumPy, or NumPy if no other backend is installed. Raises `UsageError` for an
     unknown name."""
-    names = tuple(backends.split(",")) if backends else ()
-    return (
-        _own_names(names)
-        or tuple(name for name in selection.backends() if name != "numpy")
-        or ("numpy",)
-    )
+    if backends:
+        return _own_names(tuple(backends.split(",")))
+    return tuple(name for name in selection.backends() if name != "numpy") or ("numpy",)
 
 
 def _interpreters(pythons: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
@@ -474,7 +480,7 @@ def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
         from xdevice.twins.parity.report_page import page
 
         options["html"].write(page(report, title))
-    # with `--json -`, only JSON is printed, because a program reads the output
+    # with `--json -`, only JSON is printed, because a program reads the output. The name of `sys.stdout` is "<stdout>"
     if options["json_file"] is None or options["json_file"].name != "<stdout>":
         parity_report.show(report)
     sys.exit(report.status)

@@ -153,26 +153,27 @@ class Invocation:
         # `is_bound` counts as 0 or 1: without the first parameter if it is True, because that parameter has its value
         # already
         names = function.positional[is_bound:]
-        extra = "items", (function, "*")  # the cell for the items of `*args`
+        cell_of_args = "items", (function, "*")  # for the items of `*args`
         for i, (arg, value) in enumerate(zip(self.node.args, self.values, strict=True)):
             # each item of `*x` may be passed to any of the following parameters
             if isinstance(arg, ast.Starred):
                 items = self.iterate(value)
-                for key in (*((function, name) for name in names[i:]), extra):
+                for key in (*((function, name) for name in names[i:]), cell_of_args):
                     self.add_to_cell(key, items)
                 # arguments after `*x` are ignored, because their positions are unknown
                 break
-            self.add_to_cell((function, names[i]) if i < len(names) else extra, value)
+            # an argument after those for all positional parameters is an item of `*args`
+            self.add_to_cell((function, names[i]) if i < len(names) else cell_of_args, value)
         # every parameter can be passed by name
         names = [*names, *function.keywords]
-        extra = "items", (function, "**")  # the cell for the values of `**kwargs`
+        cell_of_kwargs = "items", (function, "**")  # for the values of `**kwargs`
         for name, value in self.keywords.items():
             # `**x` may pass any value to any parameter, because the items of x are not followed by key
             if name is None:
-                for key in (*((function, name) for name in names), extra):
+                for key in (*((function, name) for name in names), cell_of_kwargs):
                     self.add_to_cell(key, UNKNOWN)
             else:
-                self.add_to_cell((function, name) if name in names else extra, value)
+                self.add_to_cell((function, name) if name in names else cell_of_kwargs, value)
 
     # calls of functions and objects outside the project
 
@@ -282,7 +283,9 @@ class Invocation:
     def _mapped(self) -> Value:
         """Returns the items of `map(function, ...)`: the results of calling the function with
         the items of the other arguments."""
-        # the node for these calls is created only once, because it may become the key of a list that they return
+        # `map` calls the function where the source has no call, so a node for these calls is made up: one call whose
+        # arguments are all arguments of `map` but the function. It is created only once, because it may become the key
+        # of a list that the calls return
         node = getattr(self.node, "mapped", None)
         if node is None:
             node = ast.copy_location(
@@ -310,7 +313,8 @@ class Invocation:
         # only the arrays of MXNet and decord have this method
         if name == "asnumpy":
             return ARRAY
-        # the program may have assigned a function to this attribute of an unknown object
+        # the program may have assigned a function to this attribute of an unknown object. Only such known values are
+        # called here: the result of calling "anything" (`UNKNOWN`) is in the union already
         return union(UNKNOWN, self.of_value(self.read_cell(("attr", None, name)) - UNKNOWN))
 
     def _method_of_instance(self, owner: Atom, name: str) -> Value:
@@ -340,6 +344,7 @@ class Invocation:
         optimizer."""
         if name in ("parameters", "trainable_weights", "buffers"):
             return self.list_of(self.node, TENSOR)
+        # methods such as `to` and `eval` return the object itself
         return value_of(owner) if name in knowledge.MODEL_METHODS else UNKNOWN
 
     def _method_of_tensor(self, owner: Atom, name: str) -> Value:

@@ -67,32 +67,28 @@ def _with_goal(command: Command) -> Command:
     """Decorates a command with the options `--to` and `--torch-minimum`, which select the names
     that are written. The command receives both options as one `Goal`, in its argument `goal`."""
 
+    @click.option(
+        "--torch-minimum",
+        metavar="VERSION",
+        callback=_read_version,
+        help="Write only names that this release of PyTorch has, such as 2.9. By default, port writes the newest "
+        "names, and reports which release they need.",
+    )
+    @click.option(
+        "--to",
+        "target",
+        type=click.Choice(("xdevice", "accelerator")),
+        default="xdevice",
+        show_default=True,
+        help="The API to write: xdevice's, or PyTorch's own (torch.accelerator), which needs no import of xdevice.",
+    )
     @functools.wraps(command)
     def with_goal(target: Target, torch_minimum: Version | None, **options: Any) -> None:
         from .words import Goal
 
         command(goal=Goal(target, torch_minimum), **options)
 
-    function = with_goal
-    for decorate in (
-        click.option(
-            "--to",
-            "target",
-            type=click.Choice(("xdevice", "accelerator")),
-            default="xdevice",
-            show_default=True,
-            help="The API to write: xdevice's, or PyTorch's own (torch.accelerator), which needs no import of xdevice.",
-        ),
-        click.option(
-            "--torch-minimum",
-            metavar="VERSION",
-            callback=_read_version,
-            help="Write only names that this release of PyTorch has, such as 2.9. By default, port writes the newest "
-            "names, and reports which release they need.",
-        ),
-    ):
-        function = decorate(function)
-    return function
+    return with_goal
 
 
 def _with_project(command: Command) -> Command:
@@ -103,6 +99,28 @@ def _with_project(command: Command) -> Command:
     because `port` changes files.
     """
 
+    @click.option(
+        "--report",
+        "report_to",
+        type=_FILE,
+        callback=_refuse_other_suffixes,
+        metavar="FILENAME",
+        help="Write a report, which begins with a summary, to a file that ends in .txt, .html (one page) or .json.",
+    )
+    @click.option(
+        "--root",
+        type=_FILE,
+        help="The folder from which imports are resolved; by default, the folder that contains all PATHS.",
+    )
+    @click.option(
+        "--only",
+        type=click.Choice(("proven", "safe", "likely")),
+        default="proven",
+        show_default=True,
+        help="How certain xdevice must be that a rewrite keeps the meaning of the code; proven is the strictest.",
+    )
+    @_PATHS
+    @_with_goal
     @functools.wraps(command)
     def with_examined(
         paths: tuple[Path, ...],
@@ -135,32 +153,7 @@ def _with_project(command: Command) -> Command:
             report_to.write_text(text, encoding="utf-8", newline="\n")
         command(examined=examined, **options)
 
-    function = _with_goal(with_examined)
-    for decorate in (
-        _PATHS,
-        click.option(
-            "--only",
-            type=click.Choice(("proven", "safe", "likely")),
-            default="proven",
-            show_default=True,
-            help="How certain xdevice must be that a rewrite keeps the meaning of the code; proven is the strictest.",
-        ),
-        click.option(
-            "--root",
-            type=_FILE,
-            help="The folder from which imports are resolved; by default, the folder that contains all PATHS.",
-        ),
-        click.option(
-            "--report",
-            "report_to",
-            type=_FILE,
-            callback=_refuse_other_suffixes,
-            metavar="FILENAME",
-            help="Write a report, which begins with a summary, to a file that ends in .txt, .html (one page) or .json.",
-        ),
-    ):
-        function = decorate(function)
-    return function
+    return with_examined
 
 
 @click.command(short_help="Count device code, by how port would treat it.")
@@ -313,22 +306,15 @@ def lint(
         raise click.UsageError(
             "--diff, --baseline and --write-baseline cannot be combined; use only one of them"
         )
-    # the baseline would contain findings that --fix is about to remove
-    if fix and baseline_to is not None:
-        raise click.UsageError(
-            "--fix and --write-baseline cannot be combined; run lint --fix first"
-        )
-    if fix and "-" in map(str, paths):
-        raise click.UsageError(
-            "--fix changes files, but the standard input is not a file; rewrite it with xdevice port -"
-        )
+    if fix:
+        _refuse_fix(paths, baseline_to)
     # as in other linters, paths in settings and findings are relative to the current folder
     root = Path.cwd()
     try:
         choice = lint_module.configure(root).with_options(select, ignore)
         needs_verdicts = fix or output_format == "sarif" or choice.needs_engine()
-        # if the goal is None, `_findings` does not run the engine, which takes far longer than
-        # the rules of lint
+        # called again after --fix. If the goal is None, `_findings` does not run the engine, which
+        # takes far longer than the rules of lint
         examine = functools.partial(
             _findings, paths, root, choice, goal if needs_verdicts else None
         )
@@ -336,7 +322,7 @@ def lint(
         if baseline_to is not None:
             baseline_to.write_text(lint_module.baseline(findings), encoding="utf-8")
             click.echo(f"findings written to {baseline_to}: {len(findings)}", err=True)
-            _exit_with_unreadable(examined, 0)
+            _exit_with_unreadable(examined, 0)  # ends the program: no findings are shown
 
         def narrow(findings: list[Finding]) -> list[Finding]:
             """Returns the findings to show. Findings that the revision or the baseline already contained are left out,
@@ -367,6 +353,19 @@ def lint(
     if shown or not examined.unreadable or output_format != "text":
         click.echo(FORMATS[output_format](shown), nl=False)
     _exit_with_unreadable(examined, 1 if shown else 0)
+
+
+def _refuse_fix(paths: tuple[Path, ...], baseline_to: Path | None) -> None:
+    """Raises `UsageError` if `--fix` is used together with `--write-baseline` or the standard input."""
+    # the baseline would contain findings that --fix is about to remove
+    if baseline_to is not None:
+        raise click.UsageError(
+            "--fix and --write-baseline cannot be combined; run lint --fix first"
+        )
+    if "-" in map(str, paths):
+        raise click.UsageError(
+            "--fix changes files, but the standard input is not a file; rewrite it with xdevice port -"
+        )
 
 
 def _findings(

@@ -184,8 +184,8 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
         in_text |= origins(module, inference, parts_in_text)
         # `--to xdevice` turns `x.to(d)` into a call that accepts any string, unlike the framework's own functions, so
         # only devices that are passed to these by keyword count for this target
-        takers = devices_in if is_neutral else devices_by_keyword
-        on_devices |= origins(module, inference, takers)
+        find_devices = devices_in if is_neutral else devices_by_keyword
+        on_devices |= origins(module, inference, find_devices)
         if _sets_current_device(module, inference):
             setters.append(module)
         # otherwise, a large project would not fit into memory; the rules below compute `nodes` again
@@ -204,21 +204,8 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
             twin = sites.get(site.key)
             sites[site.key] = site if twin is None else _merged(twin, site)
         module.release()
-    # a cell that Python cannot parse is an open site, because it may contain device code. The site is the beginning of
-    # the cell's first line
     for source in examined.sources:
-        for line, why in source.broken:
-            site = Site(
-                source.path,
-                line,
-                0,
-                idiom="cell",
-                code="XD160",
-                framework="",
-                verdict="open",
-                why=why,
-                end=(line, 0),
-            )
+        for site in _broken_cells(source):
             sites[site.key] = site
     examined.sites = sorted(_open_if_weaker(site, examined.only) for site in sites.values())
     by_path = {source.path: source for source in examined.sources}
@@ -226,6 +213,23 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
     for site in examined.sites:
         if site.edits:
             site.after = _new_text(by_path[site.file], site)
+
+
+def _broken_cells(source: Source) -> Iterator[Site]:
+    """Yields an open site for each cell of a file that Python cannot parse, because the cell may contain device code.
+    The position of the site is the beginning of the cell's first line."""
+    for line, why in source.broken:
+        yield Site(
+            source.path,
+            line,
+            0,
+            idiom="cell",
+            code="XD160",
+            framework="",
+            verdict="open",
+            why=why,
+            end=(line, 0),
+        )
 
 
 def _name_of_task(task: Task) -> str:
@@ -256,7 +260,8 @@ def _merged(first: Site, second: Site) -> Site:
     # at it
     if not first.edits and not second.edits:
         return replace(first if first.verdict == "open" else second, tabs=tabs)
-    # if the site of one tab has no edits, its reason is shown
+    # the reason of the site without edits is shown, because a person has to look at it; if both sites have edits, the
+    # reason of the second
     shown = second if first.edits else first
     why = f"the tabs disagree; in the tab {shown.tabs[0]}: {shown.why}"
     return replace(

@@ -82,6 +82,8 @@ def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable
             return name, lambda atom: atom.kind == "none"
         case ast.Call(func=ast.Name(id="isinstance"), args=[name, types]):
             kinds = _named_kinds(types)
+            # if the test is true, all other kinds are excluded; if it is false, these kinds. A value that may be
+            # anything stays, and nothing is excluded if one of the types is not known (`kinds` is empty)
             return (
                 name,
                 lambda atom: (
@@ -167,10 +169,12 @@ def _is_reversed(op: ast.cmpop, other: ast.expr, is_mirrored: bool) -> bool:
     """Whether a comparison is true if the device is missing, as in `device_count() == 0` or `x.device.type != "cuda"`.
     A number of GPUs, or a kind of device, is compared with `other` by the operator `op`. `is_mirrored` is True if
     `other` is on the left side, as in `0 < device_count()`."""
-    # `== 0` means that the device is missing, and `!= 0` that it exists: the reverse of comparisons with other values
-    is_zero = isinstance(op, ast.Eq | ast.NotEq) and getattr(other, "value", None) == 0
+    # operators that usually mean that the device is missing: `type != "cuda"`, `count < 1`, `1 > count`
     less = ast.Gt | ast.GtE if is_mirrored else ast.Lt | ast.LtE
-    return isinstance(op, ast.NotEq | ast.NotIn | less) is not is_zero
+    is_negative = isinstance(op, ast.NotEq | ast.NotIn | less)
+    # with zero, it is the reverse: `== 0` means that the device is missing, and `!= 0` that it exists
+    is_zero = isinstance(op, ast.Eq | ast.NotEq) and getattr(other, "value", None) == 0
+    return not is_negative if is_zero else is_negative
 
 
 def _leaves(statement: ast.stmt) -> bool:
@@ -303,6 +307,7 @@ def is_skip(call: ast.AST, is_true: bool) -> bool:
     false. If `is_true` is False: whether it is a decorator such as `skipIf`, which skips the test if x is true."""
     match call:
         case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[_, *_]):
+            # in lower case, because unittest has `skipIf`, and pytest has `skipif`
             return name == "skipUnless" if is_true else name.lower() == "skipif"
     return False
 
@@ -349,7 +354,7 @@ def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
             comparators=[ast.Constant(value=int(bound))],
         ):
             # the smallest number for which the test is true
-            least = bound + isinstance(op, ast.Gt)
+            least = bound + 1 if isinstance(op, ast.Gt) else bound
             return least > 0 and full_name(func).endswith((".device_count", ".num_gpus"))
     return False
 

@@ -576,7 +576,7 @@ class Interpreter(Inference):
         is a tuple with as many items as targets, each target gets its own item. Otherwise any
         target may get any item."""
         is_starred = any(isinstance(target, ast.Starred) for target in targets)
-        parts = [NOTHING] * len(targets)
+        target_values = [NOTHING] * len(targets)
         for atom in value:
             has_item_for_each = (
                 atom.kind == "tuple" and len(atom.subject) == len(targets) and not is_starred
@@ -586,10 +586,10 @@ class Interpreter(Inference):
                 if has_item_for_each
                 else [self.iterate(value_of(atom))] * len(targets)
             )
-            parts = list(map(union, parts, items))
-        # each target gets the union of the parts of all possible values
-        for target, part in zip(targets, parts, strict=True):
-            self.bind(target, part, is_inner)
+            # each target gets the union of its items in all possible values
+            target_values = list(map(union, target_values, items))
+        for target, target_value in zip(targets, target_values, strict=True):
+            self.bind(target, target_value, is_inner)
 
     def _bind_name(self, name: str, value: Value) -> None:
         """Stores the value of a name in the environment, for the next statements, and in the name's
@@ -816,11 +816,11 @@ class Interpreter(Inference):
         env = self.env
         self.evaluate(node.test)
         self.env = narrowed(node.test, env, True)
-        value = self.evaluate(node.body)
+        if_true = self.evaluate(node.body)
         self.env = narrowed(node.test, env, False)
-        other = self.evaluate(node.orelse)
+        if_false = self.evaluate(node.orelse)
         self.env = env
-        return union(value, other)
+        return union(if_true, if_false)
 
     def _list(self, node: ast.List | ast.Set) -> Value:
         """Returns the value of `[x, *y]` or `{x, *y}`; sets are treated as lists."""
@@ -848,7 +848,7 @@ class Interpreter(Inference):
             if key is not None:
                 self.evaluate(key)
             value = self.evaluate(item)
-            if key is None:  # `**item`
+            if key is None:  # `**item`, which adds the values in the dict `item`
                 value = union(*map(self.items, value))
             self.add_to_cell(("items", node), value)
         return make_value("dict", node)

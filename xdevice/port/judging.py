@@ -269,10 +269,10 @@ class Use:
         """
         text = self.module.source.text
         before = text[text.rfind(b"\n", 0, self.start) + 1 : self.start]
-        rest = re.compile(rb"[ \t]*(#[^\r\n]*)?(\r?\n|$)").match(text, self.end)
+        blank_end = re.compile(rb"[ \t]*(#[^\r\n]*)?(\r?\n|$)").match(text, self.end)
         # a rule may insert `if ...:` before the use, and other code on these lines would then
         # depend on the test
-        return before.decode() if not before.strip(b" \t") and rest is not None else None
+        return before.decode() if not before.strip(b" \t") and blank_end is not None else None
 
     @property
     def receiver(self) -> ast.expr:
@@ -364,15 +364,16 @@ class Use:
     def close_bracket(self, argument: ast.expr) -> Edit:
         """Returns the edit that adds a closing bracket after an argument. If a comma follows
         the argument, the bracket is inserted before the comma."""
-        text, last = self.module.source.text, self.end - 1
+        # the last byte of a call is its closing bracket
+        text, last_bracket = self.module.source.text, self.end - 1
         _, end = self.span(argument)
         at = end
         # the position of a node excludes brackets around it. Skip these brackets, but not the
         # last one, which belongs to the call
-        while text[at : at + 1] in b") \t" and at < last:
+        while text[at : at + 1] in b") \t" and at < last_bracket:
             at += 1
         # only the closing bracket of the call follows
-        if at == last:
+        if at == last_bracket:
             return self.edit(at, at + 1, "))")
         comma = self.find(b",", end)
         return self.edit(comma, comma + 1, "),")
@@ -386,6 +387,7 @@ class Use:
         """Returns the offset of the first `mark` outside comments, searching from the offset `at`. The text must
         contain such a `mark`.
         """
+        # before the mark, as little as possible: whole comments, and single bytes outside comments
         match = re.compile(rb"(?:#[^\r\n]*|[^#])*?" + re.escape(mark)).match(
             self.module.source.text, at
         )

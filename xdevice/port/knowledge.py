@@ -376,7 +376,7 @@ def result(full_name: str) -> Value | None:
     # so many functions of these modules return tensors that only the exceptions are listed
     if root in _ALL_TENSORS and name not in _NO_TENSORS and name[:1].islower():
         return TENSOR
-    # `numpy.load`, for example, may return an archive of several arrays
+    # `numpy.load`, for example, may return an archive of several arrays, and `numpy.random.random` a number
     if full_name.startswith("numpy.") and name not in {"random", "load", "load_txt"}:
         return ARRAY
     if root in {"torch.optim", "paddle.optimizer", "tensorflow.keras.optimizers"}:
@@ -398,7 +398,7 @@ def output_of(full_name: str) -> Value | None:
         return None
     # the results of a base class such as `Module` are not known, but `Sequential` passes a
     # tensor through its layers
-    if full_name in BASES - {"torch.nn.Sequential"} and not name.endswith("Sequential"):
+    if full_name in BASES and not name.endswith("Sequential"):
         return None
     return TENSOR
 

@@ -102,15 +102,11 @@ class Choice(NamedTuple):
 
     def reports(self, code: str, path: str) -> bool:
         """Whether findings of a code are reported in a file."""
-        ignored = (
-            *self.ignore,
-            *(
-                prefix
-                for glob, prefixes in self.per_file
-                if _matches(path, glob)
-                for prefix in prefixes
-            ),
-        )
+        ignored = self.ignore
+        for glob, prefixes in self.per_file:
+            if _matches(path, glob):
+                ignored += prefixes
+        # `startswith` accepts a tuple, and is true for any of its prefixes
         if code.startswith(ignored):
             return False
         return code.startswith(self.select) if self.select else RULES[code].on
@@ -120,7 +116,7 @@ class Choice(NamedTuple):
         in the whole project. Finding these values takes far longer than running all other
         rules."""
         # if `select` is empty, XD212 does not run, because it is disabled by default
-        return "XD212".startswith(self.select or "-")
+        return bool(self.select) and "XD212".startswith(self.select)
 
     def with_options(self, select: str | None, ignore: str | None) -> Choice:
         """Returns a copy of this choice with the options of a command: `--select` replaces the
@@ -303,15 +299,15 @@ def grouped_by_test(findings: Iterable[Finding]) -> list[Finding]:
     """
     findings = list(findings)
     tests = {(finding.path, (finding.line, finding.col)): finding for finding in findings}
-    guarded_findings: dict[Finding, list[Finding]] = {}
-    rest = []  # the tests, and findings that no test guards
+    guarded_findings: dict[Finding, list[Finding]] = {}  # for each test
+    kept = []  # the tests, and findings that no test guards
     for finding in findings:
         test = tests.get(finding.guard) if finding.guard is not None else None
         if test is None:
-            rest.append(finding)
+            kept.append(finding)
         else:
             guarded_findings.setdefault(test, []).append(finding)
-    return [_with_guarded_lines(finding, guarded_findings.get(finding, [])) for finding in rest]
+    return [_with_guarded_lines(finding, guarded_findings.get(finding, [])) for finding in kept]
 
 
 def _with_guarded_lines(test: Finding, guarded: list[Finding]) -> Finding:
@@ -322,7 +318,7 @@ def _with_guarded_lines(test: Finding, guarded: list[Finding]) -> Finding:
     lines = sorted({finding.line for finding in guarded})
     count = "one use" if len(guarded) == 1 else f"{len(guarded)} uses"
     # `port` keeps a test that guards code without a neutral replacement (XD219), so lint must
-    # not recommend to rewrite the test
+    # not recommend to rewrite the test. The recommendation is the end of the message, after "; use"
     opening = test.message
     if any(finding.code == "XD219" for finding in guarded):
         opening = f"{opening.partition('; use ')[0]}, and stays, because it guards code without a neutral replacement"
@@ -394,7 +390,8 @@ def _site_of(finding: Finding, examined: Examined, source: Source) -> Site | Non
     ]
     # sites are sorted by their beginnings. If several sites end at the same place, or have edits that cover the
     # finding, the last site is the innermost
-    return next((fitting[-1] for fitting in (ending, beginning, around) if fitting), None)
+    fitting = ending or beginning or around
+    return fitting[-1] if fitting else None
 
 
 def fixed_files(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes]:
@@ -429,37 +426,40 @@ def fixed_files(findings: Iterable[Finding], examined: Examined) -> dict[Source,
 
 
 def _complete_sites(
-    test: Finding, sites: list[Site], all_sites: list[Site], own: Site | None
+    test: Finding, sites: list[Site], all_sites: list[Site], site_of_test: Site | None
 ) -> None:
     """Completes `sites`, the list of sites that will be rewritten, for a finding that is a
     test.
 
     Adds the sites that the test guards but lint does not report, such as the string in `"cuda" if
     torch.cuda.is_available() else "cpu"`. But if the test guards vendor-specific code that stays, removes the test from
-    `sites` instead. A test for the devices of any vendor must not guard code for one vendor. `own` is the site of the
-    test itself, and `all_sites` are the sites of the file. Nothing changes if `own` is None, or is not in `sites`.
+    `sites` instead. A test for the devices of any vendor must not guard code for one vendor. `site_of_test` is the site
+    of the test itself, and `all_sites` are the sites of the file. Nothing changes if `site_of_test` is None, or is not
+    in `sites`.
     """
-    if own is None or own not in sites:
+    if site_of_test is None or site_of_test not in sites:
         return
     inside = [
-        site for site in all_sites if site is not own and _is_in(site, test.guarded_spans)
+        site
+        for site in all_sites
+        if site is not site_of_test and _is_in(site, test.guarded_spans)
     ]
     # sites that lint does not report, so that no finding has added them
-    more = [
+    unreported = [
         site
         for site in inside
         if site.verdict == "rewritten" and not _REPORTED.search(site.idiom)
     ]
     # vendor-specific sites that are not rewritten
-    stays = [
+    staying = [
         site
         for site in inside
-        if site.vendor and site not in (*sites, *more) and site.verdict != "neutral"
+        if site.vendor and site not in (*sites, *unreported) and site.verdict != "neutral"
     ]
-    if stays or any(finding.code == "XD219" for finding in test.guarded_findings):
-        sites.remove(own)
+    if staying or any(finding.code == "XD219" for finding in test.guarded_findings):
+        sites.remove(site_of_test)
     else:
-        sites += [site for site in more if site not in sites]
+        sites += [site for site in unreported if site not in sites]
 
 
 def _is_in(site: Site, spans: Iterable[tuple[Place, Place]]) -> bool:
@@ -494,9 +494,11 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
         match = _COMMENT.match(comment)
         if match is None:
             continue
-        place, cell = source.line_and_cell(line)
+        shown_line, cell = source.line_and_cell(line)
         ignore = _Ignore(
-            range(place, place + 1), cell, codes(match[2] or "", f"{source.path}:{place}")
+            range(shown_line, shown_line + 1),
+            cell,
+            codes(match[2] or "", f"{source.path}:{shown_line}"),
         )
         # `off` applies up to the next `on`, or to the end of the file
         if match[1] == "ignore":
@@ -504,7 +506,7 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
         elif match[1] == "off" and opened is None:
             opened = ignore
         elif match[1] == "on" and opened is not None:
-            yield replace(opened, lines=range(opened.lines.start, place + 1))
+            yield replace(opened, lines=range(opened.lines.start, shown_line + 1))
             opened = None
     if opened is not None:
         last, _ = source.line_and_cell(len(source.starts))
@@ -535,6 +537,7 @@ def _is_ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
         touches = (
             ignore.lines.start < finding.lines.stop and finding.lines.start < ignore.lines.stop
         )
+        # a comment without codes ignores all codes, which begin with "XD"
         if touches and finding.code.startswith(ignore.codes or "XD"):
             is_ignored = ignore.used = True
     return is_ignored

@@ -201,12 +201,14 @@ def _guards(view: _View, all_hits: list[Hit]) -> dict[ast.AST, ast.AST]:
     reached only after a test that is itself a finding. If there are several such tests, the
     dict contains the outermost test."""
     guards: dict[ast.AST, ast.AST] = {}
-    for hit in all_hits:  # outer nodes come first
-        # if the test itself is guarded, the outer test that guards it is used
+    # outer nodes come first, and `setdefault` keeps the first test of a node, which is the outermost
+    for hit in all_hits:
         if hit.code in _GUARDED:
+            # if the test itself is guarded, the outer test that guards it is used
+            outermost = guards.get(hit.node, hit.node)
             for guarded in guarded_by(hit.node, view.parents):
                 for node in ast.walk(guarded):
-                    guards.setdefault(node, guards.get(hit.node, hit.node))
+                    guards.setdefault(node, outermost)
     return guards
 
 
@@ -318,6 +320,7 @@ def _hard_coded(view: _View, call: ast.Call) -> Found:
 def _collectives(view: _View, call: ast.Call) -> Found:
     """Yields XD217 for `init_process_group("nccl")`, which chooses collectives that work only
     on NVIDIA's GPUs."""
+    # the name of the row in the table of words, which includes the argument
     name = 'torch.distributed.init_process_group("nccl")'
     if view.full_name(call.func) == name.partition("(")[0]:
         for node in [
@@ -376,7 +379,7 @@ def _early_copy(view: _View, call: ast.Call) -> Found:
     if method != "cpu" and (method != "to" or getattr(target, "value", None) != "cpu"):
         return
     # `non_blocking=x` is taken to be true, unless x is the literal False
-    if getattr(keywords.get("non_blocking"), "value", True) and "non_blocking" in keywords:
+    if "non_blocking" in keywords and getattr(keywords["non_blocking"], "value", True):
         yield (
             "XD204",
             "the host may read this tensor before the copy is done; call xdevice.sync(x), or copy without non_blocking",
@@ -490,11 +493,10 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
             # `advice` is either the word to use, which follows "use", or the reason why there
             # is no word
             has_word = bool(row.xdevice or row.accelerator)
-            if not has_word or not _is_on_purpose(view, node):
-                yield (
-                    "XD217" if has_word else "XD219",
-                    f"{name} is CUDA-only; {'use ' * has_word}{row.advice}",
-                )
+            if not has_word:
+                yield "XD219", f"{name} is CUDA-only; {row.advice}"
+            elif not _is_on_purpose(view, node):
+                yield "XD217", f"{name} is CUDA-only; use {row.advice}"
 
 
 def _is_on_purpose(view: _View, node: ast.AST) -> bool:
@@ -576,16 +578,16 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
         case ast.Subscript(value=owner, slice=ast.Constant(value="CUDA_VISIBLE_DEVICES")):
             if view.full_name(owner) != "os.environ":
                 return
-            # the nodes above this node in the file; nodes without a line are ignored
-            before = (
-                other
-                for other in view.nodes
-                if getattr(other, "lineno", node.lineno) < node.lineno
+            # nodes without a line are ignored
+            nodes_above = (
+                above
+                for above in view.nodes
+                if getattr(above, "lineno", node.lineno) < node.lineno
             )
             names = {
                 name.partition(".")[0]
-                for other in before
-                for name in imported_names(other, view.module)
+                for above in nodes_above
+                for name in imported_names(above, view.module)
             }
             # [:1]: report only one finding, even if several frameworks were imported
             for name in sorted(names & _FRAMEWORKS)[:1]:
@@ -602,13 +604,15 @@ def _time(view: _View, node: ast.BinOp) -> Found:
         case ast.BinOp(left=ast.Call(func=clock), op=ast.Sub(), right=ast.Name(id=start)):
             if view.full_name(clock) not in _CLOCKS or view.framework() in ("", "tensorflow"):
                 return
-            work = [
+            measured = [
                 inner
                 for statement in _statements_since(view, node, start)
                 for inner in ast.walk(statement)
             ]
-            calls = {last_name(inner.func) for inner in work if isinstance(inner, ast.Call)}
-            if calls & _WORK and not calls & _WAITS:
+            called = {
+                last_name(inner.func) for inner in measured if isinstance(inner, ast.Call)
+            }
+            if called & _WORK and not called & _WAITS:
                 yield (
                     "XD201",
                     "the device may still be busy when the clock is read; use xdevice.Timer, or xdevice.sync() first",

@@ -184,18 +184,19 @@ class NeutralSites(JudgedSites):
         # on a machine without an accelerator, the text would be "None:0", so `or "cpu"` is added. Its quotes must
         # differ from those of the literal
         if place != "device" and not rules_of_words.has_gpu(use):
-            other = "'" if segment[quote : quote + 1] == b'"' else '"'
-            accelerator = f"{accelerator} or {other}cpu{other}"
+            inner_quote = "'" if segment[quote : quote + 1] == b'"' else '"'
+            accelerator = f"{accelerator} or {inner_quote}cpu{inner_quote}"
         start = use.start + quote + 1  # of the text "cuda"
         # "cuda:{}".format(i) becomes "{}:{}".format(accelerator, i)
         if isinstance(filling, ast.Call):
-            at = use.find(b"(", self.span(filling.func)[1]) + 1
+            after_bracket = use.find(b"(", self.span(filling.func)[1]) + 1
             edits: Edits = (
                 use.edit(start, start + len("cuda"), "{}"),
-                use.edit(at, at, f"{accelerator}, "),
+                use.edit(after_bracket, after_bracket, f"{accelerator}, "),
             )
             return proven(why, edits, since="2.6")
-        # the accelerator in the braces of an f-string; the rest, such as `:%d`, stays
+        # the accelerator in the braces of an f-string; the rest, such as `:%d`, stays. A literal
+        # that is not an f-string yet gets an `f`
         edits = (use.edit(start, start + len("cuda"), f"{{{accelerator}}}"),)
         if segment[:quote].lower() != b"f":
             edits = (use.edit(use.start, use.start, "f"), *edits)

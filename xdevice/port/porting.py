@@ -46,7 +46,7 @@ def import_edits(
         start = source.offset(line, col)
         # the statement is not the first on its line, as in `import a; import torch`
         if col:
-            # an edit with equal offsets is an insertion
+            # an edit with equal offsets is an insertion; 0 is its rank (see `Edit`)
             edits.add(Edit(start, 0, start, "; ".join([*lines, ""])))
             continue
         # the import must come before a site that begins at the same position. The rank of a
@@ -132,17 +132,18 @@ def _without(
     code, or is the only statement of its block, it is replaced with `pass`."""
     start, end = module.span(node)
     text = module.source.text
-    rest = [alias for alias in node.names if alias not in gone]
-    if rest:
-        new = ast.unparse(ast.ImportFrom(node.module, rest, 0))
+    # the second argument of an `Edit` is its rank: the negative end of the replaced text
+    left = [alias for alias in node.names if alias not in gone]
+    if left:
+        new = ast.unparse(ast.ImportFrom(node.module, left, 0))
         return Edit(start, -end, end, new)
     # the beginning of the line, and the rest of the line if the rest is blank
-    first = text.rfind(b"\n", 0, start) + 1
-    line = re.compile(rb"[ \t]*\r?\n").match(text, end)
+    line_start = text.rfind(b"\n", 0, start) + 1
+    blank_end = re.compile(rb"[ \t]*\r?\n").match(text, end)
     is_alone = len(getattr(parents.get(node), "body", ())) == 1
-    if is_alone or line is None or text[first:start].strip():
+    if is_alone or blank_end is None or text[line_start:start].strip():
         return Edit(start, -end, end, "pass")
-    return Edit(first, -line.end(), line.end(), "")
+    return Edit(line_start, -blank_end.end(), blank_end.end(), "")
 
 
 def _is_within(site: Site, module: PythonModule) -> bool:
@@ -188,7 +189,8 @@ def _statement_below_import(module: PythonModule, first_use: int) -> ast.stmt | 
     `first_use` is the line of the first site.
     """
     has_docstring = ast.get_docstring(module.tree, clean=False) is not None
-    # no other statement may come before the docstring and the imports from `__future__`
+    # no other statement may come before the docstring and the imports from `__future__`. A docstring is the first
+    # statement, and `has_docstring` counts as 0 or 1
     plain = [node for node in module.tree.body[has_docstring:] if not _is_from_future(node)]
     for node in plain:
         if node.lineno <= first_use and any(map(framework_of, imported_names(node, module))):

@@ -149,10 +149,10 @@ class Class:
         waiting: list[Class] = [self]
         while waiting:
             cls = waiting.pop()
-            if cls._changes_with_bases():
+            if cls._update_lineage():
                 waiting.extend(cls._subclasses)
 
-    def _changes_with_bases(self) -> bool:
+    def _update_lineage(self) -> bool:
         """Recomputes `lineage` and `foreign_bases`, and returns whether one of them has
         changed."""
         before = self.lineage, self.foreign_bases
@@ -179,11 +179,13 @@ class Class:
             bases = self.direct_bases()
             rows = [*[base._find_lineage(lineages) for base in bases], bases]
             # Python's own algorithm (C3): the next class is the first class of a row that comes
-            # after no other class in any row. Classes that are already in the lineage are removed
-            # from the rows, and the loop ends when all rows are empty
-            while rows := [
-                rest for row in rows if (rest := [cls for cls in row if cls not in lineage])
-            ]:
+            # after no other class in any row
+            while True:
+                # the rows without the classes that are already in the lineage, and without rows that are now empty
+                rows = [[cls for cls in row if cls not in lineage] for row in rows]
+                rows = [row for row in rows if row]
+                if not rows:
+                    break
                 behind = [cls for row in rows for cls in row[1:]]
                 heads = [row[0] for row in rows]
                 # if there is no such class, Python raises an error; but here the bases are only
@@ -195,6 +197,7 @@ class Class:
         """Returns the method of this name in the class or, if the class has none, in the
         nearest base. If `is_super`, only the bases are searched. Returns None if there is no
         such method."""
+        # the lineage begins with the class itself, and `is_super` counts as 0 or 1
         for cls in self.lineage[is_super:]:
             if name in cls.methods:
                 return cls.methods[name]
@@ -204,6 +207,7 @@ class Class:
         """Returns the inner class of this name in the body of the class or, if there is none,
         of the nearest base. If `is_super`, only the bases are searched. Returns None if there
         is no such class."""
+        # as in `method`
         return next(
             (cls.inner[name] for cls in self.lineage[is_super:] if name in cls.inner), None
         )

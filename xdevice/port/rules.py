@@ -266,6 +266,7 @@ class JudgedSites(JudgedModule):
         for inner, outer in zip(
             [node, *self.outer_nodes(node)], self.outer_nodes(node), strict=False
         ):
+            # the node is in an annotation; the module may import PyTorch under another name, such as `th`
             if inner in (getattr(outer, "annotation", None), getattr(outer, "returns", None)):
                 return ast.unparse(node).replace(prefix, "torch.cuda.", 1)
         return ""
@@ -345,6 +346,7 @@ class JudgedSites(JudgedModule):
             return use, proven(
                 "the GPU that set_device has chosen", use.replace(self.current_gpu, node.value)
             )
+        # the index is "" in a string without a colon
         edits = use.replace(f"xdevice.native.gpu({text.partition(':')[2]})", node.value)
         return use, proven("a string that names a device, for the framework's function", edits)
 
@@ -450,18 +452,18 @@ class JudgedSites(JudgedModule):
         """
         if use.node in self.text_origins:
             return left_open("the string is also used as text, which may change", "XD169")
-        new = {
+        new_texts = {
             "cuda": rules_of_words.device_type(use),
             "cuda:0": "str(xdevice.native.try_gpu())",
         }
         text = text_of(use.node)
-        if text not in new or not self.may_call_xdevice:
+        if text not in new_texts or not self.may_call_xdevice:
             return left_open(
                 f"only CUDA has a device of this name; write {self.accelerator}", "XD165"
             )
         return proven(
             "the same string on CUDA, and the right one if GPUs have another name",
-            use.replace(new[text]),
+            use.replace(new_texts[text]),
         )
 
     _JUDGES: ClassVar[dict[type, Any]] = {
@@ -550,7 +552,8 @@ class JudgedSites(JudgedModule):
         # pairs of a node and the node directly around it; the outermost node has none
         for inner, outer in zip([node, *around], around, strict=False):
             if isinstance(outer, ast.FormattedValue) and inner is outer.value:
-                # the tree does not contain the `=`, so look at the text after the expression
+                # the tree does not contain the `=`, so look at the text after the expression; its
+                # first 40 bytes are enough for the `=` and the white space around it
                 rest = self.source.text[self.span(inner)[1] :][:40]
                 return re.match(rb"\s*=\s*[}!:]", rest) is not None
         return False
@@ -587,9 +590,9 @@ def _vendor_of(use: Use) -> str:
     # the arguments of a call, the right side of a comparison, or the value of a keyword argument
     parts = use.arguments or getattr(node, "comparators", [getattr(node, "value", None)])
     names = [use.idiom.name, *(text_of(part) or "" for part in parts)]
-    for part in re.split(r"\W+", " ".join(names).lower()):
-        if part in _VENDORS:
-            return _VENDORS[part]
+    for word in re.split(r"\W+", " ".join(names).lower()):
+        if word in _VENDORS:
+            return _VENDORS[word]
     return ""
 
 

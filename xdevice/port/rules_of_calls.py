@@ -427,8 +427,8 @@ def wait(use: Use) -> Judgement:
         (index,) = use.args
         # `sync` accepts a device, but no index
         start, _ = use.span(index)
-        bracket = use.edit(start, start, "xdevice.gpu("), use.close_bracket(index)
-        return proven("the index is a number", edits + bracket)
+        as_device = use.edit(start, start, "xdevice.gpu("), use.close_bracket(index)
+        return proven("the index is a number", edits + as_device)
     return safe(_NO_DEVICE, edits)
 
 
@@ -503,10 +503,11 @@ def split_batch(use: Use) -> Judgement:
             "XD166",
         )
     # split_batch(x, y, devices) becomes zip(*xdevice.split_batch((x, y), devices))
-    middle, end = use.span(use.args[1])[1], use.end
-    start = use.rename_with_bracket(f"zip(*{use.idiom.text}((")
+    end_of_y, end = use.span(use.args[1])[1], use.end
+    opening = use.rename_with_bracket(f"zip(*{use.idiom.text}((")
     return proven(
-        IDENTIFIED, (start, use.edit(middle, middle, ")"), use.edit(end - 1, end, "))"))
+        IDENTIFIED,
+        (opening, use.edit(end_of_y, end_of_y, ")"), use.edit(end - 1, end, "))")),
     )
 
 

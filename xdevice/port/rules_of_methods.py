@@ -220,9 +220,9 @@ def _to_default_device(use: Use, maker: str) -> Judgement:
             return OTHER_GPU
         new = use.module.current_gpu
     # `x.cpu().numpy()` becomes a single read, for which the tensor does not have to be moved
-    merged = _read_around(use, use.node) if maker == "xdevice.cpu" else None
-    if merged is not None:
-        return merged
+    merged_with_read = _read_around(use, use.node) if maker == "xdevice.cpu" else None
+    if merged_with_read is not None:
+        return merged_with_read
     # the device replaces everything from the dot up to `end`
     end, text = use.end - 1, new
     if use.keywords:
@@ -252,12 +252,14 @@ def _read_around(use: Use, node: ast.AST) -> Judgement | None:
     if name not in ("numpy", "item", "asnumpy") or call.args:
         return None
     # `.cpu()` may be removed only if the read is rewritten, so it gets the same judgement as
-    # the read
-    around = read(replace(use, node=call, idiom=METHODS[name]))
-    if around.grade is None:
+    # the read. A judgement without a grade rewrites nothing
+    judgement_on_read = read(replace(use, node=call, idiom=METHODS[name]))
+    if judgement_on_read.grade is None:
         return None
     edits = (use.edit(use.dot, use.end, ""),)
-    return replace(around, why="the read around it works from any device", edits=edits)
+    return replace(
+        judgement_on_read, why="the read around it works from any device", edits=edits
+    )
 
 
 def reset(use: Use) -> Judgement:

@@ -185,9 +185,10 @@ def with_gpu_test(use: Use, edits: Edits, without_gpu: str | None) -> Edits:
             *edits,
         )
     # the expression becomes `word if test else without_gpu`
-    start, end = ("", "") if _is_choice_without_brackets(use) else ("(", ")")
-    before = (use.edit(use.start, use.start, start),) if start else ()
-    return (*before, *edits, use.edit(use.end, use.end, f" if {test} else {without_gpu}{end}"))
+    opening, closing = ("", "") if _is_choice_without_brackets(use) else ("(", ")")
+    before = (use.edit(use.start, use.start, opening),) if opening else ()
+    after = use.edit(use.end, use.end, f" if {test} else {without_gpu}{closing}")
+    return (*before, *edits, after)
 
 
 def _is_choice_without_brackets(use: Use) -> bool:
@@ -353,8 +354,10 @@ def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
     statement = use.parent
     while statement is not None:
         block = block_of(statement, use.module.parents)
-        for other in reversed(block[: block.index(statement)]):
-            match other:
+        # upwards from the statement
+        for earlier in reversed(block[: block.index(statement)]):
+            match earlier:
+                # after another seed, the search continues with the statement above
                 case ast.Expr(value=ast.Call(func=func, args=[argument])) if ast.unparse(
                     func
                 ).endswith("seed"):

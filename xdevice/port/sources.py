@@ -433,12 +433,13 @@ def _fences(source: Source) -> Iterator[Cell]:
 def _cell(begin: int, lines: list[str]) -> Cell:
     """Returns the cell that consists of these lines; `begin` is the number of the first line.
     The line that names the tabs is blanked, because `%%tab` is not Python."""
+    # only the first line that is not blank can name the tabs
     first = next((i for i, line in enumerate(lines) if line.strip()), 0)
-    marked = _TAB.match(lines[first]) if lines else None
-    if marked is None:
+    match = _TAB.match(lines[first]) if lines else None
+    if match is None:
         return Cell(begin, "\n".join(lines))
     lines[first] = ""
-    return Cell(begin, "\n".join(lines), tuple(re.split(r"[ ,]+", marked[1].strip())))
+    return Cell(begin, "\n".join(lines), tuple(re.split(r"[ ,]+", match[1].strip())))
 
 
 def _default_tabs(cells: list[Cell]) -> tuple[str, ...]:

@@ -186,6 +186,6 @@ def _merge_tuples(value: Value) -> Value:
             rest.add(atom)
             continue
         items = atom.subject
-        others = merged.get(len(items))
-        merged[len(items)] = items if others is None else tuple(map(union, items, others))
+        earlier = merged.get(len(items))
+        merged[len(items)] = items if earlier is None else tuple(map(union, items, earlier))
     return frozenset(rest).union(*map(tuple_of, merged.values()))

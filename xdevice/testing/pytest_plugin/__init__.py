@@ -146,12 +146,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 pytrace=False,
             )
         return
-    every = metafunc.config.stash[settings_key].names
+    all_names = metafunc.config.stash[settings_key].names
     # chosen here instead of being skipped later, so that the report does not list tests for
     # backends that `xd_only` excludes
-    names: list[Any] = [BackendName(name) for name in every if _may_run(name, marks)]
+    names: list[Any] = [BackendName(name) for name in all_names if _may_run(name, marks)]
     if not names:
-        reason = f"this test is not for the backends of this run: {', '.join(every)}"
+        reason = f"this test is not for the backends of this run: {', '.join(all_names)}"
         names = [pytest.param(NOWHERE, marks=pytest.mark.skip(reason=reason))]
     # the scope is the session, so that fixtures of any scope may use `xd`, and pytest sorts the
     # tests by backend
@@ -259,12 +259,13 @@ def _need_gpus(item: pytest.Item, backend: Backend) -> None:
     # initializes CUDA to count
     if not needs_gpu(item):
         return
+    # the first item is the argument of the marker or, without an argument, the 1 behind it
     wanted = max((*mark.args, 1)[0] for mark in item.iter_markers("xd_needs_gpu"))
-    here = len(_gpus(backend))
-    if here < wanted:
+    count = len(_gpus(backend))
+    if count < wanted:
         plural = "s" if wanted > 1 else ""
-        why = "" if here else f": {backend.why_no_gpu()}"
-        reason = f"needs {wanted} GPU{plural}, but {backend.name} finds {here}{why}"
+        why = "" if count else f": {backend.why_no_gpu()}"
+        reason = f"needs {wanted} GPU{plural}, but {backend.name} finds {count}{why}"
         # without `_use_item_location`, the report would name this line as the place of the skip
         raise pytest.skip.Exception(reason, _use_item_location=True)
 

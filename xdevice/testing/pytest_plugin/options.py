@@ -67,6 +67,7 @@ def _named(text: str) -> tuple[str, ...]:
 def _check_device(text: str, settings: Settings) -> None:
     """Raises `pytest.UsageError`, before the first test runs, if the value of --xd-device does
     not name a device."""
+    # the usual case, in which no framework is loaded: a name that xdevice knows
     with suppress(DeviceError):
         devices.parse(text)
         return

@@ -139,9 +139,9 @@ class Recordings:
         from xdevice.twins.parity.tolerances import Strictness
 
         expected = Recording(folder).entries
-        mine, theirs = (
-            [(entry.name, entry.step) for entry in calls] for calls in (entries, expected)
-        )
+        # what each call has recorded: the name of the value, and how often this name was recorded before
+        mine = [(call.name, call.step) for call in entries]
+        theirs = [(call.name, call.step) for call in expected]
         if mine != theirs:
             pytest.fail(
                 f"this test recorded {_steps(mine)}, but {folder} contains {_steps(theirs)}",

@@ -125,6 +125,7 @@ class Summary:
         if self._settings.recordings is not None:
             line = self._settings.recordings.describe(sum(self._recorded), len(self._recorded))
             hint = ", which is a failure: use the fixture assert_parity, or xdevice.parity.log"
+            # a text times False is ""
             terminalreporter.write_line(
                 line + hint * self._recorded_nothing, red=self._recorded_nothing
             )
@@ -137,6 +138,7 @@ class Summary:
             for name in self._ran
         )
         line = f"xdevice: {ran or 'no backend was run, which is a failure'}; not run: {', '.join(self._not_run())}"
+        # the end is removed if it names nothing
         terminalreporter.write_line(line.removesuffix("; not run: "), red=not ran)
 
     def _version(self, name: str) -> str:
@@ -186,6 +188,7 @@ def _outcomes(counts: Counter[str]) -> str:
             _PYTEST_ORDER.index(category) if category in _PYTEST_ORDER else len(_PYTEST_ORDER)
         ),
     )
+    # like pytest, which writes "2 errors", but "2 failed"
     return ", ".join(
         f"{counts[outcome]} {outcome}{'s' * (outcome == 'error' and counts[outcome] > 1)}"
         for outcome in shown

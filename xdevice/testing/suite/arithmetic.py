@@ -105,14 +105,14 @@ class ArithmeticChecks(Suite):
         try:
             with mode():
                 # False: the results are not differentiated again
-                value, (*grads, unused), (beside, text) = self.adapter.value_and_grad(
+                value, (*grads, unused), (y, text) = self.adapter.value_and_grad(
                     leaves, call, False
                 )
         except UnsupportedError:
             return
         assert len(calls) == 1, "the function was called more than once"
         self.assert_number(value, 14.0, "the value")
-        self.assert_number(beside, 3.0, "the values returned with the loss")
+        self.assert_number(y, 3.0, "the values returned with the loss")
         assert text == "text"
         for gradient, number in zip(grads, (2.0, 1.0, 1.0), strict=True):
             assert gradient is not None, "value_and_grad returned no gradient"
@@ -126,12 +126,13 @@ class ArithmeticChecks(Suite):
                 np.zeros((1, 2), "float32"),
                 "a gradient of a tensor on which the loss does not depend",
             )
-        for x in (value, *grads, beside):
+        for x in (value, *grads, y):
             assert not self.requires_grad(x), "a result is not detached"
-        _, nothing, _ = self.adapter.value_and_grad(
+        # a loss that depends on none of the leaves
+        _, no_grads, _ = self.adapter.value_and_grad(
             leaves, lambda inputs: (add(constant, constant), []), False
         )
-        assert nothing == [None] * 4, (
+        assert no_grads == [None] * 4, (
             "expected None for each leaf on which the loss does not depend"
         )
         assert [self.flags(x) for x in (*leaves, constant)] == before, (
@@ -199,12 +200,12 @@ class ArithmeticChecks(Suite):
             return self.samples.add(inputs[0], stopped[0]), stopped
 
         try:
-            value, (slope,), (beside,) = self.adapter.value_and_grad([x], call, False)
+            value, (slope,), (stopped_x,) = self.adapter.value_and_grad([x], call, False)
         except UnsupportedError:
             return
         self.assert_number(value, 4.0, "the value")
         self.assert_number(slope, 1.0, "the gradient")
-        self.assert_number(beside, 2.0, "stopped")
+        self.assert_number(stopped_x, 2.0, "stopped")
 
     def test_an_update_is_in_memory_of_its_own(self) -> None:
         self.needs_kernels()

@@ -266,6 +266,7 @@ class Suite:
         framework's tensors cannot be sliced, and the transpose if they have no `T`. Leaves out both if the framework
         cannot compute on the GPU."""
         views = {}
+        # `x` may be an array, but only what the framework's tensors can do counts
         tensor = self.make()
         # neither is contiguous, so a copy of bytes that ignores strides gets the values wrong
         if self.computes and hasattr(tensor, "__getitem__"):
@@ -377,12 +378,12 @@ class Suite:
     def assert_equal(self, actual: Any, expected: Any, name: str = "") -> None:
         """Checks that two tensors have the same dtype, shape and values, bit for bit. On a device without values,
         checks only the dtype and the shape."""
-        there = self.holds_values(xdevice.device_of(actual)) and self.holds_values(
+        have_values = self.holds_values(xdevice.device_of(actual)) and self.holds_values(
             xdevice.device_of(expected)
         )
         assert tuple(actual.shape) == tuple(expected.shape), name
         assert str(actual.dtype) == str(expected.dtype), name
-        if there:
+        if have_values:
             assert_same(xdevice.to_numpy(actual), xdevice.to_numpy(expected), name)
 
     def assert_gradient(self, function: Callable[[Any], Any]) -> None:
@@ -413,7 +414,8 @@ def homes_of(cls: type[Suite], test: Any) -> tuple[str, ...]:
     """Returns the home devices on which the check `test` of the class `cls` runs: the `home` of the class, or all of
     `HOMES` if the class does not set `home`. A check that is marked by `once` runs only on the first of these
     devices."""
-    return ((cls.home,) if cls.home else HOMES)[: 1 if hasattr(test, "runs_once") else None]
+    homes = (cls.home,) if cls.home else HOMES
+    return homes[:1] if hasattr(test, "runs_once") else homes
 
 
 def assert_same(actual: Any, expected: Any, name: str = "") -> None:

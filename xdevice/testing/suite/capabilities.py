@@ -38,9 +38,9 @@ def needs(*names: str) -> Callable[[Checks], Checks]:
     assert not unknown, f"the contract has no {', '.join(unknown)}"
 
     def mark(marked: Any) -> Any:
-        own = [value for name, value in vars(marked).items() if name.startswith("test_")]
         # if the decorated object is a class, all its checks are marked
-        for check in own if isinstance(marked, type) else [marked]:
+        checks_inside = [x for name, x in vars(marked).items() if name.startswith("test_")]
+        for check in checks_inside if isinstance(marked, type) else [marked]:
             check.needs = (*getattr(check, "needs", ()), *names)
         return marked
 

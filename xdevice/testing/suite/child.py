@@ -29,7 +29,7 @@ def load(name: str) -> None:
     """Loads the backend `name` in eight threads at once, while the main thread holds the import lock. Reports whether
     the framework was imported before the lock was released, which other backends were loaded, and which GPUs were
     started. Also reports whether the backend works in two threads, and the default dtype of its floats."""
-    answer: dict[str, Any] = {"imported by xdevice": _IMPORTED}
+    report: dict[str, Any] = {"imported by xdevice": _IMPORTED}
     framework = frameworks.find(name)
     root = framework.modules[0] if framework is not None else name
     # all threads append to this list, which is safe because of Python's lock
@@ -46,20 +46,20 @@ def load(name: str) -> None:
         while not lock.is_wanted and any(thread.is_alive() for thread in threads):
             time.sleep(0.01)
         # NumPy is ignored, because modules other than its adapter import it, too
-        answer["imported under a held lock"] = root in sys.modules and root != "numpy"
+        report["imported under a held lock"] = root in sys.modules and root != "numpy"
     for thread in threads:
         thread.join()
-    answer["loaded in threads"] = sum(backend is xdevice.backend(name) for backend in loaded)
-    answer["other backends"] = sorted(
+    report["loaded in threads"] = sum(backend is xdevice.backend(name) for backend in loaded)
+    report["other backends"] = sorted(
         {backend.name for backend in registry.list_loaded()} - {name, "numpy"}
     )
-    answer["started by counting"] = _list_started(name)
+    report["started by counting"] = _list_started(name)
     # a framework may have state that belongs to the thread that imported it, and this thread
     # has ended
-    answer["works in the main thread"] = _work(name)
-    answer["works in a new thread"] = _in_thread(lambda: _work(name))
-    answer["floats"] = _floats(name)
-    print(json.dumps(answer))
+    report["works in the main thread"] = _work(name)
+    report["works in a new thread"] = _in_thread(lambda: _work(name))
+    report["floats"] = _floats(name)
+    print(json.dumps(report))
 
 
 class _Watched:
@@ -80,16 +80,16 @@ class _Watched:
 def fork(name: str) -> None:
     """Reports the result of `_work` in a forked child, or how the child failed. Forks once after the parent has loaded
     a backend, and once after the parent has used the backend."""
-    answer = {}
+    report = {}
     with xdevice.use_backend(name):
         xdevice.num_gpus()
         xdevice.try_gpu()
         # naming a device must not start it
         xdevice.device("gpu:1")
-    answer["child after loading"] = _in_fork(lambda: str(_work(name)))
+    report["child after loading"] = _in_fork(lambda: str(_work(name)))
     _work(name)
-    answer["child after use"] = _in_fork(lambda: str(_work(name)))
-    print(json.dumps(answer))
+    report["child after use"] = _in_fork(lambda: str(_work(name)))
+    print(json.dumps(report))
 
 
 def end(name: str, place: str) -> None:
@@ -126,18 +126,18 @@ def virtual(name: str) -> None:
     except xdevice.errors.UnsupportedError as error:
         print(json.dumps({"refused": str(error)}))
         return
-    answer: dict[str, Any] = {
+    report: dict[str, Any] = {
         "devices": [str(device) for device in backend.devices()],
         "moved": {},
     }
     gpus = [xdevice.gpu(i) for i in range(2)]
-    answer["described"] = [backend.describe(gpu).name for gpu in gpus]
+    report["described"] = [backend.describe(gpu).name for gpu in gpus]
     with xdevice.use_backend(name):
         x = xdevice.tensor([1.5, -2.5])
         for gpu in gpus:
             moved = xdevice.copy_to(x, gpu)
-            answer["moved"][str(xdevice.device_of(moved))] = xdevice.to_numpy(moved).tolist()
-    print(json.dumps(answer))
+            report["moved"][str(xdevice.device_of(moved))] = xdevice.to_numpy(moved).tolist()
+    print(json.dumps(report))
 
 
 def _list_started(name: str) -> list[str]:

@@ -46,23 +46,23 @@ class ProcessChecks(Suite):
 
     @once
     def test_loading_is_light_locked_and_safe_to_fork(self) -> None:
-        answer = in_child("load", self.backend, self.child_setup)
-        assert answer["imported by xdevice"] == [], (
+        report = in_child("load", self.backend, self.child_setup)
+        assert report["imported by xdevice"] == [], (
             "import xdevice must import neither a framework nor NumPy"
         )
-        assert answer["imported under a held lock"] is False, (
+        assert report["imported under a held lock"] is False, (
             "the framework must be imported by loader.importing"
         )
-        assert answer["loaded in threads"] == 8
-        assert answer["other backends"] == []
-        assert answer["started by counting"] == [], (
+        assert report["loaded in threads"] == 8
+        assert report["other backends"] == []
+        assert report["started by counting"] == [], (
             "counting the devices must not start a device"
         )
-        assert answer["works in the main thread"] == 2.0, (
+        assert report["works in the main thread"] == 2.0, (
             "the backend must work after the thread that loaded it has ended"
         )
-        assert answer["works in a new thread"] == 2.0
-        assert set(answer["floats"]) <= {"float64"}, (
+        assert report["works in a new thread"] == 2.0
+        assert set(report["floats"]) <= {"float64"}, (
             "default_to_float64 must have an effect in all threads"
         )
 
@@ -71,32 +71,32 @@ class ProcessChecks(Suite):
         self.needs_kernels()
         if not hasattr(os, "fork"):
             pytest.skip("this system does not fork")
-        answer = in_child("fork", self.backend, self.child_setup)
+        report = in_child("fork", self.backend, self.child_setup)
         # TensorFlow initializes CUDA to count GPUs, and after that a forked child cannot use
         # CUDA
         allowed = ("2.0", "UnsupportedError") if self.adapter.count("gpu") else ("2.0",)
-        assert answer["child after loading"] in allowed, answer
-        assert answer["child after use"] in ("2.0", "UnsupportedError"), (
-            f"the call must work, or raise an error with the reason: {answer}"
+        assert report["child after loading"] in allowed, report
+        assert report["child after use"] in ("2.0", "UnsupportedError"), (
+            f"the call must work, or raise an error with the reason: {report}"
         )
 
     @needs("Prefetch")
     def test_a_process_ends_in_the_middle_of_a_prefetch(self) -> None:
-        answer = in_child("end", self.backend, self.child_setup, self.home)
-        assert answer["first batch"] == [1.5, -2.5]
+        report = in_child("end", self.backend, self.child_setup, self.home)
+        assert report["first batch"] == [1.5, -2.5]
 
     @needs("VirtualGpus")
     @once
     def test_virtual_gpus_are_devices_of_their_own(self) -> None:
         if "gpu" not in self.adapter.kinds:
             pytest.skip(f"{self.backend} has no GPUs")
-        answer = in_child("virtual", self.backend, self.child_setup)
-        if "refused" in answer:
-            pytest.skip(answer["refused"])
-        names = [device for device in answer["devices"] if device.startswith(("cpu", "gpu"))]
+        report = in_child("virtual", self.backend, self.child_setup)
+        if "refused" in report:
+            pytest.skip(report["refused"])
+        names = [device for device in report["devices"] if device.startswith(("cpu", "gpu"))]
         assert names == ["cpu:0", "gpu:0", "gpu:1"], "expected one CPU and two virtual GPUs"
-        assert answer["described"] == ["virtual GPU (host memory)"] * 2
-        assert answer["moved"] == {"gpu:0": [1.5, -2.5], "gpu:1": [1.5, -2.5]}
+        assert report["described"] == ["virtual GPU (host memory)"] * 2
+        assert report["moved"] == {"gpu:0": [1.5, -2.5], "gpu:1": [1.5, -2.5]}
 
 
 _CHILD: Final = Path(__file__).with_name("child.py")
@@ -119,5 +119,5 @@ def in_child(question: str, backend: str, setup: str = "", *arguments: str) -> d
         raise AssertionError(
             f"the child process ended with exit status {done.returncode}:\n{done.stderr[-3000:]}"
         )
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report

@@ -39,8 +39,8 @@ def extreme_values(name: str) -> Array:
     top, low = int(limits.max), int(limits.min)
     # an integer that float64 cannot hold
     middle = (1 << 53) + 1 if limits.bits == 64 else top // 3
-    # unsigned ints have no negative numbers
-    next_to_low, other = (low + 1, -1) if low else (3, 5)
+    # unsigned ints have no negative numbers, so other numbers take the places of these two
+    next_to_low, minus_one = (low + 1, -1) if low else (3, 5)
     numbers = [
         0,
         1,
@@ -51,7 +51,7 @@ def extreme_values(name: str) -> Array:
         top // 2 + 2,
         low,
         next_to_low,
-        other,
+        minus_one,
         100,
         top // 5,
     ]
