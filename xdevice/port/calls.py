@@ -99,6 +99,7 @@ class Invocation:
         for atom in map_location:
             if atom.kind in ("function", "bound"):
                 is_bound = atom.kind == "bound" and atom.subject.is_method
+                # `is_bound` counts as 0 or 1 (see `_pass_to`); [:1], because a function may have no parameters
                 for name in atom.subject.positional[is_bound:][:1]:
                     self.add_to_cell((atom.subject, name), STORAGE)
 

@@ -267,13 +267,13 @@ def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
             *_start(source, node),
             hit.code,
             hit.text,
-            " ".join(source.line_text(node.lineno).split()),
-            end,
-            source.line_and_cell(node.lineno)[1],
-            range(source.line_and_cell(first)[0], source.line_and_cell(last)[0] + 1),
-            _span(part),
-            (source.path, _start(source, hit.guard)) if hit.guard is not None else None,
-            tuple(map(_span, hit.guarded)),
+            text=" ".join(source.line_text(node.lineno).split()),
+            end=end,
+            cell=source.line_and_cell(node.lineno)[1],
+            lines=range(source.line_and_cell(first)[0], source.line_and_cell(last)[0] + 1),
+            part=_span(part),
+            guard=(source.path, _start(source, hit.guard)) if hit.guard is not None else None,
+            guarded_spans=tuple(map(_span, hit.guarded)),
         )
     module.release()
 

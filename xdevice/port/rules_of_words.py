@@ -405,7 +405,8 @@ def _with_device(use: Use, row: Row) -> Judgement:
     # right everywhere, and the name of another vendor is the author's choice
     if device is not None and text_of(device) != "cuda":
         return NAMES_NO_VENDOR
-    # the text of the first argument, and the test for a GPU on which `enabled` then depends
+    # the text of the device, and the test for a GPU on which `enabled` then depends. If the call
+    # has no `enabled`, it is added behind the device
     text, test = device_type(use), use.module.available
     if not has_gpu(use) and "enabled" not in settings:
         text = f"{text}, enabled={test}"
@@ -419,8 +420,8 @@ def _with_device(use: Use, row: Row) -> Judgement:
         )
     else:
         edits = (*edits, *use.replace(text, device))
-    # the name of the parameter comes first, then the test, then the argument. Texts for the same
-    # position are joined: the first argument may begin where the device was inserted
+    # in front of each argument: the name of its parameter, and then the test. Texts for the same
+    # position are joined, because the first argument may begin where the device was inserted
     for setting, argument in settings.items():
         start, end = use.span(argument)
         if argument in use.args:
