@@ -55,7 +55,7 @@ def device(spec: object) -> Any:
     using them.
 
     Args:
-        spec: any spelling that `xdevice.device` accepts.
+        spec: any form that `xdevice.device` accepts.
 
     Raises:
         DeviceError: if `spec` does not name a device.

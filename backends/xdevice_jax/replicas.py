@@ -40,11 +40,11 @@ class JaxReplicas(Replicas):
         return super().split(x, sizes)
 
     def join(self, parts: list[jax.Array]) -> jax.Array:
-        """Returns the parts joined along their first axis; parts without axes are joined into a
+        """Returns the parts joined along their first axis; 0-d parts are joined into a
         vector."""
         for part in parts:
             require_values(part)
-        # `concatenate` does not accept arrays without axes
+        # `concatenate` does not accept 0-d arrays
         return jnp.concatenate(parts) if parts[0].ndim else jnp.stack(parts)
 
     def leaf(self, x: jax.Array, device: Device) -> jax.Array:
@@ -91,7 +91,7 @@ def by_collectives(
     contains the JAX device of each array, and the arrays have the same shape and dtype. They are passed to JAX as one
     array whose first axis is spread over the devices, which requires no copy."""
     shape = arrays[0].shape
-    # arrays without axes get an axis that can be spread
+    # 0-d arrays get an axis that can be spread
     shards = arrays if shape else [x.reshape(1) for x in arrays]
     reduce, sharding = _reduction(natives, mean)
     spread = (len(natives) * shards[0].shape[0], *shards[0].shape[1:])

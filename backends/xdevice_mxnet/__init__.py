@@ -3,7 +3,7 @@ with MXNet's functions. MXNet's development has ended; 1.9.1 is the last release
 
 Facts about MXNet that the code depends on, and the resulting rules:
 - All work is asynchronous, even on the CPU. MXNet can wait only for one array, or for all work.
-- Arrays without dimensions (0-d) or without elements exist only with NumPy's shape semantics. This
+- 0-d arrays and arrays without elements exist only with NumPy's shape semantics. This
   is a separate setting of each thread, and it is disabled in threads that only move arrays
   (semantics.py). Every function here that creates or reads an array therefore enables the setting,
   and restores it afterwards. A function that creates an array for the program first calls

@@ -37,7 +37,7 @@ class MxnetReplicas(Replicas):
 
     def join(self, parts: list[Any]) -> Any:
         """Returns the parts, joined along their first axis. The result is an `mx.np` array or a legacy array, like
-        the parts. Parts without axes are joined into a vector."""
+        the parts. 0-d parts are joined into a vector."""
         # joined as mx.np arrays, because legacy arrays of bool, and legacy arrays without
         # elements, cannot be concatenated
         with mx.util.np_shape(True):

@@ -131,7 +131,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         """Returns a `Way` that lists the objects in `x` if `x` is an array of Python objects, and otherwise None."""
         if not isinstance(x, np.ndarray) or not x.dtype.hasobject:
             return None
-        # `tolist` is not used for an array without axes, because it would return the single
+        # `tolist` is not used for a 0-d array, because it would return the single
         # object instead of a list
         return Way(lambda x: x.tolist() if x.ndim else [x.item()])
 

@@ -23,8 +23,8 @@ class NumpyReplicas(Replicas):
     """Splits, joins and adds arrays, which are all on the CPU."""
 
     def join(self, parts: list[Array]) -> Array:
-        """Returns the arrays, joined along their first axis. Arrays without axes are joined into a vector."""
-        # `concatenate` does not accept arrays without axes
+        """Returns the arrays, joined along their first axis. 0-d arrays are joined into a vector."""
+        # `concatenate` does not accept 0-d arrays
         return np.concatenate(parts) if parts[0].ndim else np.stack(parts)
 
     def leaf(self, x: Array, device: Device) -> Array:

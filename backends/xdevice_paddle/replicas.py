@@ -44,7 +44,7 @@ class PaddleReplicas(Replicas):
         return [self._moved_if_elsewhere(part, place) for part in super().split(x, sizes)]
 
     def join(self, parts: list[paddle.Tensor]) -> paddle.Tensor:
-        """Returns the parts joined along their first axis; parts without axes are joined into a
+        """Returns the parts joined along their first axis; 0-d parts are joined into a
         vector."""
         place = self.device_of(parts[0])
         if any(part.size for part in parts):

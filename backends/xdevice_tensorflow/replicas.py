@@ -87,7 +87,7 @@ class TensorflowReplicas(Replicas):
             return [self._moved_if_elsewhere(part, place) for part in tf.split(x, sizes)]
 
     def join(self, parts: list[Any]) -> Any:
-        """Returns the parts, joined along their first axis. Parts without axes are joined into
+        """Returns the parts, joined along their first axis. 0-d parts are joined into
         a vector."""
         concatenate = partial(tf.concat, axis=0) if parts[0].shape.rank else tf.stack
         # a symbolic tensor inside tf.function has no device

@@ -119,7 +119,7 @@ for _method, _check in (("move", _MOVES), ("copy", _COPIES)):
         _check,
         on_inputs(transpose_memory),
     )
-    swap(_method, "turns a tensor without dimensions into a vector", _check, on_inputs(flat))
+    swap(_method, "turns a 0-d tensor into a vector", _check, on_inputs(flat))
     swap(_method, "widens float32", _check, on_inputs(double_floats))
     swap(
         _method,

@@ -93,9 +93,7 @@ swap(
     "odd_sources_go_in_right",
     _array(_by_memory),
 )
-swap(
-    "from_numpy", "turns a tensor without dimensions into a vector", _IN, _array(np.atleast_1d)
-)
+swap("from_numpy", "turns a 0-d tensor into a vector", _IN, _array(np.atleast_1d))
 swap(
     "from_numpy",
     "puts the tensor on the CPU",
@@ -161,7 +159,7 @@ for _method in ("to_numpy", "peek"):
             lambda x: np.array((x.value if isinstance(x, toy().Variable) else x)._values)
         ),
     )
-    swap(_method, "turns a tensor without dimensions into a vector", _OUT, after(np.atleast_1d))
+    swap(_method, "turns a 0-d tensor into a vector", _OUT, after(np.atleast_1d))
 
 
 @wrong(

@@ -467,7 +467,7 @@ def forget_types() -> None:
 
 
 def as_array(x: Any) -> Any:
-    """Converts a NumPy scalar, such as the result of `x.sum()`, to an array without dimensions. Returns any other
+    """Converts a NumPy scalar, such as the result of `x.sum()`, to a 0-d array. Returns any other
     object unchanged. (In a container, a NumPy scalar is treated as a number instead.)"""
     numpy = sys.modules.get("numpy")
     # without NumPy there are no NumPy scalars

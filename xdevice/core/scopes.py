@@ -65,9 +65,10 @@ def set_default_device(device: object) -> None:
     # parsed before anything is changed
     chosen = None if device is None else devices.parse(device)
     if _threads.open:
+        instead = "" if chosen is None else f", or write `with {device}:` instead"
         raise ScopeError(
             f"set_default_device({device}) inside `with {_threads.open[-1].key}:` would end that block; "
-            f"call it before the block, or write `with {device}:` instead"
+            f"call it before the block{instead}"
         )
     native = None
     if chosen is not None:

@@ -47,7 +47,7 @@ class Stream:
     | numpy | none: NumPy computes synchronously | |
 
     Args:
-        device: any spelling that `xdevice.device` accepts. The default is the device of `with device:` or, outside such
+        device: any form that `xdevice.device` accepts. The default is the device of `with device:` or, outside such
             a block, the first GPU.
 
     Raises:

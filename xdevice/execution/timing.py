@@ -31,7 +31,7 @@ class Timer:
     running.
 
     Args:
-        devices: the work to wait for: a device in any spelling, or a list of arguments for `xdevice.sync` (devices,
+        devices: the work to wait for: a device in any form, or a list of arguments for `xdevice.sync` (devices,
             backends, tensors, streams). The default is all devices of the backend that is selected at the time of the
             reading.
 

@@ -19,7 +19,7 @@ def sync(*targets: object) -> None:
 
     Args:
         targets: the objects to wait for. Without arguments, `sync` waits for all work on all devices of the selected
-            backend. For a backend, it waits for all work of that backend. For a device in any spelling, it waits for
+            backend. For a backend, it waits for all work of that backend. For a device in any form, it waits for
             the selected backend's work on that device. For a `Stream`, it waits for the work that is now in the stream;
             for an `Event`, for the work before the event. For tensors, models and containers, it waits until their own
             backends have computed their values.

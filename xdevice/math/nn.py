@@ -440,7 +440,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
 def cross_entropy(
     logits: Any, labels: Any, *, reduction: Reduction = "mean", **misspelled: NoReturn
 ) -> Any:
-    """Returns `-log_softmax(logits)` at each row's label, averaged over the batch, as a tensor without dimensions.
+    """Returns `-log_softmax(logits)` at each row's label, averaged over the batch, as a 0-d tensor.
 
     Args:
         logits: floats of the shape (n, classes).

@@ -3,9 +3,9 @@ every backend.
 
 Experimental: it may change in a minor version.
 
-The state is a dict. Its item "step" is a tensor without dimensions, and all other items are containers with the same
+The state is a dict. Its item "step" is a 0-d tensor, and all other items are containers with the same
 structure as the parameters. No state is hidden in objects, so the state can be saved, replicated and compiled like
-the parameters. A learning rate is a Python number or a tensor without dimensions, such as the factor that a schedule
+the parameters. A learning rate is a Python number or a 0-d tensor, such as the factor that a schedule
 computes from the state's "step". A compiled step is compiled again for each new number, but not for a tensor with a new
 value. All optimizers except `adamw` add the product of `weight_decay` and the parameter to the gradient; `adamw`
 shrinks the parameter itself.
@@ -96,7 +96,7 @@ def sgd(
     Args:
         grads: the gradients, in a container with the same structure as `params`.
         state: the result of `init(sgd, params)`, or the state that the previous step returned; it is not changed.
-        lr: the learning rate, a number or a tensor without dimensions.
+        lr: the learning rate, a number or a 0-d tensor.
         nesterov: whether the new parameter is `p - lr * (g + momentum * m)` instead.
 
     Returns the new parameters and the new state. Raises ArgumentError if `state` belongs to another optimizer, and the
@@ -351,7 +351,7 @@ def _with_decay(g: Any, p: Any, weight_decay: float) -> Any:
 
 def _per_parameter(value: Any) -> Callable[[Any], Any]:
     """Returns a function that accepts a parameter, and returns `value` in a form that can be combined with the
-    parameter. A number is returned unchanged. A tensor without dimensions is moved to the parameter's device and cast
+    parameter. A number is returned unchanged. A 0-d tensor is moved to the parameter's device and cast
     to its dtype."""
     if isinstance(value, int | float):
         return lambda p: value
@@ -396,8 +396,8 @@ def _once_per_device_and_dtype(make: Callable[[Any], T]) -> Callable[[Any], T]:
 
 
 def global_norm(grads: Any) -> Any:
-    """Returns the square root of the sum of the squares of all elements in a container. The result is a tensor
-    without dimensions, on the device of the container's first tensor.
+    """Returns the square root of the sum of the squares of all elements in a container. The result is a
+    0-d tensor on the device of the container's first tensor.
 
     Raises NotATensorError if a leaf is not a tensor, or if there is no leaf, and ArgumentError for tensors of several
     backends. Costs three passes over the tensors.
@@ -453,7 +453,7 @@ def warmup(step: Any, steps: int) -> Any:
     """Returns a factor for the learning rate: `(step + 1) / steps` for the first `steps` steps, and 1 afterwards.
 
     Args:
-        step: an int, or the "step" of a state. The result is a float for an int, and a tensor without dimensions for
+        step: an int, or the "step" of a state. The result is a float for an int, and a 0-d tensor for
             the "step" of a state.
 
     Example:

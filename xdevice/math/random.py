@@ -95,10 +95,11 @@ def uniform(
     each number and the copy to the device.
 
     Args:
-        shape: non-negative ints; if there are none, the result is a tensor without dimensions.
+        shape: non-negative ints; if there are none, the result is a 0-d tensor.
         low: the inclusive lower bound.
         high: the exclusive upper bound.
-        device: any spelling of a device. None means the device of the `with device:` block, or `cpu:0` outside a block.
+        device: any form that `xdevice.device` accepts. None means the device of the `with device:` block, or `cpu:0`
+            outside a block.
         dtype: "float16", "bfloat16", "float32" or "float64", in any framework's form.
 
     Raises the following errors before drawing anything:

@@ -35,7 +35,7 @@ def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Gra
 
     Args:
         task: a function without arguments that works on one GPU, with constant shapes, and reads nothing on the host.
-        device: any spelling that `xdevice.device` accepts; by default the device of `with device:`, else the only GPU.
+        device: any form that `xdevice.device` accepts; by default the device of `with device:`, else the only GPU.
 
     | backend | a graph is | instead |
     |---|---|---|

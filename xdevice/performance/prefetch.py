@@ -47,7 +47,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
 
     Args:
         iterable: a `torch.utils.data.DataLoader`, a `tf.data.Dataset`, a Gluon or Paddle `DataLoader`, a list, ...
-        device: any spelling that `xdevice.device` accepts.
+        device: any form that `xdevice.device` accepts.
         depth: how many batches are prepared in advance; at most this many wait on the device.
 
     | backend | copies to a GPU |

@@ -316,7 +316,7 @@ def read(use: Use) -> Judgement:
         )
     if _is_scalar_in_tensorflow(use):
         return left_open(
-            "TensorFlow returns a number or string here, but to_numpy returns an array without axes",
+            "TensorFlow returns a number or string here, but to_numpy returns a 0-d array",
             "XD165",
         )
     # `force=True` detaches the tensor, which `to_numpy` always does, so the argument is removed

@@ -56,7 +56,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
     Args:
         x: a tensor, or a container of tensors of the same length along the first axis. Each part is a container of the
             same type. Other values are put into every part unchanged: a list of 6 strings is not split.
-        devices: a list of devices in any spelling. A device that is named twice gets two parts.
+        devices: a list of devices in any form. A device that is named twice gets two parts.
         even: if True, all parts must have the same length. If False, the lengths differ by at most one, and longer
             parts come first. A length of 5 on 2 devices becomes 3 and 2; 3 on 4 devices becomes 1, 1, 1 and 0.
 
@@ -104,7 +104,7 @@ def gather(parts: Iterable[Any], device: object) -> Any:
         parts: a list of tensors, or of containers of the same structure, which are joined tensor by tensor. Numbers
             (0-d tensors, such as the loss of each device) become a vector. Other values must be equal in all parts; NaN
             is treated as equal to NaN.
-        device: any spelling.
+        device: any form that `xdevice.device` accepts.
 
     Raises:
         ShapeError, DTypeError, ContainerError: if parts differ in anything but their length; the error names the part.
@@ -160,7 +160,7 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
     Args:
         params_or_model: a model, whose copies keep its frozen parameters, buffers and mode; a tensor; or a container of
             both. Tensors of ints and bools are copied. Other values are put into every copy unchanged.
-        devices: a list of devices in any spelling.
+        devices: a list of devices in any form.
 
     | backend | a tensor of floats becomes |
     |---|---|
@@ -206,7 +206,7 @@ def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
 
     Args:
         x: a tensor, a model, or a container of these.
-        devices: a list of devices in any spelling.
+        devices: a list of devices in any form.
 
     Raises:
         ArgumentError, DeviceError: if `devices` is empty; if `devices` is not a list.

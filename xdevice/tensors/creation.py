@@ -40,7 +40,7 @@ def tensor(
     Args:
         data: numbers, a NumPy array, a tensor of any backend, which is copied through the host, or nested lists of
             these, which are stacked as NumPy stacks arrays.
-        device: any spelling that `xdevice.device` accepts; by default the device of the `with device:` block, or
+        device: any form that `xdevice.device` accepts; by default the device of the `with device:` block, or
             `cpu:0` outside such blocks, even if there is a GPU.
         dtype: "float32", `np.float32`, `torch.float32`, `float`, ... By default, Python ints become int64 (int32 on JAX
             without 64-bit), Python floats and float64 arrays become float32, Python complex numbers become complex64,
@@ -158,7 +158,7 @@ def to_numpy(x: Any) -> Any:
     Waits for the tensor, copies it to the host, and raises the error of its computation if there was one. bfloat16
     becomes `ml_dtypes.bfloat16`, and a sparse tensor of PyTorch, MXNet or Paddle becomes a dense array. A container is
     returned with arrays in place of its tensors. A variable is a `tf.Variable`, a `keras.Variable` or a Gluon
-    `Parameter`. A NumPy scalar, such as the result of `x.sum()`, becomes an array without dimensions. A TensorDict
+    `Parameter`. A NumPy scalar, such as the result of `x.sum()`, becomes a 0-d array. A TensorDict
     becomes a dict, because it cannot hold arrays.
 
     Raises:
@@ -329,7 +329,7 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
     or if a tensor of this shape and dtype is too large to be addressed."""
     sizes: Any = as_tuple(shape[0]) if len(shape) == 1 else shape
     is_wrong = [
-        # NumPy ints and int tensors without dimensions are accepted as ints, but True is not
+        # NumPy ints and 0-d int tensors are accepted as ints, but True is not
         isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0
         for size in sizes
     ]
@@ -358,7 +358,7 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
         return (value,)
     try:
         return tuple(value)
-    # a tensor without dimensions has `__iter__`, but represents a single int
+    # a 0-d tensor has `__iter__`, but represents a single int
     except TypeError:
         return (value,)
 

@@ -51,7 +51,7 @@ def memory(device: object = None) -> Memory:
     memory: call `xdevice.sync()` first if that matters. `memory` may initialize the device.
 
     Args:
-        device: any spelling that `xdevice.device` accepts; by default `xdevice.device()`.
+        device: any form that `xdevice.device` accepts; by default `xdevice.device()`.
 
     Raises:
         DeviceNotFoundError, DeviceError: if the backend lacks the device; if `device` is not a device.
@@ -83,7 +83,7 @@ def empty_cache(device: object = None) -> None:
     call it without a GPU.
 
     Args:
-        device: any spelling that `xdevice.device` accepts; by default `xdevice.device()`.
+        device: any form that `xdevice.device` accepts; by default `xdevice.device()`.
 
     Raises:
         UnsupportedError: on TensorFlow and JAX, as in the table.
@@ -120,7 +120,7 @@ def reset_peak_memory_stats(device: object = None) -> None:
     `torch.accelerator.reset_peak_memory_stats` does.
 
     Args:
-        device: any spelling that `xdevice.device` accepts; by default `xdevice.device()`.
+        device: any form that `xdevice.device` accepts; by default `xdevice.device()`.
 
     Raises:
         UnsupportedError: if the peak of the device is unknown or cannot be reset. This is so on NumPy, MXNet and JAX,

@@ -200,7 +200,7 @@ def to_device(x: T, device: object, non_blocking: bool = False, **misspelled: No
         x: a tensor, a model or optimizer, an object with its own method for moving, such as a `TensorDict`, or a
             container of these, which may be nested. Containers keep their type, a tensor that occurs twice stays one
             tensor, and other values pass through.
-        device: any spelling that `xdevice.device` accepts.
+        device: any form that `xdevice.device` accepts.
         non_blocking: if True, the call returns before the copy is complete, if the framework supports this. The first
             use of the result waits for the copy. Do not write into the source before `xdevice.sync()`.
 

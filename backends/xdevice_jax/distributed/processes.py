@@ -163,7 +163,7 @@ class JaxEngine(Engine):
         with _64_bit(x):
             function, sharding = _compiled(make_function, argument, natives or self._natives)
             count = len(natives or self._natives)
-            # an array on the host is first copied to this rank's GPU; an array without axes gets an axis that can be
+            # an array on the host is first copied to this rank's GPU; a 0-d array gets an axis that can be
             # spread
             part = _on(self._natives[self.rank], x if x.ndim else x.reshape(1))
             whole = (count * part.shape[0], *part.shape[1:])

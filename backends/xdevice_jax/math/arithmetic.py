@@ -61,7 +61,7 @@ def full_like(x: Array, value: complex, name: str) -> Array:
 
 
 def number(value: complex, name: str, like: Array) -> Array:
-    """Returns `value` as an array without dimensions, with the dtype `name`, on the device of
+    """Returns `value` as a 0-d array, with the dtype `name`, on the device of
     `like`."""
     # suppresses NumPy's warning about a number that is too large for the dtype and becomes infinity
     with np.errstate(all="ignore"):

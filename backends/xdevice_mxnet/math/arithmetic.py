@@ -2,9 +2,9 @@
 results.
 
 The code depends on these facts about MXNet:
-- NumPy's semantics are a setting of each thread. Without them, arrays without dimensions (0-d) or without elements do
-  not exist. Differentiating a loss that was recorded with them then crashes the process. The first call of a kernel in
-  a thread therefore enables them permanently, or raises an error.
+- NumPy's semantics are a setting of each thread. Without them, there are no 0-d arrays and no arrays
+  without elements. Differentiating a loss that was recorded with them then crashes the process. The first call of a
+  kernel in a thread therefore enables them permanently, or raises an error.
 - If MXNet has no kernel for an operation, or a wrong kernel, NumPy computes the operation on the host. The gradient of
   such an operation is 0 or missing, or raises an error. MXNet's own gradient of `eigh` and `eigvalsh` is 0 (no upstream
   issue known).
@@ -205,7 +205,7 @@ def full_like(x: Any, value: complex, name: str) -> Any:
 
 
 def number(value: complex, name: str, like: Any) -> Any:
-    """Returns `value` as an array without dimensions, with the dtype `name`, on the device of
+    """Returns `value` as a 0-d array, with the dtype `name`, on the device of
     `like`."""
     with np.errstate(all="ignore"):
         return constant(np.asarray(value).astype(host_dtype(name)), like)

@@ -2,7 +2,7 @@
 results.
 
 The code depends on these facts about NumPy:
-- It returns a scalar where the Array API standard requires an array without dimensions.
+- It returns a scalar where the Array API standard requires a 0-d array.
 - It warns about `1 / 0` and `log(0)`, for which the standard defines results. Kernels that may cause
   such warnings therefore silence them. `add`, `multiply` and `subtract` do not silence them, because
   silencing takes longer than an addition.
@@ -44,8 +44,8 @@ def require(x: Any) -> None:
 
 def settled(x: Any) -> Array:
     """Returns the result of a kernel as an array. The core calls this for kernels of two
-    tensors, because some of NumPy's functions, such as `np.add`, return a scalar for operands
-    without dimensions."""
+    tensors, because some of NumPy's functions, such as `np.add`, return a scalar for 0-d
+    operands."""
     return np.asarray(x)
 
 
@@ -99,7 +99,7 @@ def full_like(x: Array, value: complex, name: str) -> Array:
 
 
 def number(value: complex, name: str, like: Array) -> Array:
-    """Returns `value` as an array without dimensions, with the dtype `name`, on the device of
+    """Returns `value` as a 0-d array, with the dtype `name`, on the device of
     `like`."""
     # NumPy warns if the number is too large for the dtype and becomes infinity
     with np.errstate(all="ignore"):

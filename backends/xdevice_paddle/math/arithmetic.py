@@ -100,7 +100,7 @@ def full_like(x: Any, value: complex, name: str) -> Any:
 
 
 def number(value: complex, name: str, like: Any) -> Any:
-    """Returns `value` as a tensor without dimensions, with the dtype named `name`, on the device of
+    """Returns `value` as a 0-d tensor, with the dtype named `name`, on the device of
     `like`."""
     place = _place_of(like)
     # `_C_ops.full` requires a place, and does not accept complex numbers

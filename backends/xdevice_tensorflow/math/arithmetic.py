@@ -84,13 +84,13 @@ def full_like(x: Any, value: complex, name: str) -> Any:
 
 
 def number(value: complex, name: str, like: Any) -> Any:
-    """Returns `value` as a tensor without dimensions, with the dtype `name`, on the device of
+    """Returns `value` as a 0-d tensor, with the dtype `name`, on the device of
     `like`."""
     return _on_device_of(like, _number, value, name)
 
 
 def _number(value: complex, name: str) -> Any:
-    """Returns `value` as a tensor without dimensions, with the dtype `name`, on the device of
+    """Returns `value` as a 0-d tensor, with the dtype `name`, on the device of
     the open scope."""
     # if the dtype is bool, `tf.constant` raises an error for any number that is not a bool
     return tf.constant(bool(value) if name == "bool" else value, name)

@@ -335,7 +335,7 @@ class Checks:
         return name
 
     def number(self, value: complex, name: str, like: Any) -> Any:
-        """Returns the Python number `value` as a tensor without dimensions, of dtype `name`, on the device of `like`.
+        """Returns the Python number `value` as a 0-d tensor, of dtype `name`, on the device of `like`.
         Raises `DTypeError` if the number does not fit into the dtype."""
         dtypes.require_fits(value, name)
         # PyTorch cannot create a tensor from an int with more than 64 bits

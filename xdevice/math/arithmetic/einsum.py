@@ -2,7 +2,7 @@
 
 The frameworks disagree about which parts of the subscripts may be omitted. The core therefore completes the
 subscripts: it assigns letters to the axes of `...`, and names the axes of the result. The core also computes diagonals,
-and multiplies by tensors without axes.
+and multiplies by 0-d tensors.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
     diagonals = [_diagonal(checks, x, term) for x, term in zip(operands, terms, strict=True)]
     names = ["".join(dict.fromkeys(term)) for term in terms]
     product = None
-    # the frameworks treat operands without axes differently, so these operands are left out
+    # the frameworks treat 0-d operands differently, so these operands are left out
     # here, and multiplied below
     if any(names):
         factors = [x for x, name in zip(diagonals, names, strict=True) if name]
@@ -88,7 +88,7 @@ def _explicit_subscripts(
     is the user's argument, and `shapes` contains the shape of each operand. Raises `ArgumentError` if the subscripts
     are malformed or describe a different number of tensors, and `ShapeError` if the subscripts do not match the
     shapes."""
-    # the type is tested too, because "" is valid: it describes one tensor without axes
+    # the type is tested too, because "" is valid: it describes one 0-d tensor
     text = subscripts.replace(" ", "") if isinstance(subscripts, str) else ""
     if not isinstance(subscripts, str) or not _SUBSCRIPTS.fullmatch(text):
         raise ArgumentError(

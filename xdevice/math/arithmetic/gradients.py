@@ -48,7 +48,7 @@ def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[
 
     Args:
         f: a function of `params`, which is a tensor of floats or a container of such tensors, on any devices. `f` must
-            return one float: a tensor without dimensions. `grads` has the structure, shapes and dtypes of `params`.
+            return one float: a 0-d tensor. `grads` has the structure, shapes and dtypes of `params`.
         has_aux: whether `f` returns `(loss, aux)`. `aux` is any object, and the result is `((value, aux), grads)`.
 
     | backend | differentiates with |

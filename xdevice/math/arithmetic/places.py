@@ -217,7 +217,7 @@ def _ordering(
         if misspelled:
             spellings.refuse(f"xp.{function}", misspelled, "axis=, descending=, stable=")
         x = checks.tensor_of_kinds(x, REAL, function)
-        # a tensor without dimensions has no axis; `compute` then ignores the index 0
+        # a 0-d tensor has no axis; `compute` then ignores the index 0
         axis_index = checks.axis(axis, len(x.shape), function) if len(x.shape) else 0
         return compute(checks, x, axis_index, bool(descending))
 
@@ -237,7 +237,7 @@ def _argsorted(checks: Checks, x: Any, axis_index: int, descending: bool) -> Any
     """Returns the indices, as int64, that sort `x` along the axis `axis_index` in ascending order, or in descending
     order if `descending` is True."""
     name = checks.supported_dtype("int64")
-    # for a tensor without dimensions, the index is 0; for a tensor without elements, there are
+    # for a 0-d tensor, the index is 0; for a tensor without elements, there are
     # no indices
     if not len(x.shape) or 0 in shape_of(x):
         return checks.kernels.full_like(x, 0, name)

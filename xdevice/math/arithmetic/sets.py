@@ -30,7 +30,7 @@ class UniqueInverseResult(NamedTuple):
 
 def nonzero(checks: Checks, x: Any, /) -> tuple[Any, ...]:
     """Returns a tuple with a vector of indices for each axis. Each vector contains the indices of all nonzero elements
-    along its axis. Raises `ShapeError` for a tensor without dimensions, and `UnsupportedError` for a symbol."""
+    along its axis. Raises `ShapeError` for a 0-d tensor, and `UnsupportedError` for a symbol."""
     x = checks.tensor(x, "nonzero")
     # symbols have no values, so the shape of the result cannot be known
     checks.require_values(x, "the argument of nonzero")

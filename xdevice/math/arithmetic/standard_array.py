@@ -208,7 +208,7 @@ class Array:
         return wrapped
 
     def to_device(self, device: object, /, *, stream: None = None) -> Array:
-        """Returns the array, moved to the given device. Any spelling of a device is accepted. Raises
+        """Returns the array, moved to the given device. A device in any form is accepted. Raises
         `UnsupportedError` if a stream is given."""
         if stream is not None:
             raise UnsupportedError(

@@ -50,7 +50,7 @@ MAKING: Final = (
     "constant",
     "copy",  # copy(x): a copy in new storage
     "full_like",  # full_like(x, value, name): a tensor with the shape and device of `x`
-    # number(value, name, like): a tensor without dimensions on the device of `like`
+    # number(value, name, like): a 0-d tensor on the device of `like`
     "number",
 )
 

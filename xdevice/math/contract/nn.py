@@ -95,7 +95,7 @@ STEPS: Final = (
 )
 """Optional kernels for `xdevice.optim`, which has its own implementations. The kernels are called with float32
 tensors on one device, and return new tensors, through which no gradient flows. `step`, the number of previous steps,
-is an integer tensor without dimensions on that device. `rate` is a number, or a float32 tensor without dimensions. A
+is a 0-d integer tensor on that device. `rate` is a number, or a 0-d float32 tensor. A
 kernel may return NotImplemented for a case that it cannot compute."""
 
 TRACED: Final = "TRACED"

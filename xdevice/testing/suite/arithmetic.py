@@ -140,8 +140,7 @@ class ArithmeticChecks(Suite):
         )
 
     def assert_number(self, x: Any, number: float, name: str) -> None:
-        """Checks that `x` is a float32 tensor without axes, and that it equals a number. The error refers to the tensor
-        as `name`."""
+        """Checks that `x` is a 0-d float32 tensor that equals `number`. The error refers to the tensor as `name`."""
         self.assert_holds(x, np.full((), number, "float32"), name)
 
     def flags(self, x: Any) -> Any:

@@ -276,7 +276,7 @@ class Suite:
         return views
 
     def plain_tensors(self) -> dict[str, Any]:
-        """Returns, by name, tensors of every dtype with exact sums and means, a tensor without axes, and a tensor
+        """Returns, by name, tensors of every dtype with exact sums and means, a 0-d tensor, and a tensor
         without elements."""
         tensors = {
             name: self.make(values.small_numbers(name), dtype=name) for name in self.dtypes()

@@ -149,8 +149,8 @@ class CreationChecks(Suite):
 
     def test_to_numpy_never_aliases(self) -> None:
         for place in self.devices_with_values():
-            # a tensor without axes is tested, too, because NumPy often returns a scalar instead
-            # of an array without axes
+            # a 0-d tensor is tested, too, because NumPy often returns a scalar instead
+            # of a 0-d array
             for data in (((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)), 1.0):
                 x = xdevice.to_device(self.make(data), place)
                 read = xdevice.to_numpy(x)

@@ -180,7 +180,7 @@ class Ranks:
             self.same(self.world.recv(like, 0), self.extreme_values[0], "recv")
 
     def shapes(self) -> None:
-        """Checks tensors without axes and tensors without elements, which engines are seldom tested with. Checks
+        """Checks 0-d tensors and tensors without elements, which engines are seldom tested with. Checks
         nothing for booleans."""
         if self.dtype == "bool":
             return

@@ -29,7 +29,7 @@ class ReplicaChecks(Suite):
             array = without_nans(odd)
             x = self.make(array, array.dtype.name)
             twice = self.adapter.join([x, x])
-            # tensors without axes cannot be concatenated, so `join` stacks them
+            # 0-d tensors cannot be concatenated, so `join` stacks them
             if name == "0-d":
                 self.assert_holds(twice, np.stack([array, array]), name)
                 continue
@@ -197,7 +197,7 @@ class ReplicaChecks(Suite):
 
     def assert_shares_nothing(self, x: Any, name: str) -> None:
         """Checks that a slice of `x` has its own memory. An adapter promises this if its `memory_of` returns None.
-        Checks nothing for a tensor without axes."""
+        Checks nothing for a 0-d tensor."""
         if not tuple(x.shape):
             return
         with self.home_device:

@@ -221,7 +221,7 @@ def _write_leaf(arrays: BufferedWriter, leaf: HostLeaf) -> dict[str, Any]:
     line = {"path": leaf.path, "dtype": leaf.dtype, "device": leaf.device, "owner": leaf.owner}
     if not isinstance(leaf.value, numpy.ndarray):
         return {**line, "value": repr(leaf.value) if leaf.is_number else leaf.value}
-    # reshaped, because `ascontiguousarray` adds an axis to an array without axes
+    # reshaped, because `ascontiguousarray` adds an axis to a 0-d array
     stored = numpy.ascontiguousarray(leaf.value).reshape(leaf.shape)
     # NumPy's format lacks bfloat16, which would be read back as raw bytes
     if leaf.dtype in _STORED_AS:

@@ -132,10 +132,10 @@ class Log:
         if array.dtype.kind not in "biufc":
             array = array.astype("float32")
         shape = array.shape
-        # reshaped, because `ascontiguousarray` adds an axis to an array without axes
+        # reshaped, because `ascontiguousarray` adds an axis to a 0-d array
         array = numpy.ascontiguousarray(array).reshape(shape)
         # a hash of the bytes, so that an equal array is found among thousands with a single look-up. NumPy cannot view
-        # an array without axes as bytes, so `tobytes` copies it
+        # a 0-d array as bytes, so `tobytes` copies it
         key = hashlib.blake2b(
             array.view("uint8").data if array.ndim else array.tobytes(), digest_size=12
         ).hexdigest()

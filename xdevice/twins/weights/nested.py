@@ -84,7 +84,7 @@ def state_in(saved: Any, where: str) -> Found:
         return _with_collections(states, keys)
     # whether the values of some keys are something else, such as the state of an optimizer or a count
     is_mixed = len(states) + len(direct) < len(keys)
-    # a tensor without axes may be a count or a loss, so only a tensor with axes is treated as a weight
+    # a 0-d tensor may be a count or a loss, so only a tensor with axes is treated as a weight
     has_direct_weights = any(len(getattr(value, "shape", ())) for value in direct.values())
     # the dict of a training program, with its only state under one key. The values of the other keys are not weights,
     # or are empty, as in {"ema": None}
