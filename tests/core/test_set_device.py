@@ -53,7 +53,7 @@ def test_a_wrong_device_changes_nothing(xd):
             xdevice.cpu(),
             pytest.raises(
                 xdevice.errors.ScopeError,
-                match="inside `with cpu:0:` would end that block; call it before the block$",
+                match=r"inside `with cpu:0:` would end that block; call it before the block$",
             ),
         ):
             xdevice.set_default_device(None)

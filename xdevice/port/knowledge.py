@@ -377,7 +377,7 @@ def result(full_name: str) -> Value | None:
     if root in _ALL_TENSORS and name not in _NO_TENSORS and name[:1].islower():
         return TENSOR
     # `numpy.load`, for example, may return an archive of several arrays, and `numpy.random.random` a number
-    if full_name.startswith("numpy.") and name not in {"random", "load", "load_txt"}:
+    if full_name.startswith("numpy.") and name not in {"random", "load"}:
         return ARRAY
     if root in {"torch.optim", "paddle.optimizer", "tensorflow.keras.optimizers"}:
         return make_value("optimizer")

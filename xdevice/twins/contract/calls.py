@@ -199,7 +199,7 @@ class Watch:
         tracer = self._backend.tracing()
         if tracer is not None:
             raise self._backend.unsupported(
-                f"tracing the calls of layers inside {tracer}, where tensors have no values",
+                f"recording the calls of layers inside {tracer}, where tensors have no values",
                 f"call the model outside {tracer}",
             )
         return next(symbols(self._backend, arguments), None) is not None

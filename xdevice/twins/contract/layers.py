@@ -99,7 +99,7 @@ class Calls(Layers, Conversion):
         `UnsupportedError` if a compiler has hidden the model's layers, and `NotBuiltError` if the model has not been
         built yet."""
         raise self.unsupported(
-            "tracing the calls of layers", "compare the outputs of the model"
+            "recording the calls of layers", "compare the outputs of the model"
         )
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:

@@ -58,8 +58,8 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
     lacking = [path for path in slices if path not in with_rows]
     if lacking:
         raise StateError(
-            f"names= selects rows of {shown(lacking[0])}, but the model of {twin.name} has no embedding, linear layer "
-            f"or tensor without a layer at this path"
+            f"names= selects rows of {shown(lacking[0])}, but the {twin.name} model has nothing at this path with rows "
+            f"to select; name an embedding, a linear layer, or a tensor outside all layers"
         )
 
     def cut_all(layers: list[Layer]) -> list[Layer]:
