@@ -517,15 +517,17 @@ def _with_weight_as(
     """Returns `parts` with several new parts in place of the part for the weight. `names` are the framework's names of
     the new parts, and `of` are the corresponding PyTorch parameters. `rules` is called with the rule of the weight, and
     returns the rules of the new parts. `names`, `of` and the returned rules have the same length."""
-    every: list[Part] = []
+    new_parts: list[Part] = []
     for part in parts:
         if part.of == ("weight",):
-            each = zip(names, of, rules(part.rule), strict=True)
+            replacements = zip(names, of, rules(part.rule), strict=True)
             # inserted at the place of the weight, so that the parameters stay in PyTorch's order
-            every += [Part(name, (parameter,), rule) for name, parameter, rule in each]
+            new_parts += [
+                Part(name, (parameter,), rule) for name, parameter, rule in replacements
+            ]
         else:
-            every.append(part)
-    return tuple(every)
+            new_parts.append(part)
+    return tuple(new_parts)
 
 
 def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
@@ -546,9 +548,14 @@ def weight_of_spectral(original: Array, u: Array, v: Array, axis: int | None) ->
     axes = (
         [axis]
         if axis is not None
-        else [n for n, size in enumerate(original.shape) if size == len(u)]
+        else [
+            axis_of_rows for axis_of_rows, size in enumerate(original.shape) if size == len(u)
+        ]
     )
-    matrices = [np.moveaxis(original, n, 0).reshape(len(u), -1).astype("float64") for n in axes]
+    matrices = [
+        np.moveaxis(original, axis_of_rows, 0).reshape(len(u), -1).astype("float64")
+        for axis_of_rows in axes
+    ]
     if not matrices:
         raise UnfitError(
             f"the vector u of the spectral norm has {len(u)} numbers, but no axis of the weight has "
@@ -557,10 +564,10 @@ def weight_of_spectral(original: Array, u: Array, v: Array, axis: int | None) ->
 
     def error(matrix: Array) -> float:
         """Returns how far u is from the direction of W v; `matrix` is W."""
-        image = matrix @ right
-        return float(np.abs(image - left * np.linalg.norm(image)).max())
+        product = matrix @ right
+        return float(np.abs(product - left * np.linalg.norm(product)).max())
 
-    # each step of the norm sets u to W v divided by the length of W v
+    # each step of the norm sets u to W v divided by the length of W v, so the right matrix has the smallest error
     matrix = min(matrices, key=error)
     weight: Array = (original / (left @ matrix @ right)).astype(original.dtype)
     return weight
@@ -715,11 +722,11 @@ def in_order(layers: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> li
     """Returns the layers in the given order, except the layers directly inside a block. These are sorted by the order
     in which the block calls them, and placed where the block's first layer was. `blocks` gives, by the path of each
     block, the names of the layers in the order of the calls."""
-    every = list(layers)
+    in_given_order = list(layers)
     # by the path of each module, the index of the first layer inside the module
-    firsts: dict[str, int] = {}
-    for index, layer in enumerate(every):
-        firsts.setdefault(_parent(layer), index)
+    first_index: dict[str, int] = {}
+    for index, layer in enumerate(in_given_order):
+        first_index.setdefault(_parent(layer), index)
 
     def key(numbered: tuple[int, Layer]) -> tuple[int, int, int]:
         """Returns the key for sorting a layer. `numbered` is a pair of the layer's index and the layer. The key of a
@@ -730,12 +737,12 @@ def in_order(layers: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> li
         names = blocks.get(_parent(layer), ())
         name = layer.path.rpartition(".")[2]
         return (
-            (firsts[_parent(layer)], names.index(name), index)
+            (first_index[_parent(layer)], names.index(name), index)
             if name in names
             else (index, 0, index)
         )
 
-    return [layer for _, layer in sorted(enumerate(every), key=key)]
+    return [layer for _, layer in sorted(enumerate(in_given_order), key=key)]
 
 
 def _parent(layer: Layer) -> str:
@@ -804,13 +811,12 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
     rows = _GATES[kind] * shapes.get("weight_hr_l0", shapes["weight_hh_l0"])[1]
     gated = {name: shape for name, shape in shapes.items() if not name.startswith("weight_hr")}
     # the message about the first parameter with a wrong number of rows
-    off = next(
+    wrong = next(
         (f"{name} has {shape[0]} rows" for name, shape in gated.items() if shape[0] != rows), ""
     )
-    return (
-        off
-        and f"{off} in PyTorch's layout, but must have {rows} rows: {_GATES[kind]} for each element of the state"
-    )
+    if not wrong:
+        return ""
+    return f"{wrong} in PyTorch's layout, but must have {rows} rows: {_GATES[kind]} for each element of the state"
 
 
 # settings

@@ -264,10 +264,9 @@ class _Lines:
             return self._names
         # the line that reaches the end of the model
         end = self._in_line(self._model, WHOLE)
-        # a line is called WHOLE only if it reaches the end of the model; a shorter line is renamed to "begin". The
-        # comparison below is true if `line` is WHOLE and `end` is not
+        # a line is called WHOLE only if it reaches the end of the model; a shorter line is renamed to "begin"
         return {
-            path: "begin" if line == WHOLE != end else line
+            path: "begin" if line == WHOLE and end != WHOLE else line
             for path, line in self._names.items()
         }
 

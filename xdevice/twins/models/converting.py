@@ -251,24 +251,29 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
     """Returns the pairs of layers, together with a comparison of the layers without parameters. If there are inputs,
     both models run to find the pairs. Raises `StateError` if it is unclear which layers correspond."""
     names = request.names
-    # the possible pairings of tensors outside layers; without such tensors, one empty pairing
+    # the possible pairings of the tensors outside layers, of which one is used in the end; without such tensors, one
+    # empty pairing
     singles: list[Pairs] = [[]]
     likely: Names = {}
     if source.singles and target.singles:
         paths = single_tensors.pair_singles(source, target, names)
         singles = [single_tensors.pairs_of(source, target, pairs) for pairs in paths]
-        # the pairing by names if any tensors are in doubt, otherwise the sure pairs; messages show it as a guess
+        # the last pairing is by names if any tensors are in doubt, or else it is the sure pairs; messages show it as a
+        # guess
         likely = paths[-1]
     runs = None if request.inputs is None else Runs(source, target, request.inputs)
     doubts = []
     try:
+        # with the inputs, if there are any; without them, or if the target cannot run with them, by names and order
         if runs is not None:
             try:
-                # there may be several pairings of the tensors outside layers: each is tried with each pairing of the
-                # layers
-                values = [partial(_values, source, target, request, pairs) for pairs in singles]
+                # one function for each pairing of the tensors outside layers. It is called with each pairing of the
+                # layers that is tried
+                values_of = [
+                    partial(_values, source, target, request, pairs) for pairs in singles
+                ]
                 # `number` is the index in `singles` of the pairing that was used
-                pairs, run, with_values, number, doubt = pair_by_inputs(runs, names, values)
+                pairs, run, with_values, number, doubt = pair_by_inputs(runs, names, values_of)
                 plain = differences.compare_by_calls(source, runs.expected, target, run, pairs)
                 # if the inputs left no question open, the order of the layers is not in doubt
                 doubts = [doubt, *order_in_doubt(source, target, pairs)] if doubt else []

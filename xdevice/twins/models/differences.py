@@ -211,14 +211,16 @@ class Lister:
         # a parameter of LoRA or a quantizer has no counterpart at all, so a guess by its shape would be misleading
         if instead := advice_of_tensor(name):
             return instead
-        # each pair has a path in the source and a path in the target; a tensor is in at most one pair
+        # the guesses that contain this tensor, at most one
         likely = self._pairing.likely.items()
         pairs = [
-            (here, there) for here, there in likely if path == (there if is_target else here)
+            (source_path, target_path)
+            for source_path, target_path in likely
+            if path == (target_path if is_target else source_path)
         ]
         if pairs:
-            here, there = pairs[0]
-            return f"several tensors have this shape; a guess is names={{{here!r}: {there!r}}}"
+            source_path, target_path = pairs[0]
+            return f"several tensors have this shape; a guess is names={{{source_path!r}: {target_path!r}}}"
         hint = (
             "pass names= to say to which tensor of the source it corresponds"
             if is_target
@@ -409,12 +411,14 @@ class Lister:
         """Whether the activations of both models are layers, and were compared. This requires that each model has
         activation layers, and that every activation and every layer of an unknown class has a counterpart."""
         twins = (self._source, self._target)
-        each = [
+        activations = [
             [layer for layer in twin.sequence or () if layer.kind == "activation"]
             for twin in twins
         ]
-        left = [layer.kind for layers in self._pairing.plain.uncompared for layer in layers]
-        return all(each) and not {"activation", OTHER} & set(left)
+        uncompared = [
+            layer.kind for layers in self._pairing.plain.uncompared for layer in layers
+        ]
+        return all(activations) and not {"activation", OTHER} & set(uncompared)
 
 
 # settings of paired layers
@@ -434,15 +438,17 @@ def _differences_of_pair(
     )
     for name in dict.fromkeys((*ours, *theirs)):
         is_stated = name in ours and name in theirs
-        # a setting that only one layer has is a difference only if all settings of the other
-        # layer were read
-        if not (is_stated if name in (*SHAPING, *layouts.STATED_BY_BOTH) else is_read):
+        # settings of these names are compared if both layers state them, because a layer that was not read may have
+        # them too. A setting with any other name is compared only if all settings of both layers were read; a layer
+        # that does not state it then lacks it
+        is_comparable = is_stated if name in (*SHAPING, *layouts.STATED_BY_BOTH) else is_read
+        if not is_comparable:
             continue
         if name == "activation" and (one.path in activated or other.path in activated):
             continue
-        mine, its = ours.get(name), theirs.get(name)
-        if not layouts.same_setting(mine, its):
-            yield SettingDifference(other.path or other.kind, name, mine, its)
+        value, expected = ours.get(name), theirs.get(name)
+        if not layouts.same_setting(value, expected):
+            yield SettingDifference(other.path or other.kind, name, value, expected)
 
 
 def differing_layers(backend: Backend, actual: Any, expected: Any) -> list[str]:
@@ -531,9 +537,11 @@ def _called(twin: Twin, run: ModelRun) -> Iterator[Layer]:
             yield layer._replace(settings={**layer.settings, "ndim": call.inputs[0].ndim})
         else:
             yield layer
-        # the path of an entry for the code of the layer's own class is the layer's path followed by "()"
-        if own := layers.get(f"{call.path}()"):
-            yield own
+        # the entry for the code of the layer's class, if the class is the user's own, has the layer's path followed by
+        # "()"
+        if code_of_layer := layers.get(f"{call.path}()"):
+            yield code_of_layer
+        # the layer computed its activation itself, as its last step
         if layer.parts and layer.settings.get("activation") is not None and call.path in inside:
             yield inside[call.path]
 
@@ -546,31 +554,32 @@ def _compare(
     outputs reveals them."""
     sources, targets = list(with_pads(ours)), list(with_pads(theirs))
     # the number of the pair that each layer with parameters is in, by its path
-    ours_by, theirs_by = (
+    source_numbers, target_numbers = (
         {pair[side].path: number for number, pair in enumerate(pairs)} for side in (0, 1)
     )
     # gaps in which a layer that only one model has is reported as missing in the other
     missing_at: dict[int, str] = {}
     if not is_called:
         # a gap qualifies if no other code is called in it, and if it ends at the same pair in both models
-        ends = _gaps_without_code(sources, ours_by)
-        places = {number: f"after {path}" for path, number in theirs_by.items()} | {
+        source_ends = _gaps_without_code(sources, source_numbers)
+        places = {number: f"after {path}" for path, number in target_numbers.items()} | {
             -1: "at the beginning"
         }
         missing_at = {
-            n: places[n]
-            for n, end in _gaps_without_code(targets, theirs_by).items()
-            if ends.get(n) == end
+            number: places[number]
+            for number, next_number in _gaps_without_code(targets, target_numbers).items()
+            if source_ends.get(number) == next_number
         }
     # an activation inside a layer is compared as a setting of the layer
     owners = {layer.path for layer in (*sources, *targets) if layer.parts}
     comparison = compare_gaps(
-        gaps(sources, ours_by), gaps(targets, theirs_by), missing_at, owners
+        gaps(sources, source_numbers), gaps(targets, target_numbers), missing_at, owners
     )
     # a difference of an activation inside a layer is reported at the path of the layer
     owner_of = {f"{layer.path}.activation": layer.path for layer in targets if layer.parts}
     differences = [
-        one._replace(where=owner_of.get(one.where, one.where)) for one in comparison.differences
+        difference._replace(where=owner_of.get(difference.where, difference.where))
+        for difference in comparison.differences
     ]
     return comparison._replace(
         differences=differences,
@@ -584,15 +593,15 @@ def _compare(
 def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
     """Returns the layers of a sequence that have no parameters, grouped by gap and kind (see `Gaps`). `numbers` maps
     the path of a paired layer with parameters to the number of its pair."""
-    every: Gaps = {}
+    by_gap: Gaps = {}
     # the number of the pair before the gap
     before = -1
     for layer in sequence:
         if layer.parts:
             before = numbers.get(layer.path, before)
         else:
-            every.setdefault((before, layer.kind), []).append(layer)
-    return every
+            by_gap.setdefault((before, layer.kind), []).append(layer)
+    return by_gap
 
 
 def _gaps_without_code(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int, int]:
@@ -629,47 +638,50 @@ def compare_gaps(
     unless a layer of another kind may replace it. `owners` contains the paths of the layers with parameters."""
     differences: list[SettingDifference] = []
     # the layers of both models that are not compared in their gaps
-    left: list[Layer] = []
-    right: list[Layer] = []
+    our_rest: list[Layer] = []
+    their_rest: list[Layer] = []
     activated: set[str] = set()
     for gap in dict.fromkeys((*ours, *theirs)):
         number, kind = gap
-        one, other = ours.get(gap, []), theirs.get(gap, [])
+        sources, targets = ours.get(gap, []), theirs.get(gap, [])
         # modules of unknown classes may compute anything, so equal numbers of them prove nothing
-        is_paired = len(one) == len(other) and kind != OTHER
+        is_paired = len(sources) == len(targets) and kind != OTHER
         if not is_paired and not (
-            number in missing_at and _is_missing(gap, one, other, ours, theirs)
+            number in missing_at and _is_missing(gap, sources, targets, ours, theirs)
         ):
-            left += one
-            right += other
+            our_rest += sources
+            their_rest += targets
             continue
         # in a gap, the first layer of a kind is paired with the first one of the other model, and so on; a surplus
         # layer is paired with None, and is missing in the other model, where no function is called in its place
-        for mine, its in zip_longest(one, other):
-            if mine is not None and its is not None:
-                differences += _differences_between(mine, its)
-                activated.update((parent_of(mine.path), parent_of(its.path)))
+        for source, target in zip_longest(sources, targets):
+            if source is not None and target is not None:
+                differences += _differences_between(source, target)
+                activated.update((parent_of(source.path), parent_of(target.path)))
             # an activation inside a layer with parameters is listed as a setting of that layer
-            elif (lone := mine or its) is not None and parent_of(lone.path) not in owners:
-                differences.append(_missing_layer(missing_at[number], mine, its))
+            elif (lone := source or target) is not None and parent_of(lone.path) not in owners:
+                differences.append(_missing_layer(missing_at[number], source, target))
     # if all layers of a kind have equal settings, it does not matter which is paired with which
     in_both = {kind for _, kind in theirs} - {OTHER}
     for kind in dict.fromkeys(kind for _, kind in ours if kind in in_both):
         if uniform := _uniform_layers(kind, ours, theirs):
             # the layers that the gaps have not paired; if there are none, the gaps have found all differences
-            rest = [layer for layer in (*left, *right) if layer.kind == kind]
-            if rest:
+            unpaired = [layer for layer in (*our_rest, *their_rest) if layer.kind == kind]
+            if unpaired:
                 differences += _differences_of_kind(kind, *uniform, differences)
-                activated.update(parent_of(layer.path) for layer in rest)
-            left, right = (
-                [layer for layer in side if layer.kind != kind] for side in (left, right)
+                activated.update(parent_of(layer.path) for layer in unpaired)
+            our_rest, their_rest = (
+                [layer for layer in side if layer.kind != kind]
+                for side in (our_rest, their_rest)
             )
     # a layer that is called twice produces its differences twice; they are compared as strings, because a setting may
     # have no hash
-    once = {str(one): one for one in differences}
+    by_text = {str(difference): difference for difference in differences}
     # without "", which is no layer's path, but the parent of the layers directly in the model
     return PlainComparison(
-        list(once.values()), activated - {""}, (_unique(left), _unique(right))
+        list(by_text.values()),
+        activated - {""},
+        (_unique(our_rest), _unique(their_rest)),
     )
 
 
@@ -679,19 +691,24 @@ def _unique(layers: Iterable[Layer]) -> list[Layer]:
 
 
 def _is_missing(
-    gap: tuple[int, str], one: list[Layer], other: list[Layer], ours: Gaps, theirs: Gaps
+    gap: tuple[int, str], sources: list[Layer], targets: list[Layer], ours: Gaps, theirs: Gaps
 ) -> bool:
     """Whether the layers that only one model has in a gap are really missing in the other model. The other model may
-    instead have layers of another kind. `gap` consists of the number of the gap and the kind of the layers. `one` and
-    `other` contain the layers of this kind that the source and the target have in the gap. `ours` and `theirs` contain
-    all gaps of the source and of the target."""
+    instead have layers of another kind. `gap` consists of the number of the gap and the kind of the layers. `sources`
+    and `targets` contain the layers of this kind that the source and the target have in the gap. `ours` and `theirs`
+    contain all gaps of the source and of the target."""
     number, kind = gap
-    # the kinds that the model with fewer layers has in the gap
+    # the kinds that the model with fewer layers has in the gap: a layer of the same sort (see `_SORTS`) may take the
+    # place of the missing one
     other_kinds = [
-        name for at, name in (theirs if len(one) > len(other) else ours) if at == number
+        other_kind
+        for place, other_kind in (theirs if len(sources) > len(targets) else ours)
+        if place == number
     ]
     return kind in _ALONE and not any(
-        kind.endswith(end) and name.endswith(end) for end in _SORTS for name in other_kinds
+        kind.endswith(sort) and other_kind.endswith(sort)
+        for sort in _SORTS
+        for other_kind in other_kinds
     )
 
 
@@ -714,20 +731,27 @@ def _uniform_layers(
     if the layers of this kind do not have the same settings within each model. Also returns None if the two models have
     different activations and never have them in the same gap. Each model may then also use the other model's
     activation, as a function or as a layer of an unknown class."""
-    one, other = (
-        [layer for (_, own), layers in side.items() if own == kind for layer in layers]
-        for side in (ours, theirs)
+    sources, targets = (
+        [
+            layer
+            for (_, kind_of_gap), layers in by_gap.items()
+            if kind_of_gap == kind
+            for layer in layers
+        ]
+        for by_gap in (ours, theirs)
     )
     if any(
-        _differences_between(layers[0], layer) for layers in (one, other) for layer in layers
+        _differences_between(layers[0], layer)
+        for layers in (sources, targets)
+        for layer in layers
     ):
         return None
     # the layers of each model are alike, so comparing the first ones is enough; neither list is empty, because
     # `compare_gaps` passes only kinds that both models have
-    is_another = one[0].settings.get("function") != other[0].settings.get("function")
+    is_another = sources[0].settings.get("function") != targets[0].settings.get("function")
     # a gap is a pair of a number and a kind
-    meet = any(gap in theirs for gap in ours if gap[1] == kind)
-    return (one, other) if meet or not is_another else None
+    share_a_gap = any(gap in theirs for gap in ours if gap[1] == kind)
+    return (sources, targets) if share_a_gap or not is_another else None
 
 
 def _differences_of_kind(
@@ -793,49 +817,54 @@ def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
     """Yields the layers, but merges each layer that only adds zeros into the padding of the convolution or pool after
     it. The two layers must be consecutive in a line, a chain of layers with nothing called in between. Layers of other
     lines may come between the two in `sequence`."""
-    every: list[Layer | None] = []
-    # the indices in `every` of the layers of each line
+    merged: list[Layer | None] = []
+    # the indices in `merged` of the layers of each line
     places: dict[str, list[int]] = {}
     for layer in sequence:
         line = places.setdefault(layer.line, [])
         # the last layer of the line so far, which may be a padding layer, and the layer before it
-        pad, before = (every[line[-n]] if len(line) >= n else None for n in (1, 2))
+        pad = merged[line[-1]] if line else None
+        before = merged[line[-2]] if len(line) > 1 else None
         padded = _merge_pad(pad, layer, before) if pad and pad.kind == "pad" else None
         # the padding layer is removed; None keeps the indices of the layers after it
         if padded is not None:
-            every[line.pop()] = None
-        line.append(len(every))
-        every.append(padded or layer)
-    yield from filter(None, every)
+            merged[line.pop()] = None
+        line.append(len(merged))
+        merged.append(padded or layer)
+    yield from filter(None, merged)
 
 
 def _merge_pad(pad: Layer, layer: Layer, before: Layer | None) -> Layer | None:
     """Adds the zeros of the padding layer `pad` to the padding of `layer`, which is the next layer, and returns the
     merged layer. Returns None if the merged layer would compute something else. `before` is the layer before `pad` in
     the same line, or None."""
-    own, added = layer.settings.get("padding"), pad.settings["padding"]
+    own_padding, added = layer.settings.get("padding"), pad.settings["padding"]
     is_zeros = pad.settings["mode"] == "constant" and pad.settings["value"] == 0
     zeros_are_least = before is not None and before.settings.get("function") in _NOT_NEGATIVE
     # a max pool ignores its own padding, but zeros in the image change a maximum, unless all numbers are at least 0
-    takes = layer.kind in ("conv", "avg_pool") or (layer.kind == "max_pool" and zeros_are_least)
+    can_take_zeros = layer.kind in ("conv", "avg_pool") or (
+        layer.kind == "max_pool" and zeros_are_least
+    )
     # three cases cannot be merged: the new pixels are not zeros, the layer cannot pad with such zeros, or its own
     # padding is not known as numbers for the same axes
     if not (
         is_zeros
-        and takes
-        and isinstance(own, tuple)
+        and can_take_zeros
+        and isinstance(own_padding, tuple)
         and isinstance(added, tuple)
-        and len(own) == len(added)
+        and len(own_padding) == len(added)
     ):
         return None
     # a padding with a pair of numbers, one for each side, is not merged
-    if not all(isinstance(more, int) for more in own):
+    if not all(isinstance(own, int) for own in own_padding):
         return None
-    sides = tuple((one + more, two + more) for (one, two), more in zip(added, own, strict=True))
-    is_even = all(one == two for one, two in sides)
+    sides = tuple(
+        (start + own, end + own) for (start, end), own in zip(added, own_padding, strict=True)
+    )
+    is_even = all(start == end for start, end in sides)
     settings = {
         **layer.settings,
-        "padding": tuple(one for one, _ in sides) if is_even else sides,
+        "padding": tuple(start for start, _ in sides) if is_even else sides,
     }
     if layer.kind == "avg_pool":
         # the zeros of a separate layer are part of the image, so the average counts them

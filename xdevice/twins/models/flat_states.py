@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _WRAPPERS: Final = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """The names that PyTorch's wrappers (`torch.compile`, FSDP, activation checkpointing) add to the paths of layers."""
 # the weights and biases of a plain dict: w or b, then a number ("W1"), an underscore and a name ("b_out"), or nothing
-_NUMBERED: Final = re.compile(r"(?P<what>[wWbB])(?:_(?=\w))?(?P<rest>(?<=_)\w+|\d*)")
+_NUMBERED: Final = re.compile(r"(?P<letter>[wWbB])(?:_(?=\w))?(?P<suffix>(?<=_)\w+|\d*)")
 _TAKEN: Final = "read only the state under {!r}"
 
 
@@ -95,7 +95,7 @@ def _with_lists(
     ) <= _count_matching(source, paths):
         return source
     done.append(
-        f"read the numbers in {sum(name != one for name, one in new.items())} names as indices of lists"
+        f"read the numbers in {sum(name != new_name for name, new_name in new.items())} names as indices of lists"
     )
     return {new[name]: value for name, value in source.items()}
 
@@ -107,12 +107,14 @@ def _with_cells(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
     # by the name of each gate's array, the name of the joined array and the names of all gates in it
     joins: dict[str, tuple[str, list[str]]] = {}
     for path, kind in dialects.linen_cells(source):
+        # the parts of a Flax layer (`dialects.FLAX_CELLS`) are in a module named `cell`, as in nnx
         cell = path if path.rpartition(".")[2] == "cell" else layouts.join(path, "cell")
-        for name, own in dialects.LINEN_CELLS[kind].items():
-            gates = [layouts.join(path, gate) for gate in own]
+        for name, gate_names in dialects.LINEN_CELLS[kind].items():
+            gates = [layouts.join(path, gate) for gate in gate_names]
             joins |= dict.fromkeys(gates, (layouts.join(cell, name), gates))
         done.append(f"joined the gates of {path or 'the state'}, a {kind} of Flax's linen")
     new: dict[str, Any] = {}
+    # an array that is not a gate keeps its name; the first gate of a cell adds the joined array, at the gate's place
     for name, value in source.items():
         joined, gates = joins.get(name, (name, []))
         if joined not in new:
@@ -126,10 +128,11 @@ def _concatenated(tensors: Sequence[Any]) -> Any:
     # tensors of a file have no framework yet, so they are joined by NumPy
     first = tensors[0]
     if isinstance(first, FileTensor):
-        x = np.concatenate([one.read() for one in tensors], axis=-1)
+        x = np.concatenate([tensor.read() for tensor in tensors], axis=-1)
         return OpenedTensor(first.dtype, x.shape, x.nbytes, registry.load("numpy"), x)
+    # `_backend_of` expects a state, so the tensor is passed as a state of one tensor
     backend = _backend_of({"": first})
-    x = np.concatenate([backend.peek(one) for one in tensors], axis=-1)
+    x = np.concatenate([backend.peek(tensor) for tensor in tensors], axis=-1)
     return backend.from_numpy(x, backend.device_of(first))
 
 
@@ -144,20 +147,21 @@ def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
             name: name.replace("/~/", ".").replace("/~", ".").replace("/", ".")
             for name in source
         }
+    # by the path of each module, a dict from the last names of its tensors to their full names in `source`
     groups: dict[str, dict[str, str]] = {}
-    for name, one in new.items():
-        owner, _, last = one.rpartition(".")
-        groups.setdefault(owner, {})[last] = name
+    for name, new_name in new.items():
+        owner, _, leaf = new_name.rpartition(".")
+        groups.setdefault(owner, {})[leaf] = name
     for owner, leaves in groups.items():
-        shapes = {last: tuple(source[name].shape) for last, name in leaves.items()}
-        for last, other in _plain_leaves(shapes).items():
-            new[leaves[last]] = layouts.join(owner, other)
-    changed = {name: one for name, one in new.items() if name != one}
+        shapes = {leaf: tuple(source[name].shape) for leaf, name in leaves.items()}
+        for leaf, haiku_name in _plain_leaves(shapes).items():
+            new[leaves[leaf]] = layouts.join(owner, haiku_name)
+    changed = {name: new_name for name, new_name in new.items() if name != new_name}
     # of two tensors with the same name, one would be lost
     if not changed or len(set(new.values())) < len(new):
         return source
-    name, one = next(iter(changed.items()))
-    done.append(f"read {name} as {one}, and {len(changed) - 1} more names likewise")
+    name, new_name = next(iter(changed.items()))
+    done.append(f"read {name} as {new_name}, and {len(changed) - 1} more names likewise")
     return {new[name]: value for name, value in source.items()}
 
 
@@ -173,17 +177,18 @@ def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
     ):
         # as in JAX's stax
         return {"0": "w", "1": "b"} if len(shapes) == 2 else {"0": "w"}
+    # the gain and the bias of a norm, which are both vectors
     is_norm = shapes.keys() == {"g", "b"} and all(len(shape) == 1 for shape in shapes.values())
     if is_norm:
         return {"g": "scale", "b": "offset"}
     numbered = {last: match for last in shapes if (match := _NUMBERED.fullmatch(last))}
     # "b2" is the name of a bias only if there is a "w2"
-    weights = {match["rest"] for match in numbered.values() if match["what"] in "wW"}
+    weights = {match["suffix"] for match in numbered.values() if match["letter"] in "wW"}
     # a name without a number is changed only if it is a capital letter: "w" and "b" are already Haiku's names
     return {
-        last: layouts.join(match["rest"], match["what"].lower())
+        last: layouts.join(match["suffix"], match["letter"].lower())
         for last, match in numbered.items()
-        if match["rest"] in weights and (match["rest"] or last.isupper())
+        if match["suffix"] in weights and (match["suffix"] or last.isupper())
     }
 
 
@@ -194,12 +199,12 @@ def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
         name: ".".join(part for part in name.split(".") if part not in _WRAPPERS)
         for name in source
     }
-    longer = [name for name in source if name != plain[name]]
+    wrapped = [name for name in source if name != plain[name]]
     # two names would become equal if a model and its wrapped form are in one state
-    if not longer or len(set(plain.values())) < len(plain):
+    if not wrapped or len(set(plain.values())) < len(plain):
         return source
-    words = [word for word in _WRAPPERS if any(word in name.split(".") for name in longer)]
-    done.append(f"removed {' and '.join(words)} from {len(longer)} names")
+    wrappers = [word for word in _WRAPPERS if any(word in name.split(".") for name in wrapped)]
+    done.append(f"removed {' and '.join(wrappers)} from {len(wrapped)} names")
     return {plain[name]: value for name, value in source.items()}
 
 
@@ -237,9 +242,11 @@ def _renamed(
 
 def _starts(names: Collection[str]) -> list[str]:
     """Returns the prefixes that at least half of the names have. Each prefix ends with a dot."""
-    counts = Counter(start + "." for name in names for start in paths_in(name) if start != name)
+    counts = Counter(
+        prefix + "." for name in names for prefix in paths_in(name) if prefix != name
+    )
     # half is enough, because a head that was added later does not have the prefix
-    return [start for start, count in counts.items() if 2 * count >= len(names)]
+    return [prefix for prefix, count in counts.items() if 2 * count >= len(names)]
 
 
 def _with_prefix(names: Iterable[str], removed: str, added: str) -> list[str]:
@@ -252,8 +259,8 @@ def _with_prefix(names: Iterable[str], removed: str, added: str) -> list[str]:
 def _count_matching(names: Iterable[str], paths: Collection[str]) -> int:
     """Returns the number of paths in `paths` that match. A path matches if it is one of `names`, or if it is the path
     of a module that contains one of `names`."""
-    every = {path for name in names for path in paths_in(name)}
-    return sum(path in every for path in paths)
+    matching = {path for name in names for path in paths_in(name)}
+    return sum(path in matching for path in paths)
 
 
 # the tensors
@@ -272,6 +279,7 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
         StateError: if the kind or the layout of a tensor is unknown or does not fit; if `source` contains several
             states, or no layer of `target`; or if only one of `source` and `target` has LoRA parameters.
     """
+    # first the tensors, with the names that the target or the user expects
     header = source if isinstance(source, Header) else None
     # the paths in names= and kinds= do not have a wrapper's prefix, so they show which prefix to remove
     paths = {*request.names, *request.kinds, *(target.by_path if target is not None else ())}
@@ -282,6 +290,7 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
         require_merged(tensors, target.variables)
     backend = _backend_of(tensors)
     variables = {name: _tensor(backend, value) for name, value in tensors.items()}
+    # then the kinds of the layers that are known by their paths
     stated = spelled_out(request.kinds, variables, None)
     # names= reversed: the path in the state, by the path in the target
     source_path_of = {
@@ -291,7 +300,7 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
     by_like = (
         {}
         if target is None
-        else {source_path_of.get(one.path, one.path): one.kind for one in target.layers}
+        else {source_path_of.get(layer.path, layer.path): layer.kind for layer in target.layers}
     )
     # kinds= overrides the target
     kinds = {
@@ -299,7 +308,8 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
         for path, kind in {**by_like, **stated}.items()
         if not is_skipped(path, request.skip)
     }
-    # the framework that wrote the file, or the framework of the tensors, limits the possible dialects
+    # then the dialect that fits best, and with it the layers: the framework that wrote the file, or the framework of
+    # the tensors, limits the possible dialects
     origin = header.origin if header else backend.name
     possible = recognition.possible_dialects(origin, request.layout)
     best = recognition.readings(possible, variables, kinds, target, source_path_of)
@@ -317,25 +327,14 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
         if (target is not None or layer.path in kinds)
         and not is_skipped(layer.path, request.skip)
     ]
-    # the tensors that belong to none of these layers; with a target, they are paired one by one
+    # last everything that remains unclear, as errors or as lines in `state`. With a target, the tensors that belong to
+    # none of these layers are paired one by one
     unknown = {
         name: x
         for name, x in without_owner(variables, layers).items()
         if not is_skipped(name, request.skip)
     }
-    if target is None and unknown:
-        raise StateError(
-            f"the kinds of these parameters are unknown: {some_of(unknown)}; "
-            f"{advice(unknown) or _advice_on_kinds(recognition.question(unknown, reading))}"
-        )
-    _require_certain(reading, layers)
-    # a target that consists of single tensors only has no layers that the state could lack
-    if target is not None and target.layers and not layers:
-        raise StateError(
-            f"the state contains no layer of like=: like= contains {some_of(target.variables)}, and the state contains "
-            f"{some_of(variables)}; "
-            f"{advice(unknown) or 'say which layer is which with names= or kinds=, or pass the model itself'}"
-        )
+    _require_known(reading, layers, unknown, variables, target)
     if by_names := [layer.path for layer in layers if layer.path not in kinds]:
         state.differences.append(
             f"not compared: the kinds of {some_of(by_names)}, and which of the layers of the same kind and shape "
@@ -363,27 +362,42 @@ def _require_stated(
             )
 
 
-def _require_certain(reading: recognition.Reading, layers: Sequence[Layer]) -> None:
-    """Raises `StateError` if the names and shapes of a layer fit several kinds."""
+def _require_known(
+    reading: recognition.Reading,
+    layers: Sequence[Layer],
+    unknown: Mapping[str, Any],
+    variables: Mapping[str, Any],
+    target: Twin | None,
+) -> None:
+    """Raises `StateError` if there is no target and the kind of a tensor is unknown, if the names and shapes of a layer
+    fit several kinds, or if there is a target and the state contains none of its layers. `variables` contains the
+    tensors of the state, and `unknown` contains those that belong to none of `layers`."""
+    if target is None and unknown:
+        instead = advice(unknown) or (
+            f"pass the model instead of its state, or a model of the target as like=. Or pass the kinds of these "
+            f"parameters: names and shapes suggest {recognition.question(unknown, reading)}. Or leave the parameters "
+            f"out with skip="
+        )
+        raise StateError(
+            f"the kinds of these parameters are unknown: {some_of(unknown)}; {instead}"
+        )
     doubtful = [layer for layer in layers if layer.path in reading.doubts]
-    if not doubtful:
-        return
-    path = doubtful[0].path
-    more = f", nor those of {len(doubtful) - 1} more layers" if len(doubtful) > 1 else ""
-    names = [part.name for layer in doubtful for part in layer.parts]
-    raise StateError(
-        f"{shown(path)} may be {' or '.join(reading.doubts[path])}: names and shapes do not determine its kind{more}. "
-        f"Pass the model instead of its state, or pass the kind; a guess is {recognition.question(names, reading)}"
-    )
-
-
-def _advice_on_kinds(line: str) -> str:
-    """Returns the advice for the user if a state has layers of unknown kinds. `line` is a guess at the value for
-    `kinds=`."""
-    return (
-        f"pass the model instead of its state, or a model of the target as like=. Or pass the kinds of these "
-        f"parameters: names and shapes suggest {line}. Or leave the parameters out with skip="
-    )
+    if doubtful:
+        path = doubtful[0].path
+        more = f", nor those of {len(doubtful) - 1} more layers" if len(doubtful) > 1 else ""
+        names = [part.name for layer in doubtful for part in layer.parts]
+        raise StateError(
+            f"{shown(path)} may be {' or '.join(reading.doubts[path])}: names and shapes do not determine its kind"
+            f"{more}. Pass the model instead of its state, or pass the kind; a guess is "
+            f"{recognition.question(names, reading)}"
+        )
+    # a target that consists of single tensors only has no layers that the state could lack
+    if target is not None and target.layers and not layers:
+        raise StateError(
+            f"the state contains no layer of like=: like= contains {some_of(target.variables)}, and the state contains "
+            f"{some_of(variables)}; "
+            f"{advice(unknown) or 'say which layer is which with names= or kinds=, or pass the model itself'}"
+        )
 
 
 def _with_ties(
@@ -399,13 +413,12 @@ def _with_ties(
         if name in source:
             # a tied weight is one object in the target, under all of its names
             firsts.setdefault(id(value), name)
-    missing = {
-        name: first
-        for name, value in target.variables.items()
-        if name not in source
-        for first in (firsts.get(id(value)), remarks.get(name))
-        if first is not None and first in source
-    }
+    missing = {}
+    for name, value in target.variables.items():
+        for first in (firsts.get(id(value)), remarks.get(name)):
+            # the second one replaces the first, so that what the file says decides
+            if name not in source and first is not None and first in source:
+                missing[name] = first
     if missing:
         done.append(
             f"copied {some_of(dict.fromkeys(missing.values()))} to {some_of(missing)}, because they are tied"
@@ -426,8 +439,8 @@ def _backend_of(state: Mapping[str, Any]) -> Backend:
 
 
 def _tensor(backend: Backend, value: Any) -> Any:
-    """Returns the tensor of a variable that is outside any model. The registry treats this variable as a model, and the
-    backend lists its tensor under the name "". Returns any other value unchanged."""
+    """Returns the tensor of a variable that is outside any model, such as a Gluon `Parameter`. The registry treats such
+    a variable as a model, and the backend lists its tensor under the name "". Returns any other value unchanged."""
     owner = registry.kind_of(type(value))
     return (
         dict(backend.variables(value))[""]

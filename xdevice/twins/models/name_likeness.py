@@ -146,8 +146,10 @@ def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int
 def _would_fit_better_exchanged(one: str, two: str, first: str, second: str) -> bool:
     """Whether the names would match better if two counterparts were exchanged. The paths `one` and `two` of the source
     currently have the counterparts `first` and `second` in the target."""
-    (stem, low), (other_stem, high) = _stem(one), _stem(two)
-    (target_stem, least), (other_target_stem, most) = _stem(first), _stem(second)
+    stem, numbers = _stem(one)
+    other_stem, other_numbers = _stem(two)
+    target_stem, target_numbers = _stem(first)
+    other_target_stem, other_target_numbers = _stem(second)
     # three conditions: the two names of the source differ only in their numbers, so do the two names of the target, and
     # the two models have no name in common. In that case the numbers show the order of the layers
     if (
@@ -155,7 +157,7 @@ def _would_fit_better_exchanged(one: str, two: str, first: str, second: str) -> 
         and target_stem == other_target_stem
         and not _last_names(one, two) & _last_names(first, second)
     ):
-        return (low < high) != (least < most)
+        return (numbers < other_numbers) != (target_numbers < other_target_numbers)
     return likeness(one, second) + likeness(two, first) > likeness(one, first) + likeness(
         two, second
     )

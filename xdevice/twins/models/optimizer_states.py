@@ -337,14 +337,14 @@ def _remedy(
         remedy = _remedy_of_decay(theirs, our_settings, their_settings)
     if remedy is not None:
         return remedy
-    for side, settings in ((theirs, our_settings), (ours, their_settings)):
-        argument = side.optimizer.arguments.get(name)
+    for read, settings in ((theirs, our_settings), (ours, their_settings)):
+        argument = read.optimizer.arguments.get(name)
         if argument is not None:
             value = settings[name]
             text = _number(value) if isinstance(value, float) else repr(value)
             # if no argument controls the setting, the adapter has a sentence in place of the argument's name
             return (
-                argument if " " in argument else f"{argument}={text} in {side} makes them equal"
+                argument if " " in argument else f"{argument}={text} in {read} makes them equal"
             )
     return _NONE
 
@@ -411,7 +411,7 @@ def _pair_up(
     `state` records the variables of `source` from which it was converted."""
     # the parameters of the source's optimizer, by the `id` of the model's variable
     updated = {id(parameter.variable): parameter for parameter in ours.optimizer.parameters}
-    # reversed, so that the first name of a tied weight overwrites the others
+    # the names of the target's variables, by `id`; reversed, so that a tied weight's first name overwrites the others
     name_of = {
         id(x): name
         for name, x in reversed(list(target.variables.items()))
@@ -438,7 +438,11 @@ def _pair_up(
         elif isinstance(places, str):
             unpaired.append(f"{name}: {places}")
         else:
-            pairs.append(_ParameterPair(name, parameter, [updated[one] for one in ids], places))
+            pairs.append(
+                _ParameterPair(
+                    name, parameter, [updated[source_id] for source_id in ids], places
+                )
+            )
     unused = [
         name for name, x in source.variables.items() if id(x) in updated and id(x) not in used
     ]
@@ -476,12 +480,13 @@ def _places(name: str, origins: Sequence[str], source: Twin, target: Twin) -> Ar
     if layer is None or part is None:
         return "it is in no known layer; pass the same kinds= as to convert_state"
     count = sum(math.prod(source.variables[origin].shape) for origin in origins)
-    places, shifted = (
+    places, shifted_places = (
         _number_elements(layer, part, origins, source, start) for start in (0, count)
     )
-    # if the conversion only moves elements and does not compute with them, adding `count` to all elements adds `count`
-    # to the result
-    if (shifted - places != count).any() or len(np.unique(places)) < places.size:
+    # the same numbers are converted twice, the second time with `count` added. If the conversion only moves elements
+    # and does not compute with them, the results differ by exactly `count`. If it moves them one to one, no number
+    # occurs twice
+    if (shifted_places - places != count).any() or len(np.unique(places)) < places.size:
         return f"it is computed from {' and '.join(origins)}, so its moments cannot be computed from theirs"
     return places
 
@@ -494,12 +499,12 @@ def _number_elements(
     numbers: dict[str, Array] = {}
     parts = {one.name: one for one in layer.parts}
     # the numbers are converted in the same way as the weights
-    for own in (parts[origin] for origin in origins):
-        shape = tuple(source.variables[own.name].shape)
+    for source_part in (parts[origin] for origin in origins):
+        shape = tuple(source.variables[source_part.name].shape)
         end = start + math.prod(shape)
         counted = np.arange(start, end, dtype="int64").reshape(shape)
         start = end
-        numbers.update(zip(own.of, own.rule.canonical(counted), strict=True))
+        numbers.update(zip(source_part.of, source_part.rule.canonical(counted), strict=True))
     return np.asarray(part.rule.native(*(numbers[name] for name in part.of)))
 
 
@@ -551,9 +556,9 @@ def _sorted_differences(
     # without pairs, the common settings are compared
     common = ("", ours.optimizer.settings, theirs.optimizer.settings)
     of_pairs = [
-        (pair.name, one.settings, pair.parameter.settings)
+        (pair.name, source_parameter.settings, pair.parameter.settings)
         for pair in pairs
-        for one in pair.sources
+        for source_parameter in pair.sources
     ]
     for name, our_settings, their_settings in of_pairs or [common]:
         for setting, line in _differences(ours, our_settings, theirs, their_settings).items():
@@ -561,9 +566,9 @@ def _sorted_differences(
             if _is_part_of_state(setting, our_settings, their_settings):
                 blocking.append(line)
     lines = {
-        # a line that applies to all parameters needs no names
-        line: line if len(of) >= len(pairs) else f"{some_of(of)}: {line}"
-        for line, of in names_of.items()
+        # a line that applies to all parameters needs no names; without pairs, the only name is ""
+        line: line if len(names) >= len(pairs) else f"{some_of(names)}: {line}"
+        for line, names in names_of.items()
     }
     return list(lines.values()), [lines[line] for line in dict.fromkeys(blocking)]
 

@@ -100,30 +100,30 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
     target, each `*` is replaced by the string that the corresponding `*` matches in the path of the source. Raises
     `StateError` if a pattern matches no layer, or if the target's pattern contains more `*` than the source's
     pattern."""
-    every: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     paths = [layer.path for layer in (*source.layers, *source.singles)]
-    # `here` is a path of the source, and `there` is a path of the target
-    for here, there in names.items():
-        if "*" not in here:
-            every[here] = there
+    for source_path, target_path in names.items():
+        if "*" not in source_path:
+            pairs[source_path] = target_path
             continue
-        pattern = re.compile("(.*)".join(map(re.escape, here.split("*"))))
+        pattern = re.compile("(.*)".join(map(re.escape, source_path.split("*"))))
         fitting = {path: match.groups() for path in paths if (match := pattern.fullmatch(path))}
         # each `*` of the target is replaced by the match of a `*` in the source, so the target must not have more `*`
         # than the source
-        if not fitting or there.count("*") > here.count("*"):
+        if not fitting or target_path.count("*") > source_path.count("*"):
             raise StateError(
-                f"names= contains {shown(here)}: {shown(there)}, but the first path must match a layer, and contain at "
-                f"least as many '*' as the second: it matches {len(fitting)} layers of {source.name} and contains "
-                f"{here.count('*')} '*', the second contains {there.count('*')}; the layers are {some_of(paths)}"
+                f"names= contains {shown(source_path)}: {shown(target_path)}, but the first path must match a layer, "
+                f"and contain at least as many '*' as the second: it matches {len(fitting)} layers of {source.name} "
+                f"and contains {source_path.count('*')} '*', the second contains {target_path.count('*')}; the layers "
+                f"are {some_of(paths)}"
             )
-        first, *pieces = there.split("*")
+        first, *pieces = target_path.split("*")
         # matches beyond the last `*` of the target are dropped
         for path, groups in fitting.items():
-            every[path] = first + "".join(
+            pairs[path] = first + "".join(
                 group + piece for group, piece in zip(groups, pieces, strict=False)
             )
-    return every
+    return pairs
 
 
 # by order, kinds and shapes
@@ -183,9 +183,11 @@ def _pair_in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
     crossed: set[int] = set()
     likely: dict[str, str] = {}
     for places in groups.values():
-        paths, others = [sources[n] for n in places], [targets[n] for n in places]
+        paths = [sources[place] for place in places]
+        others = [targets[place] for place in places]
         if pairs := crossings(paths, others):
-            crossed.update(places[number] for pair in pairs for number in pair)
+            # `crossings` returns indices of the lists above, which are turned into indices of all layers
+            crossed.update(places[index] for pair in pairs for index in pair)
             likely |= guess(paths, others)
     if crossed:
         raise StateError(
@@ -311,14 +313,14 @@ def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
     if same_kind and not differing:
         return
     hints = [
-        f"kinds={{{this.path!r}: {that.kind!r}}}"
-        for this, that in ((one, other), (other, one))
-        if is_unread(this)
+        f"kinds={{{layer.path!r}: {counterpart.kind!r}}}"
+        for layer, counterpart in ((one, other), (other, one))
+        if is_unread(layer)
     ]
-    instead = "say "
+    advice = "say "
     if hints and not same_kind:
-        instead = f"say {' or '.join(hints)} if names and shapes mislead, or "
-    # "" unless both are embeddings with different numbers of rows
+        advice = f"say {' or '.join(hints)} if names and shapes mislead, or "
+    # "" unless both are embeddings with different numbers of rows; if so, the message needs no "; " before it
     rows = advice_on_rows(one, ours.get("weight"), other, theirs.get("weight"))
     difference = (
         f"they have the shapes {', '.join(differing)}"
@@ -327,7 +329,7 @@ def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
     )
     raise StateError(
         f"{_part_names(one)} of {source.name} cannot become {_part_names(other)} of {target.name}: "
-        f"{difference} (in PyTorch's layout); {instead}which layer is which with names={{{one.path!r}: ...}}, "
+        f"{difference} (in PyTorch's layout); {advice}which layer is which with names={{{one.path!r}: ...}}, "
         f"or leave both out: skip=[{one.path!r}]{rows and '; '}{rows}"
     )
 

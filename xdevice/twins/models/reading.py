@@ -142,16 +142,19 @@ class Twin(NamedTuple):
         """Returns the twin with these layers in place of its current layers. In `sequence`, each new layer replaces the
         layer that has the same variables."""
         every = list(layers)
+        # a `sequence` of None stays None
         sequence = self.sequence and list(_replaced_in(self.sequence, every))
         return self._replace(layers=every, sequence=sequence)
 
     def joined(self, joins: Iterable[tuple[Sequence[Layer], Layer]]) -> Twin:
         """Returns the twin with one layer in place of each group of layers in `joins`, at the position of the group's
         first layer. Each item of `joins` contains a group and the layer that replaces the group."""
-        joint_of = {id(layer): joint for group, joint in joins for layer in group}
-        if not joint_of:
+        replacement_of = {
+            id(layer): replacement for group, replacement in joins for layer in group
+        }
+        if not replacement_of:
             return self
-        layers = [joint_of.get(id(layer), layer) for layer in self.layers]
+        layers = [replacement_of.get(id(layer), layer) for layer in self.layers]
         # `layers` contains a joined layer once for each layer of its group. Duplicates are removed by id, because a
         # Layer contains a dict and has no hash
         return self.with_layers({id(layer): layer for layer in layers}.values())
@@ -302,13 +305,13 @@ def without_owner(variables: Variables, layers: Iterable[Layer]) -> dict[str, An
     """Returns the variables that belong to none of `layers`, by name. A variable with several names is returned under
     its first name."""
     owned = {id(variables[part.name]) for layer in layers for part in layer.parts}
-    rest = {}
+    ownerless = {}
     # a tied weight is one object under several names
     for name, value in variables.items():
         if id(value) not in owned:
             owned.add(id(value))
-            rest[name] = value
-    return rest
+            ownerless[name] = value
+    return ownerless
 
 
 def layer_of_single(name: str, value: Any) -> Layer:
@@ -354,27 +357,27 @@ def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | Non
     """Raises `StateError` if a layer in `kinds` does not have its kind in the source or in the target."""
     for path, kind in kinds.items():
         # the models, each with the key of kinds= in the model's own terms, because names= gives paths that differ
-        paths = [(source, path)] + ([] if target is None else [(target, names.get(path, path))])
+        keys = [(source, path)] + ([] if target is None else [(target, names.get(path, path))])
         # the layers to which the key refers, as pairs of the backend's name and the layer's kind
-        of_classes = [
+        matches = [
             (twin.name, layer.kind)
-            for twin, key in paths
+            for twin, key in keys
             for layer in twin.layers
             if _matches_key(layer.path, classes_of(twin.sequence), with_dots(key))
         ]
         # it is enough if the kind fits in one of the two models, because the layer in the other model may have a known
         # class
-        if any(own == kind for _, own in of_classes):
+        if any(own_kind == kind for _, own_kind in matches):
             continue
-        if of_classes:
-            by_class = " and ".join(f"{own} in {name}" for name, own in of_classes)
+        if matches:
+            actual = " and ".join(f"{own_kind} in {name}" for name, own_kind in matches)
             raise StateError(
-                f"kinds= gives {shown(path)} the kind {kind}, but by its class it is {by_class}; leave it out of kinds="
+                f"kinds= gives {shown(path)} the kind {kind}, but by its class it is {actual}; leave it out of kinds="
             )
-        left = [name for twin, _ in paths for name in twin.single_names]
+        unread = [name for twin, _ in keys for name in twin.single_names]
         raise StateError(
             f"kinds= gives {shown(path)} the kind {kind}, but no layer of an unknown class has parameters there; "
-            f"the parameters of such layers are {some_of(left)}"
+            f"the parameters of such layers are {some_of(unread)}"
         )
 
 
@@ -388,15 +391,16 @@ def _declared(
     """Returns the layers to which `kinds=` assigns a kind. They contain only parameters that belong to none of
     `layers`. Raises `StateError` if the shapes of such a layer do not fit its kind."""
     paths = {layer.path for layer in layers}
-    rest = without_owner(variables, layers)
+    ownerless = without_owner(variables, layers)
     kinds = {
         path: kind
         # a pattern may also match layers that the adapter has read already
-        for path, kind in spelled_out(kinds, rest, sequence).items()
+        for path, kind in spelled_out(kinds, ownerless, sequence).items()
         if with_dots(path) not in paths
     }
     declared = [
-        declared_layer(dialects_for(backend), path, kind, rest) for path, kind in kinds.items()
+        declared_layer(dialects_for(backend), path, kind, ownerless)
+        for path, kind in kinds.items()
     ]
     return [layer for layer in declared if layer is not None]
 
@@ -409,10 +413,10 @@ def spelled_out(
     the attribute of a `Twin`, and supplies the classes."""
     kind_of: dict[str, str] = {}
     classes = classes_of(sequence)
-    owners = dict.fromkeys(map(module_of, names))
+    modules = dict.fromkeys(map(module_of, names))
     for key, kind in kinds.items():
         # the kind "same" belongs to a tensor, any other kind to a module with tensors
-        paths = names if kind == "same" else owners
+        paths = names if kind == "same" else modules
         matches = [
             path
             for path in paths
@@ -455,16 +459,18 @@ def declared_layer(
     Raises:
         StateError: if the shapes do not fit the kind.
     """
-    every = [
+    readings = [
         layer
         for parts_of in dialects
         if (layer := laid_out(parts_of, path, kind, variables)) is not None
     ]
-    if not every:
+    if not readings:
         return None
     # several dialects use the same name for a bias, so among layers with the same number of parameters, the number of
     # weights decides
-    layer = max(every, key=lambda one: (len(one.parts), len(_weights(one.parts))))
+    layer = max(
+        readings, key=lambda reading: (len(reading.parts), len(_weights(reading.parts)))
+    )
     return with_shape_settings(layer, variables)
 
 
@@ -474,20 +480,21 @@ def laid_out(parts_of: PartsOf, path: str, kind: str, variables: Variables) -> L
     Returns None if `variables` contains no parameter of the layer, or if `variables` lacks a weight of a recurrent or
     attention layer."""
     has_several_weights = kind in layouts.RECURRENT or kind == layouts.ATTENTION
-    every = []
+    readings = []
     # paths in Keras have slashes
     for separator in (".", "/"):
         start = path + separator if path else ""
         for settings in _possible_settings(kind, start, variables):
-            own = _as_stored(parts_of(kind, settings), start, variables)
-            if kind in layouts.RECURRENT and any(part.rule.refusal for part in own):
+            expected = _as_stored(parts_of(kind, settings), start, variables)
+            if kind in layouts.RECURRENT and any(part.rule.refusal for part in expected):
                 continue  # the framework has no recurrent layer with these settings
-            parts = _parts_at(own, path, separator)
+            parts = _parts_at(expected, path, separator)
             present = tuple(part for part in parts if part.name in variables)
-            # a bias alone does not reveal the numbers of layers and directions
+            # with several settings to choose from, all weights must be there: a bias alone does not reveal the numbers
+            # of layers and directions
             if present and not (has_several_weights and _weights(present) != _weights(parts)):
-                every.append(Layer(with_dots(path), kind, present, settings))
-    return max(every, key=lambda layer: len(layer.parts), default=None)
+                readings.append(Layer(with_dots(path), kind, present, settings))
+    return max(readings, key=lambda layer: len(layer.parts), default=None)
 
 
 def _as_stored(parts: Sequence[Part], start: str, variables: Variables) -> Sequence[Part]:
@@ -503,8 +510,8 @@ def _as_stored(parts: Sequence[Part], start: str, variables: Variables) -> Seque
     for g, v in layouts.NORM_NAMES:
         if start + g in variables and start + v in variables:
             stored, axes = tuple(variables[start + g].shape), len(variables[start + v].shape)
-            # a g with fewer axes does not show along which axis the norm was computed; PyTorch's default is the first
-            # axis
+            # axes of length 1 are appended until g has as many axes as v: a g with fewer axes does not show along which
+            # axis the norm was computed, and PyTorch's default is the first axis
             shape = (*stored, *(1,) * (axes - len(stored)))
             return layouts.normed(parts, (g, v), shape, stored)
     for names in layouts.SPECTRAL_NAMES:

@@ -118,22 +118,22 @@ def readings(
     return [one for one in every if one.rank == most]
 
 
-def chosen_reading(every: list[Reading], is_torch_assumed: bool) -> Reading:
+def chosen_reading(equally_good: list[Reading], is_torch_assumed: bool) -> Reading:
     """Returns the first of several equally good readings. With `is_torch_assumed`, a first reading in PyTorch's dialect
     is returned even if other readings differ from it.
 
     Raises:
         StateError: if two readings lay out a parameter differently, so that the choice matters.
     """
-    first = every[0]
+    first = equally_good[0]
     # the user is not asked, because most dicts of arrays are laid out as in PyTorch
     if is_torch_assumed and first.dialect == "torch":
         return first
-    for other in every[1:]:
-        for one, two in zip(first.layers, other.layers, strict=False):
-            if one.path == two.path and _rules(one) != _rules(two):
+    for other in equally_good[1:]:
+        for layer, counterpart in zip(first.layers, other.layers, strict=False):
+            if layer.path == counterpart.path and _rules(layer) != _rules(counterpart):
                 raise StateError(
-                    f"the framework of these tensors is unknown, and {one.parts[0].name} is laid out differently in "
+                    f"the framework of these tensors is unknown, and {layer.parts[0].name} is laid out differently in "
                     f"{first.dialect} and {other.dialect}; pass layout={first.dialect!r} or layout={other.dialect!r}"
                 )
     return first
@@ -179,7 +179,8 @@ def _read(
             target.shapes(counterpart) if target is not None and counterpart is not None else {}
         )
         # a layer is counted once, whether its shapes contradict its own kind, its counterpart or both
-        misfits += not _fits(layer, variables) or _shapes_differ(layer, variables, expected)
+        if not _fits(layer, variables) or _shapes_differ(layer, variables, expected):
+            misfits += 1
     used = {part.name for layer in layers for part in layer.parts}
     by_names, doubts = _layers_by_names(
         parts_of, {name: x for name, x in variables.items() if name not in used}, target
@@ -268,8 +269,8 @@ def _layers_by_names(
     is the guess, and is the kind of the returned layer."""
     # the tensors of each module
     groups: dict[str, dict[str, object]] = {}
-    for name, x in variables.items():
-        groups.setdefault(module_of(name), {})[name] = x
+    for name, tensor in variables.items():
+        groups.setdefault(module_of(name), {})[name] = tensor
     layers: list[Layer] = []
     doubts: dict[str, list[str]] = {}
     used: set[str] = set()
@@ -281,8 +282,8 @@ def _layers_by_names(
         # the tensors in modules inside the module at this path: `is_skipped` is true for the path and everything inside
         # it
         below = {
-            name: x
-            for name, x in variables.items()
+            name: tensor
+            for name, tensor in variables.items()
             if is_skipped(module_of(name), [path]) and module_of(name) != path
         }
         # a recurrent layer of Keras or Flax has its parameters in a separate module, the cell
@@ -296,17 +297,18 @@ def _layers_by_names(
                 used |= {part.name for part in layer.parts}
     target_signatures = () if target is None else target.signatures()
     # then the layers that consist of one module
-    for path, own in groups.items():
+    for path, tensors in groups.items():
         # some of these tensors already belong to a layer, for example the tensors of a linear layer inside an attention
-        if used & own.keys():
+        if used & tensors.keys():
             continue
         possible = [
             layer
             for kind in _ALONE
-            if (layer := _complete_layer(parts_of, path, kind, own)) is not None
+            if (layer := _complete_layer(parts_of, path, kind, tensors)) is not None
         ]
         if not possible:
             continue
+        # the first one is the guess
         possible = _likely_first(possible)
         if target is not None:
             # a kind cannot be right if the target has no layer of this kind and shape. If that rules out all kinds, the
@@ -314,8 +316,8 @@ def _layers_by_names(
             own_signatures = _signatures(possible, variables, target)
             in_target = [
                 layer
-                for layer, one in zip(possible, own_signatures, strict=True)
-                if one in target_signatures
+                for layer, signature in zip(possible, own_signatures, strict=True)
+                if signature in target_signatures
             ]
             possible = in_target or possible[:1]
         if len(possible) > 1:
@@ -390,12 +392,15 @@ def question(unknown: Iterable[str], reading: Reading) -> str:
 def _with_patterns(kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yields the items of `kinds`. Paths that have the same kind and differ only in their numbers are replaced by one
     pattern, with a `*` for each number."""
+    # the kinds of the paths that each pattern matches
     groups: dict[str, dict[str, str]] = {}
     for path, kind in kinds.items():
         # only a name that is a plain number, such as the index of a block, becomes `*`: fc1 and fc2 may have different
         # kinds
         groups.setdefault(re.sub(r"(?<![^.])\d+(?![^.])", "*", path), {})[path] = kind
-    for pattern, own in groups.items():
-        same = set(own.values())
-        # either the one pattern, or the paths as they are
-        yield from [(pattern, same.pop())] if len(own) > 1 and len(same) == 1 else own.items()
+    for pattern, kind_of in groups.items():
+        # the pattern if it matches several paths and all of them have the same kind, otherwise the paths as they are
+        if len(kind_of) > 1 and len(set(kind_of.values())) == 1:
+            yield pattern, next(iter(kind_of.values()))
+        else:
+            yield from kind_of.items()

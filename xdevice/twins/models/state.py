@@ -121,14 +121,14 @@ class State(dict[str, Any]):
         """Returns a string with a line for each tensor and its source, followed by lines for the steps, the unmapped
         names and the differences."""
         count = f"{len(self)} tensor{'' if len(self) == 1 else 's'} for {self.backend}"
-        wide = max(map(len, self), default=0)
+        width = max(map(len, self), default=0)
         lines = [f"{count}:" if self else count]
         for name, value in self.items():
             origin = (
                 f"  from {' and '.join(self.origins[name])}" if name in self.origins else ""
             )
             lines.append(
-                f"  {name:{wide}}  {_form(value)}{origin}{self._shape_notes.get(name, '')}"
+                f"  {name:{width}}  {_form(value)}{origin}{self._shape_notes.get(name, '')}"
             )
         unmapped = [f"{name}: {why}" for name, why in self.unmapped.items()]
         for title, texts in (
@@ -222,9 +222,9 @@ class Writer:
     def finish(self) -> None:
         """Adds a line to `differences` for the tensors that have a different dtype in the target. Must be called after
         all layers have been written."""
-        for (came, wanted), names in self._casts.items():
+        for (dtype, wanted), names in self._casts.items():
             self._state.differences.append(
-                f"{_tensors_are(names)} {came}, but {wanted} in {self._target.name}; pass dtype='like' to cast first"
+                f"{_tensors_are(names)} {dtype}, but {wanted} in {self._target.name}; pass dtype='like' to cast first"
             )
 
     def _list_difference(self, difference: str) -> None:
@@ -253,7 +253,7 @@ class Writer:
     def _why_norms_differ(self, layer: Layer, other: Layer, like: Twin) -> str:
         """Returns a message if the weight norms of two layers cannot be converted because they are computed over
         different axes. Returns "" if the axes are the same, or if a layer has no weight norm."""
-        # the shape of g reveals the axes
+        # PyTorch's name of the lengths, one of the two parameters of a weight norm; their shape reveals the axes
         g = layouts.NORMED[0]
         if not (_has(g, layer.parts) and _has(g, other.parts)):
             return ""
@@ -297,9 +297,9 @@ class Writer:
             if part.rule.refusal is not None:
                 self._state.unmapped[part.name] = part.rule.refusal
                 continue
-            own, place = self._values_of(part.name)
+            stored, place = self._values_of(part.name)
             # a shortcut, because most parameters are laid out as in PyTorch
-            arrays = (own,) if part.rule is layouts.SAME else part.rule.canonical(own)
+            arrays = (stored,) if part.rule is layouts.SAME else part.rule.canonical(stored)
             for name, array in zip(part.of, arrays, strict=True):
                 values[name] = _Value(array, part.name, place)
         return values
@@ -323,6 +323,7 @@ class Writer:
         """Changes `values` if only one of the two layers has a weight norm: merges the two parameters of the norm into
         one weight, or splits one weight into two parameters. The outputs then agree, but training differs, so a line is
         added to `differences`."""
+        # PyTorch's names of the two parameters of a weight norm: the lengths and the directions
         g, v = layouts.NORMED
         # whether the target's layer has a weight norm, which is possible only with `like`
         is_wanted = _has(g, parts)
@@ -440,27 +441,28 @@ class Writer:
         # of several variables, only the first is looked up: two tied layers are assumed to share all of them
         first_source = self._source.variables[names[0]]
         variable = None if self._like is None else self._like.variables[part.name]
-        wanted = None if variable is None else _name_of(variable.dtype)
-        came, requested = _name_of(array.dtype), wanted if self._dtype == LIKE else self._dtype
+        target_dtype = None if variable is None else _name_of(variable.dtype)
+        dtype = _name_of(array.dtype)
+        requested = target_dtype if self._dtype == LIKE else self._dtype
         # counters and other integers keep their dtype, because dtype= is for floats
-        if requested is not None and requested != came and came in FLOATS:
-            array, came = array.astype(host_dtype(requested)), requested
-        if wanted is not None and wanted != came:
-            self._casts.setdefault((came, wanted), []).append(part.name)
+        if requested is not None and requested != dtype and dtype in FLOATS:
+            array, dtype = array.astype(host_dtype(requested)), requested
+        if target_dtype is not None and target_dtype != dtype:
+            self._casts.setdefault((dtype, target_dtype), []).append(part.name)
         if variable is not None:
             self._refuse_two_values(part.name, id(variable), array)
             self._list_split_variable(layer, part.name, id(variable), id(first_source))
         # a tensor is on one device, so the device of the first value decides for a tensor made from several
-        place = self._place(values[0].place, variable)
+        device = self._place(values[0].place, variable)
         # checked once for each device and dtype
-        if (place, came) not in self._supported:
+        if (device, dtype) not in self._supported:
             # the device of a variable of the target exists, but a meta device comes from the source, and the target may
             # not have one
-            if variable is None or place.kind == "meta":
-                self._target.require(place)
-            require_dtype(self._target, came, part.name, "cast the model first", place=place)
-            self._supported.add((place, came))
-        self._state[part.name] = self._tensor(array, place)
+            if variable is None or device.kind == "meta":
+                self._target.require(device)
+            require_dtype(self._target, dtype, part.name, "cast the model first", place=device)
+            self._supported.add((device, dtype))
+        self._state[part.name] = self._tensor(array, device)
         self._state.origins[part.name] = names
         # there is no note on a tensor made from several variables, because it has none of their shapes anyway
         self._state._shape_notes[part.name] = (
@@ -646,8 +648,8 @@ def _misfits(
         # checkpoints contain a tied weight under each of its names, with equal values
         if first != name and expected == actual and not _equal(backend, value, state[first]):
             yield f"{name} and {first} are the same variable in the model, but have different values in the state"
-    for (came, wanted), names in casts.items():
-        yield f"{_tensors_are(names)} {came}, expected {wanted}; pass dtype='like' to convert_state to cast"
+    for (dtype, wanted), names in casts.items():
+        yield f"{_tensors_are(names)} {dtype}, expected {wanted}; pass dtype='like' to convert_state to cast"
 
 
 def _missing(

@@ -97,7 +97,7 @@ def unclear_message(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signa
         f"{len(ours.signed)} layers of {source_name} and {len(theirs.signed)} of {target_name} come in the same order, "
         f"with {len(breaks)} {'break' if len(breaks) == 1 else 'breaks'}"
     )
-    lines = [_line(one, source_name, target_name) for one in breaks[:_BREAKS]]
+    lines = [_line(place, source_name, target_name) for place in breaks[:_BREAKS]]
     if len(breaks) > _BREAKS:
         lines.append(f"and {len(breaks) - _BREAKS} more")
     # models with different numbers of layers of a kind cannot be paired completely, so no guess is given
@@ -110,7 +110,7 @@ def unclear_message(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signa
     for signature in signatures:
         likely |= guess(ours.only([signature]).paths, theirs.only([signature]).paths)
     # layers at a break come first in the guess, because names= must contain these layers
-    at_breaks = {name for one in breaks for name in one.paths}
+    at_breaks = {path for place in breaks for path in place.paths}
     return _cut(
         head,
         _advice_on_names(
@@ -124,7 +124,7 @@ def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
     """Yields advice about embeddings that have no counterpart because they have more rows in one model than in the
     other (see `advice_on_rows`)."""
     # for each model, the embeddings whose shape does not occur in the other model
-    left, right = (
+    ours_left, theirs_left = (
         {
             layer.path: (layer, signature[-1])
             for layer, signature in twin.signed
@@ -132,8 +132,8 @@ def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
         }
         for twin, other in ((ours, theirs), (theirs, ours))
     )
-    for source_path, target_path in guess(list(left), list(right)).items():
-        if text := advice_on_rows(*left[source_path], *right[target_path]):
+    for source_path, target_path in guess(list(ours_left), list(theirs_left)).items():
+        if text := advice_on_rows(*ours_left[source_path], *theirs_left[target_path]):
             yield text
 
 
@@ -150,11 +150,14 @@ def advice_on_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
         return ""
     # the additional rows are assumed to come first, like the two unused positions of BART and OPT
     more = ours[0] - theirs[0]
-    here, there = one.path, other.path
+    source_path, target_path = one.path, other.path
     # a slice is added to the path of the embedding with more rows, such as "embed[2:]", so that names= leaves out its
     # first rows
-    here, there = (f"{here}[{more}:]", there) if more > 0 else (here, f"{there}[{-more}:]")
-    return f"names={{{here!r}: {there!r}}} leaves out the first {abs(more)} rows"
+    if more > 0:
+        source_path = f"{source_path}[{more}:]"
+    else:
+        target_path = f"{target_path}[{-more}:]"
+    return f"names={{{source_path!r}: {target_path!r}}} leaves out the first {abs(more)} rows"
 
 
 def _breaks(ours: Unpaired, theirs: Unpaired) -> tuple[int, list[_Break]]:
@@ -162,17 +165,18 @@ def _breaks(ours: Unpaired, theirs: Unpaired) -> tuple[int, list[_Break]]:
     differ."""
     # signatures are replaced by numbers, because `SequenceMatcher` compares hashable items quickly
     numbers: dict[Signature, int] = {}
-    one, other = (
-        [numbers.setdefault(form, len(numbers)) for form in twin.signatures]
+    source_numbers, target_numbers = (
+        [numbers.setdefault(signature, len(numbers)) for signature in twin.signatures]
         for twin in (ours, theirs)
     )
     common, breaks = 0, []
-    # without autojunk, which ignores frequent items of a long sequence, such as the repeated layers of a deep model.
-    # `start:end` are the layers of the source, and `first:last` those of the target
-    for how, start, end, first, last in SequenceMatcher(
-        None, one, other, autojunk=False
+    # without autojunk, which ignores frequent items of a long sequence, such as the repeated layers of a deep model. An
+    # opcode covers the source's layers `start:end` and the target's layers `first:last`; the tag "equal" means that
+    # these have the same signatures
+    for tag, start, end, first, last in SequenceMatcher(
+        None, source_numbers, target_numbers, autojunk=False
     ).get_opcodes():
-        if how == "equal":
+        if tag == "equal":
             common += end - start
             continue
         before = ours.paths[start - 1] if start else ""
@@ -192,14 +196,14 @@ def _texts(layers: Iterable[tuple[Layer, Signature]]) -> list[str]:
     return [f"{layer.path} {' '.join(map(str, signature))}" for layer, signature in layers]
 
 
-def _line(one: _Break, source_name: str, target_name: str) -> str:
+def _line(place: _Break, source_name: str, target_name: str) -> str:
     """Returns a line of an error message about one break in the order. `source_name` and `target_name` are the names of
     the backends."""
-    where = f"after {one.before}" if one.before else "at the beginning"
+    where = f"after {place.before}" if place.before else "at the beginning"
     sides = [
-        f"{name} has {listed(own, _A_SIDE)}"
-        for name, own in ((source_name, one.ours), (target_name, one.theirs))
-        if own
+        f"{name} has {listed(layers, _A_SIDE)}"
+        for name, layers in ((source_name, place.ours), (target_name, place.theirs))
+        if layers
     ]
     return f"{where}, {'; '.join(sides)}"
 

@@ -263,8 +263,10 @@ def _with_settings(
     could not be compared."""
     if not different:
         return comparison._replace(settings=tuple(settings))
-    rest = [line for line in settings if line not in different]
-    text = f"these settings differ:{_listed(different)}{_listed(rest) if rest else ''}\n{comparison.text}"
+    not_compared = [line for line in settings if line not in different]
+    text = (
+        f"these settings differ:{_listed(different)}{_listed(not_compared)}\n{comparison.text}"
+    )
     return comparison._replace(settings=tuple(settings), text=text)
 
 
@@ -281,12 +283,12 @@ def compare_leaves(
         ours, theirs = (
             [leaf for leaf in side if leaf.path not in counters] for side in (actual, expected)
         )
-        rest = compare_leaves(ours, theirs, rule)
+        comparison = compare_leaves(ours, theirs, rule)
         note = (
             f"\n  note      not compared, because only one side has it: {listed(sorted(counters), 3)}, "
             f"a count of batches"
         )
-        return rest._replace(text=f"{rest.text}{note}".lstrip())
+        return comparison._replace(text=f"{comparison.text}{note}".lstrip())
     mismatch = structures.compare_paths(actual, expected)
     if mismatch is not None:
         return mismatch

@@ -55,6 +55,8 @@ def compare_elements(
     mine, its = _python_number(a[worst]), _python_number(b[worst])
     # infinities of the same sign are equal, but their difference is NaN
     distance = 0 if mine == its else abs(mine - its)
+    # the relative error of a number that should be 0 is infinite
+    relative = distance / abs(its) if its else math.inf
     comparison = Comparison(
         ok=not off,
         problem="values" if off else None,
@@ -63,7 +65,7 @@ def compare_elements(
         actual=mine,
         expected=its,
         abs=distance,
-        rel=0.0 if mine == its else distance / abs(its) if its else math.inf,
+        rel=0.0 if mine == its else relative,
         ulp=None if dtype is None else ulp_distance(mine, its, dtype),
         allowed=float(limit[worst]),
         excess=float(excess[worst]),
@@ -118,14 +120,16 @@ def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
         # along an axis with fewer than three places, or with equal slices, a shift fits by chance
         if size < 3 or (y == y.take([0], axis)).all():
             continue
-        # the arguments of `take` for all places but the last, and for all but the first
+        # the arguments of `take`, indices and axis, for all places but the last, and for all but the first
         but_last, but_first = (range(size - 1), axis), (range(1, size), axis)
-        for where, mine, its in (
+        for direction, own_places, other_places in (
             ("ahead of", but_last, but_first),
             ("behind", but_first, but_last),
         ):
-            if agree(x.take(*mine), y.take(*its)):
-                return f"\n  note      actual is one place {where} expected, along axis {axis}"
+            if agree(x.take(*own_places), y.take(*other_places)):
+                return (
+                    f"\n  note      actual is one place {direction} expected, along axis {axis}"
+                )
     # ints and bools have so few different values that another order or a factor may fit by chance
     if allowed is None:
         return ""

@@ -61,12 +61,12 @@ def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dic
                 or not all(map(lt, index, array.shape))
             ):
                 continue
-            for size, share in (
+            for size, fraction in (
                 (_largest(array), _VANISHING),
                 (_largest(array[index]), _ROUNDING),
             ):
-                # an exact zero is not the result of rounding
-                if 0.0 < size <= share * largest and (path, index) not in notes:
+                # an exact zero is not the result of rounding; the note of an earlier record is kept
+                if 0.0 < size <= fraction * largest and (path, index) not in notes:
                     notes[path, index] = (
                         f"\n  note      {call.name}, step {call.step}, has at most {size:.2g} there, and "
                         f"{largest:.2g} elsewhere: if these are gradients, this gradient is zero except for rounding, "

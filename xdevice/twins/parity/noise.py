@@ -54,16 +54,16 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
     noise: dict[tuple[str, int], dict[str, float]] = {}
     # the largest difference in any step so far, as a fraction of the leaf's largest number, by name and path of the
     # leaf
-    worst_shares: dict[tuple[str, str], float] = {}
-    # the values of each calibration run, by name and step
-    others = {
+    worst_fractions: dict[tuple[str, str], float] = {}
+    # the values of each calibration run: by the variant, and then by name and step
+    calls_by_key = {
         variant: {call.key: call for call in calls} for variant, calls in variants.items()
     }
     for call in reference:
         leaves = call.read()
         differences = {
             variant: _differences(call, leaves, calls.get(call.key), variant)
-            for variant, calls in others.items()
+            for variant, calls in calls_by_key.items()
         }
         # checked only in the first step, because later, rounding errors may have become as large as the effect of other
         # random numbers
@@ -76,13 +76,13 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
         for path, leaf, difference in zip(unique_paths(leaves), leaves, largest, strict=True):
             # a loss may by chance be equal in all runs, so the largest fraction so far is used
             size = _largest(leaf)
-            share = max(
-                difference / size if size else 0.0, worst_shares.get((call.name, path), 0.0)
+            fraction = max(
+                difference / size if size else 0.0, worst_fractions.get((call.name, path), 0.0)
             )
-            worst_shares[call.name, path] = share
+            worst_fractions[call.name, path] = fraction
             # multiplied by the number of steps, because the numbers were moved only once, but another framework rounds
             # differently in each step
-            noise[call.key][path] = max(difference, share * size) * (call.step + 1)
+            noise[call.key][path] = max(difference, fraction * size) * (call.step + 1)
     return noise
 
 
@@ -115,21 +115,21 @@ def _refuse_redrawn(
 ) -> None:
     """Raises `RecordingError` if a value of the first step differs too much between the float64 run and the usual run.
     `differences` maps each variant to the differences of the value's leaves."""
-    share, times = _REDRAWN
+    fraction, multiple = _REDRAWN
     in_float64 = max(differences.get(floats.FLOAT64, ()), default=0.0)
-    moved = max(
+    in_moved_runs = max(
         (
-            x
+            difference
             for variant, leaf_differences in differences.items()
             if variant != floats.FLOAT64
-            for x in leaf_differences
+            for difference in leaf_differences
         ),
         default=0.0,
     )
     # both limits must be exceeded, because an unstable model changes as much in the moved runs
     if (
-        in_float64 > share * max(map(_largest, usual), default=0.0)
-        and in_float64 > times * moved
+        in_float64 > fraction * max(map(_largest, usual), default=0.0)
+        and in_float64 > multiple * in_moved_runs
     ):
         raise RecordingError(
             f"cannot calibrate: {call.name}, step {call.step}, is off by {in_float64:.2g} in the run in float64 of the "

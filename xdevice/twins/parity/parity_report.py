@@ -251,6 +251,7 @@ def compare_recordings(
     first step of each name has the tolerance of float64. Later steps have the tolerance of float32, because Paddle's
     Momentum, Keras and Gluon store their hyperparameters in float32.
     """
+    # the records of both sides, by name and step
     ours, theirs = ({call.key: call for call in calls} for calls in (actual, expected))
     index_of = {call.key: index for index, call in enumerate(expected)}
     values = []
@@ -551,5 +552,5 @@ def _cell(series: list[ComparedValue]) -> str:
     return (
         text
         if value.comparison.ok
-        else f"{text} from step {min(v.step for v in series if not v.comparison.ok)}"
+        else f"{text} from step {min(compared.step for compared in series if not compared.comparison.ok)}"
     )

@@ -67,19 +67,19 @@ def where(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> str
 def _named(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> Iterator[_Named]:
     """Yields the pairs of values that have the same name in both runs. A pair consists of two values recorded with
     `log`, or of a value recorded under the path of a layer and the output of this layer."""
-    waiting: dict[str, list[LayerCall]] = {}
+    actual_calls: dict[str, list[LayerCall]] = {}
     for call in actual.trace.calls:
         # `names` maps the actual side's names to the expected side's
-        waiting.setdefault(names.get(call.path, call.path), []).append(call)
+        actual_calls.setdefault(names.get(call.path, call.path), []).append(call)
     for call in expected.trace.calls:
-        candidates = waiting.get(call.path)
+        candidates = actual_calls.get(call.path)
         # one of the two must have been recorded by `log`, because `_by_operations` compares two layers
         if candidates and RECORD in (call.type, candidates[0].type):
             # several values with the same name are paired in the order in which they were recorded
-            mine = candidates.pop(0)
+            own_call = candidates.pop(0)
             yield _Named(
                 f"{call.path}{f', step {call.number}' if call.number else ''}",
-                mine.outputs[0],
+                own_call.outputs[0],
                 call.outputs[0],
             )
 
@@ -148,8 +148,8 @@ def parting_text(parting: Parting, ours: str, theirs: str) -> str:
     # one operation may correspond to several operations on the other side: the message then names the first of these,
     # and the one whose output is closest
     mine, its = (
-        f"{first}" if closest_one in (None, first) else f"one of {first} to {closest_one}"
-        for first, closest_one in zip(firsts, closest, strict=True)
+        f"{first}" if last in (None, first) else f"one of {first} to {last}"
+        for first, last in zip(firsts, closest, strict=True)
     )
     errors = f"; {parting.errors}" if parting.errors else ""
     return f"the first operation that differs is {mine} of {ours}, where {theirs} has {its}{errors}"

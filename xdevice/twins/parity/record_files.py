@@ -127,7 +127,8 @@ class Recorder:
     def _write(self, name: str, leaves: list[HostLeaf], where: str) -> None:
         """Appends the arrays of a value to the file of arrays, and then a line about the value to the index. `where` is
         the line of the program that called `log`."""
-        index, arrays = self._files = self._files or self._open()
+        self._files = self._files or self._open()
+        index, arrays = self._files
         # the steps of each name are counted separately, so two programs may record their names in different orders
         step = self._steps.get(name, 0)
         line = {
@@ -160,24 +161,24 @@ def _read_recorded(leaf: Leaf) -> Iterable[HostLeaf]:
     variable. If `convert_state` knows all layers of the model, these leaves have PyTorch's names and layouts, so that
     models of different frameworks can be compared."""
     owner = registry.kind_of(type(leaf.value))
-    whole = list(read_leaf(leaf.path, leaf.value))
+    own_leaves = list(read_leaf(leaf.path, leaf.value))
     if owner is None or owner.kind != "model":
-        return whole
+        return own_leaves
     try:
         state = convert_state(leaf.value, "numpy")
     except XDeviceError:  # it cannot be converted, for example because it is an optimizer
-        return whole
+        return own_leaves
     # either all leaves are renamed or none: a model with only some of its leaves under PyTorch's names could not be
     # compared with another model
     if state.unmapped or not state:
-        return whole
-    devices = {variable.device for variable in whole}
+        return own_leaves
+    devices = {variable.device for variable in own_leaves}
     device = devices.pop() if len(devices) == 1 else "several devices"
     # `convert_state` has returned NumPy arrays, so NumPy's backend reads these
     backend = registry.load("numpy")
     tensors = [read_tensor(backend, joined(leaf.path, name), x) for name, x in state.items()]
     # the device and the framework are those of the model; all its leaves have the same framework
-    return [tensor._replace(device=device, owner=whole[0].owner) for tensor in tensors]
+    return [tensor._replace(device=device, owner=own_leaves[0].owner) for tensor in tensors]
 
 
 def _header() -> dict[str, Any]:
@@ -330,8 +331,10 @@ def _leaf_of_object(line: dict[str, Any]) -> HostLeaf:
         # not `bool(value)`, because `bool("False")` is True
         value = value == "True"
     else:
-        kind = next((kind for kind in NUMBERS if kind.__name__ == dtype), None)
-        value = value if kind is None else kind(value)
+        number_type = next(
+            (number_type for number_type in NUMBERS if number_type.__name__ == dtype), None
+        )
+        value = value if number_type is None else number_type(value)
     return HostLeaf(line["path"], value, dtype, None, line["owner"])
 
 

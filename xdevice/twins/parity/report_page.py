@@ -107,16 +107,18 @@ def _section(name: str, report: ParityReport) -> str:
             # `_table` accepts rows with fewer cells than headings
             rows.append(("cut" if backend in cut else "", (backend, "0", "nothing recorded")))
             continue
-        one = value.comparison
+        result = value.comparison
         # such as "step 3, ['w'] [1, 2]": the step, the leaf, and the index of the leaf's worst element
-        where = f"step {value.step}{f', {one.leaf}' if one.leaf else ''}{f' {list(one.worst)}' if one.worst else ''}"
+        leaf, index = result.leaf, result.worst
+        where = f"step {value.step}{f', {leaf}' if leaf else ''}{f' {list(index)}' if index else ''}"
         cells = (
-            backend, f"{len(values)}{', then it ended' if backend in cut else ''}", error_text(one),
-            "-" if one.rel is None else f"{one.rel:.1e}", "-" if one.ulp is None else str(one.ulp), excess_text(one),
-            where, f"{one.off} of {one.total}",
+            backend, f"{len(values)}{', then it ended' if backend in cut else ''}", error_text(result),
+            "-" if result.rel is None else f"{result.rel:.1e}",
+            "-" if result.ulp is None else str(result.ulp), excess_text(result), where,
+            f"{result.off} of {result.total}",
         )  # fmt: skip
         # a difference is more serious than an early end
-        verdict = "bad" if not one.ok else "cut" if backend in cut else "good"
+        verdict = "bad" if not result.ok else "cut" if backend in cut else "good"
         rows.append((verdict, cells))
     # only the line that recorded the reference's first value; the lines of all values would take too much space
     place = next(

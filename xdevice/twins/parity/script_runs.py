@@ -148,7 +148,7 @@ def run(plan: RunPlan, folder: Path, watcher: Watcher) -> list[Ended]:
     finally:
         # also executed after an interrupt, because the runs that have ended can still be compared
         ended = list(processes.ended.values())
-        rows = [one._asdict() for one in ended]
+        rows = [ended_run._asdict() for ended_run in ended]
         # the rows of the calibration runs come after the rows of the usual runs
         usual_count = len(plan.backends)
         about = {

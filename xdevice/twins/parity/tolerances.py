@@ -132,17 +132,18 @@ def coarser(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str | Non
     tolerance."""
     names = {leaf.dtype for leaf in (actual, expected) if leaf.owner != PYTHON}
     # all names except "bool" and those of ints, such as "int8" and "uint8"
-    floats = {
+    float_dtypes = {
         PARTS.get(name, name)
         for name in names
         if name != "bool" and not name.lstrip("u").startswith("int")
     }
     # two Python floats, such as losses, were computed in the default dtype of the frameworks
-    if not floats and {actual.dtype, expected.dtype} & {"float", "complex"}:
-        floats = {"float32" if rule.float64_step is None else "float64"}
-    unknown = floats - TOLERANCES.keys()
+    if not float_dtypes and {actual.dtype, expected.dtype} & {"float", "complex"}:
+        float_dtypes = {"float32" if rule.float64_step is None else "float64"}
+    unknown = float_dtypes - TOLERANCES.keys()
     if unknown:
         raise DTypeError(
             f"there is no rule for comparing {', '.join(sorted(unknown))}; convert the values to float32 first"
         )
-    return next((name for name in reversed(TOLERANCES) if name in floats), None)
+    # reversed, so that the coarsest dtype comes first
+    return next((name for name in reversed(TOLERANCES) if name in float_dtypes), None)

@@ -226,9 +226,10 @@ def _compare_calls(
             True, abs=worst, rel=worst, allowed=allowed, excess=worst / allowed, total=total
         )
     # the error is infinite if the shapes differ, or if only one side has NaN or an infinity
-    off = first.error if math.isfinite(first.error) else None
+    finite_error = first.error if math.isfinite(first.error) else None
     # 1 of `total` layers is off: the layers after the first difference are not judged
     return Comparison(
         False, "shape" if first.is_of_shapes else "values", first.path,
-        abs=off, rel=off, allowed=allowed, excess=first.error / allowed, off=1, total=total, text=first.text,
+        abs=finite_error, rel=finite_error, allowed=allowed, excess=first.error / allowed, off=1, total=total,
+        text=first.text,
     )  # fmt: skip

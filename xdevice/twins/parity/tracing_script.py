@@ -152,7 +152,7 @@ class Tracer:
                     raise
                 except UnsupportedError:
                     has_layers = False
-                number = len([one for one in self._models.values() if one is not None])
+                number = len([traced for traced in self._models.values() if traced is not None])
                 self._models[id(model)] = _TracedModel(number, model) if has_layers else None
             return self._models[id(model)]
 

@@ -191,17 +191,17 @@ def _distance(actual: Array, expected: Array) -> float:
     )
     # NumPy would warn about inf - inf
     with numpy.errstate(invalid="ignore"):
-        off = numpy.abs(a - b)
-        most = float(off.max())
+        differences = numpy.abs(a - b)
+        largest_difference = float(differences.max())
     # two NaNs at the same position, and equal infinities, are not a difference
-    if not math.isfinite(most):
-        off[(a == b) | (numpy.isnan(a) & numpy.isnan(b))] = 0.0
-        most = float(off.max())
-    if not most or not math.isfinite(most):
-        return most if most == 0.0 else math.inf
+    if not math.isfinite(largest_difference):
+        differences[(a == b) | (numpy.isnan(a) & numpy.isnan(b))] = 0.0
+        largest_difference = float(differences.max())
+    if not largest_difference or not math.isfinite(largest_difference):
+        return largest_difference if largest_difference == 0.0 else math.inf
     # if all expected values are 0, or none is finite, the difference is divided by 1
     sizes = numpy.abs(b)
-    return most / (float(sizes[numpy.isfinite(sizes)].max(initial=0.0)) or 1.0)
+    return largest_difference / (float(sizes[numpy.isfinite(sizes)].max(initial=0.0)) or 1.0)
 
 
 def wide(x: Array) -> Array:

@@ -133,7 +133,10 @@ def subject_of(
     backend = registry.load(search.framework())
     models = [model for model in search.models if owners.backend_of_model(model) is backend]
     # the tensors may include NumPy arrays in addition to those of the framework
-    tensor = next((one for one in search.tensors if _owner_name(one) == backend.name), None)
+    tensor = next(
+        (candidate for candidate in search.tensors if _owner_name(candidate) == backend.name),
+        None,
+    )
     model = models[0] if len(models) == 1 and _has_layers(backend, models[0]) else None
     return Subject(itself, backend, model, tuple(models), tensor)
 

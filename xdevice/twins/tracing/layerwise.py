@@ -148,16 +148,16 @@ class TwoRuns:
     def _steps(self) -> Iterator[_Step]:
         """Yields two steps for each call of a paired layer, first its inputs and then its outputs, in the order of the
         expected run. A call without a corresponding call in the other run is left out."""
-        waiting: dict[str, list[LayerCall]] = {}
+        unpaired_calls: dict[str, list[LayerCall]] = {}
         for call in self._actual.calls:
             # by path, the calls of the actual run that have not been paired yet
-            waiting.setdefault(call.path, []).append(call)
+            unpaired_calls.setdefault(call.path, []).append(call)
         pairs = {theirs.path: (ours, theirs) for ours, theirs in self._pairs}
         for call in self._expected.calls:
             if call.path not in pairs:
                 continue
             our_layer, their_layer = pairs[call.path]
-            candidates = waiting.get(our_layer.path)
+            candidates = unpaired_calls.get(our_layer.path)
             if not candidates:
                 continue
             # the two runs may call a shared layer in different orders, so its calls are paired by their inputs or, if
@@ -168,9 +168,8 @@ class TwoRuns:
                 if self._first_arrays_agree(candidate.inputs, call.inputs)
             )
             # a single candidate is used whatever its input, because a different input is a difference to be reported
-            calls = CallPair(
-                candidates.pop(next(matching, 0) if len(candidates) > 1 else 0), call
-            )
+            index = next(matching, 0) if len(candidates) > 1 else 0
+            calls = CallPair(candidates.pop(index), call)
             # one model may pad the input in a separate layer, and the other model in the convolution
             compare = error_of_padded if our_layer.kind == "conv" else error_of
             yield _Step(calls, True, _error_of_first(calls.actual.inputs, call.inputs, compare))
@@ -277,15 +276,15 @@ class TwoRuns:
         before = earlier[-1] if earlier else None
         for calls in self._pair_by_class(before, behind):
             # the errors of this call's inputs and outputs
-            taken, returned = (
+            input_error, output_error = (
                 _error_of_first(calls.actual.inputs, calls.expected.inputs),
                 _error_of_first(calls.actual.outputs, calls.expected.outputs),
             )
-            if taken is not None and taken > self.limit:
-                behind, error = calls, taken
+            if input_error is not None and input_error > self.limit:
+                behind, error = calls, input_error
                 break
-            if returned is not None and returned > self.limit:
-                return self._difference_in_layer(calls, returned)
+            if output_error is not None and output_error > self.limit:
+                return self._difference_in_layer(calls, output_error)
             before = calls
         start = f"after {self._name(before)}" if before else "at the beginning"
         path, value_in_words = "", "the output of the model"

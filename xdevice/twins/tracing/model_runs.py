@@ -151,10 +151,10 @@ def _is_image(x: Array, first: ModelRun) -> bool:
         return x.ndim > 3
     kinds = {layer.path: layer.kind for layer in first.backend.layers(first.model)}
     for call in first.trace.calls:
-        taken = call.inputs[0].shape if call.inputs else ()
+        shape = call.inputs[0].shape if call.inputs else ()
         # it is assumed that the array was passed to the first layer with parameters whose first input has three axes,
         # the first two as long as the array's
-        if call.path in kinds and len(taken) == 3 and taken[:2] == x.shape[:2]:
+        if call.path in kinds and len(shape) == 3 and shape[:2] == x.shape[:2]:
             return kinds[call.path] in IMAGES
     return False
 
@@ -184,9 +184,9 @@ def _channels_hint(arrays: Arrays, is_last: bool | None) -> str:
     wrong, right = (1, -1) if is_last else (-1, 1)
     for x in arrays.values():
         if x.ndim in (4, 5) and x.shape[wrong] in _CHANNELS and x.shape[right] not in _CHANNELS:
-            came = "first" if is_last else "last"
+            place = "first" if is_last else "last"
             return (
-                f"; {x.shape} looks like images with the channels {came}; move the axis of the channels, or swap the "
+                f"; {x.shape} looks like images with the channels {place}; move the axis of the channels, or swap the "
                 f"two models"
             )
     return ""

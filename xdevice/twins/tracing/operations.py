@@ -115,11 +115,11 @@ class Log:
         if self.roots or not self.operations:
             return self.roots
         # the operation directly before a backward pass has computed the loss
-        neighbors = zip(self.operations, self.operations[1:], strict=False)
+        neighbours = zip(self.operations, self.operations[1:], strict=False)
         losses = [
             operation
-            for operation, behind in neighbors
-            if behind.is_backward and not operation.is_backward
+            for operation, next_operation in neighbours
+            if next_operation.is_backward and not operation.is_backward
         ]
         return [
             key for operation in losses or self.operations[-1:] for key in operation.outputs
@@ -210,10 +210,8 @@ class LogWriter:
         if self._log.is_full:
             return
         # the keys of the tensor and of the gradient; "" for one without numbers, such as a sparse gradient
-        (value_key, *_), (gradient_key, *_) = (
-            self._keys(x) or ("",),
-            self._keys(gradient) or ("",),
-        )
+        value_key = next(iter(self._keys(x)), "")
+        gradient_key = next(iter(self._keys(gradient)), "")
         if not value_key or not gradient_key:
             return
         name, _ = self._names.get(id(x), (name, x))
@@ -495,7 +493,9 @@ class Judge:
         self._right: dict[float, list[bool]] = {}
         """Maps each limit to a list of bools, one per operation: whether the operation is correct."""
         self._makers: dict[str, int] = {
-            key: n for n, operation in enumerate(log.operations) for key in operation.outputs
+            key: number
+            for number, operation in enumerate(log.operations)
+            for key in operation.outputs
         }
         """Maps a tensor's key to the index of the last operation that returned the tensor."""
 
@@ -518,18 +518,18 @@ class Judge:
     def growth(self, operation: Operation) -> float:
         """Returns the error of an operation divided by the largest error of its inputs. Inputs without a close tensor
         in the other program are ignored."""
-        taken = (
+        input_errors = (
             self._distance(key)
             for key in operation.inputs
             if _is_distinctive(self._log.arrays[key])
         )
-        before = max((error for error in taken if error <= 1), default=0.0)
+        input_error = max((error for error in input_errors if error <= 1), default=0.0)
         error = max(
             (self._distance(key) for key in self._distinctive_outputs(operation)), default=0.0
         )
         # an error is at most `_ALIKE`, because arrays that are further apart are not compared. The error of the inputs
         # is at least a rounding error, even if they are equal
-        return min(error, _ALIKE) / max(before, distances.OFF["float32"] * _ROUNDING)
+        return min(error, _ALIKE) / max(input_error, distances.OFF["float32"] * _ROUNDING)
 
     def wrong(self, limit: float) -> list[Operation]:
         """Returns all operations that are not correct, in order."""

@@ -170,6 +170,7 @@ def _variables(x: Any, verb: str) -> _Variables:
             # them
             unlisted.refuse(kind.backend, leaf, "saving" if verb == "save" else "loading into")
         for variable in _variables_of(keys, leaf):
+            # a tensor has no name of its own, and a model that is passed alone has no prefix
             name = (
                 f"{prefix}.{variable.name}"
                 if prefix and variable.name
@@ -185,13 +186,13 @@ def _variables(x: Any, verb: str) -> _Variables:
                 )
             # the format reserves this name for its metadata
             if name == RESERVED or name in variables:
-                both = (
+                conflict = (
                     f"and {variables[name].origin} both have"
                     if name in variables
                     else "conflicts with the metadata, which has"
                 )
                 raise ContainerError(
-                    f"{variable.origin} {both} the name {shown(name)} in a file, where keys are joined by dots; "
+                    f"{variable.origin} {conflict} the name {shown(name)} in a file, where keys are joined by dots; "
                     "rename one of the keys"
                 )
             variables[name] = variable
@@ -280,9 +281,9 @@ def _host_arrays(variables: _Variables) -> tuple[dict[str, Array], dict[str, str
     arrays: dict[str, Array] = {}
     shared: dict[str, str] = {}
     # the first name of each variable, by its id
-    first: dict[int, str] = {}
+    first_names: dict[int, str] = {}
     for name, variable in variables.items():
-        first_name = first.setdefault(id(variable.value), name)
+        first_name = first_names.setdefault(id(variable.value), name)
         if first_name != name:
             shared[name] = first_name
         else:
@@ -352,10 +353,10 @@ def load_file(path: Path, device: object, backend: str | Backend | None) -> dict
             if dtype not in checked:
                 # in a run in float64, float32 is loaded as float64. `loads` also allows 8-bit floats, which
                 # xdevice can only move, save and load
-                wanted = floats.effective(dtype)
+                loaded_dtype = floats.effective(dtype)
                 require_dtype(
                     owner,
-                    wanted,
+                    loaded_dtype,
                     name,
                     "load it with another backend=",
                     place=place,
@@ -371,7 +372,7 @@ def load_file(path: Path, device: object, backend: str | Backend | None) -> dict
             for name, array in zip(header.entries, arrays, strict=True)
         }
     # the file contains a shared tensor under its first name only; the result has the same object under each name
-    tensors.update({name: tensors[other] for name, other in header.shared.items()})
+    tensors.update({name: tensors[first_name] for name, first_name in header.shared.items()})
     return tensors
 
 
@@ -466,13 +467,13 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
         entry = entries[name]
         _require_fit(where, name, variable, entry)
         # the plan under another name of the same variable, if there is one, or else this plan
-        other = planned.setdefault(id(variable.value), _PlannedWrite(name, variable, entry))
+        earlier = planned.setdefault(id(variable.value), _PlannedWrite(name, variable, entry))
         # the file has two entries for a variable with two names. `equal_nan`, because a tied weight may contain NaN
-        if other.entry is not entry and not np.array_equal(
-            other.entry.read(), entry.read(), equal_nan=True
+        if earlier.entry is not entry and not np.array_equal(
+            earlier.entry.read(), entry.read(), equal_nan=True
         ):
             raise StateError(
-                f"{other.name} and {name} are the same variable in into=, but have different values in {where}"
+                f"{earlier.name} and {name} are the same variable in into=, but have different values in {where}"
             )
     # one name of a shared variable suffices
     missing = [

@@ -261,13 +261,13 @@ def _fill(buffer: np.ndarray[Any, Any], file: FileIO, start: int) -> np.ndarray[
     """Reads a file, beginning at the byte `start`, until `buffer` is full, and returns `buffer`. Raises
     `FileFormatError` if the file ends before the buffer is full."""
     file.seek(start)
-    rest = buffer.data
-    while rest:
+    unfilled = buffer.data
+    while unfilled:
         with path_errors(f"{file.name!r:.1000} cannot be read"):
-            got = file.readinto(rest)  # Linux reads at most 2 GB in one call
-        if not got:
+            count = file.readinto(unfilled)  # Linux reads at most 2 GB in one call
+        if not count:
             raise FileFormatError(
                 f"{file.name!r:.1000} became shorter while it was being read; load it again"
             )
-        rest = rest[got:]
+        unfilled = unfilled[count:]
     return buffer

@@ -137,10 +137,10 @@ def _with_collections(states: Mapping[str, dict[str, Any]], keys: list[str]) -> 
 
 def _others(keys: Iterable[str], taken: Iterable[str]) -> tuple[str, ...]:
     """Returns the keys that are not in `taken`, each once, in their order."""
-    left = dict.fromkeys(keys)
+    others = dict.fromkeys(keys)
     for key in taken:
-        left.pop(key, None)
-    return tuple(left)
+        others.pop(key, None)
+    return tuple(others)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -247,10 +247,8 @@ def _of_layers(group: Any, path: str) -> Iterator[tuple[str, np.ndarray[Any, Any
         child = group[name]
         # a group without `vars` is a list of layers, and its name is not part of the layers' paths
         is_layer = "vars" in child
-        yield from _of_layers(
-            child,
-            "/".join(filter(None, (path, _name_of(child, name))) if is_layer else (path,)),
-        )
+        child_path = "/".join(filter(None, (path, _name_of(child, name)))) if is_layer else path
+        yield from _of_layers(child, child_path)
 
 
 def _name_of(group: Any, name: str) -> str:

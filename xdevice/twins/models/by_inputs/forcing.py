@@ -61,18 +61,18 @@ def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
     search = _Search(runs, guess, fixed)
     best = search.force({})
     while best.open and search.may_go_on:  # each run leaves fewer candidates
-        again = search.force(best.sure)
+        next_run = search.force(best.sure)
         # with the same certain layers, the next run would be the same again
-        if len(again.sure) <= len(best.sure):
+        if len(next_run.sure) <= len(best.sure):
             break
-        best = again
+        best = next_run
     best = search.untie(best)
     # now that fewer layers are free, the similarity of inputs may decide
     while best.open and search.may_go_on:
-        again = search.force(best.chosen)
-        if again.faults >= best.faults:
+        next_run = search.force(best.chosen)
+        if next_run.faults >= best.faults:
             break
-        best = again
+        best = next_run
     return best
 
 
@@ -106,19 +106,19 @@ class _Search:
         """Tries to exchange the counterparts of layers that have the same kind and input, one group of such layers at a
         time. Returns the run with the fewest faults, or `best` itself if no exchange reduces the faults. After a
         correct exchange, later layers receive their correct inputs, which may reveal further groups."""
-        done: set[frozenset[str]] = set()
+        tried: set[frozenset[str]] = set()
         while best.apart and self.may_go_on:
             groups = _groups(best.ties)
             # four layers have 24 orders, and each order costs a run of the target
             small = (
                 group
                 for group in groups
-                if len(group) <= _MOST_EXCHANGED and frozenset(group) not in done
+                if len(group) <= _MOST_EXCHANGED and frozenset(group) not in tried
             )
             group = next(small, None)
             if group is None:
                 break
-            done.add(frozenset(group))
+            tried.add(frozenset(group))
             # the counterparts of all tied layers stay fixed, except in the group whose orders are tried
             chosen = {path: best.chosen[path] for path in chain.from_iterable(groups)}
             for order in permutations([best.chosen[path] for path in group]):
@@ -131,11 +131,11 @@ class _Search:
                     or exchanged.items() <= best.chosen.items()
                 ):
                     continue
-                tried = self.force({**chosen, **exchanged})
-                if tried.faults < best.faults:
+                attempt = self.force({**chosen, **exchanged})
+                if attempt.faults < best.faults:
                     # a run records no ties for layers whose counterparts were fixed before it started
-                    tried.ties = best.ties | tried.ties
-                    best = tried
+                    attempt.ties = best.ties | attempt.ties
+                    best = attempt
         return best
 
 
@@ -364,7 +364,7 @@ class ForcedRun:
         )
         (highest, likeliest), (second, _) = ranked[:2]
         # the best similarity must exceed the second by half of its own distance from 1 plus 0.05, or the second layer
-        # might be the right one
+        # might be the right one: the less similar the best input is, the larger its lead must be
         is_clear = highest > _LIKELY and highest - second > (1 - highest) / 2 + 0.05
         return likeliest if is_clear else ""
 
@@ -392,7 +392,14 @@ def _groups(ties: dict[str, frozenset[str]]) -> list[list[str]]:
     # each group with the candidates of its first layer; a later layer of the group has only those that are still free
     groups: list[tuple[list[str], frozenset[str]]] = []
     for path, candidates in ties.items():
-        group = next((paths for paths, of_first in groups if candidates & of_first), None)
+        group = next(
+            (
+                paths
+                for paths, candidates_of_first in groups
+                if candidates & candidates_of_first
+            ),
+            None,
+        )
         if group is not None:
             group.append(path)
         elif candidates:
@@ -420,7 +427,7 @@ def _laid_out(
     target: True if channels are last, False if they are not, and None if that is not known."""
     ours, theirs = channels_last
     is_image = kind in model_runs.IMAGES
-    # one of the two arrays has the pixels along one axis, the other along two
+    # one of the two arrays has the pixels along one axis, the other along two; `x` itself if it cannot be regrouped
     if is_image and x.ndim != output.ndim:
         return next(distances.regrouped(x, output.shape), x)
     if kind == "linear" and x.size == output.size and x.ndim != output.ndim:

@@ -70,7 +70,7 @@ class Runs:
             if name in variables and _fits(variables[name], value)
         }
         # copied, because `to_numpy` may return the variable's own memory, which changes when the variable is written
-        own = {
+        own_values = {
             name: backend.from_numpy(
                 backend.to_numpy(variables[name]).copy(), backend.device_of(variables[name])
             )
@@ -80,7 +80,7 @@ class Runs:
             write_variables(backend, self.target.model, variables, fitting)
             yield
         finally:
-            write_variables(backend, self.target.model, variables, own)
+            write_variables(backend, self.target.model, variables, own_values)
 
     # the outputs
 
@@ -198,11 +198,11 @@ class Runs:
 def _off_by_gelu(x: Array) -> Array:
     """Returns x + gelu_tanh(x) - gelu(x), where gelu_tanh is the tanh form of gelu."""
     # in float64, because the two forms share most of their digits
-    wide = x.astype("float64")
+    x64 = x.astype("float64")
     # NumPy has no error function
-    exact = np.vectorize(math.erf)(wide / math.sqrt(2))
-    near = np.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3))
-    moved: Array = (wide + wide * (near - exact) / 2).astype(x.dtype)
+    exact = np.vectorize(math.erf)(x64 / math.sqrt(2))
+    tanh_form = np.tanh(math.sqrt(2 / math.pi) * (x64 + 0.044715 * x64**3))
+    moved: Array = (x64 + x64 * (tanh_form - exact) / 2).astype(x.dtype)
     return moved
 
 

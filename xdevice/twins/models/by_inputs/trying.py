@@ -59,6 +59,8 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
         ArgumentError: if the target cannot run with these inputs.
     """
     source, target = runs.source, runs.target
+    # first the pairings that are found without inputs: one, or two guesses if it is not clear which layers correspond.
+    # `refusal` is the error that says so, or None
     refusal = None
     try:
         guesses = [pair_layers(source, target, names)]
@@ -82,7 +84,8 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
         if guesses[0] == guesses[1]:
             del guesses[1]
     likely = guesses[0]
-    # the distance between the outputs, and the pairing, for each guess with each function
+    # such a pairing is accepted if the outputs agree with it. `tried` contains the distance between the outputs, and
+    # the pairing, for each guess with each function
     tried = []
     for guess in guesses:
         for number, values_of in enumerate(values):
@@ -91,19 +94,22 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
             if apart <= runs.limit:
                 return result
             tried.append((apart, result))
-    # the pairing `likely` with the sure tensors only, with which the forced one is compared
-    likely_apart, likeliest = tried[0]
+    # if the outputs never agree, the layers are paired by their inputs, and the result is compared with the first
+    # pairing, which is `likely` with the sure tensors only
+    first_apart, first_result = tried[0]
     try:
         forced = _by_forcing(runs, names, likely, refusal, values[0])
     except StateError as error:
         # without a refusal, the pairing is not a guess, and the inputs were only to confirm it
         if refusal is None:
-            return likeliest._replace(
+            return first_result._replace(
                 doubt=f"inputs= does not show which layers correspond, so they are paired as without inputs=: {error}"
             )
-        least, closest = min(tried, key=lambda one: one[0])
+        least_apart, closest = min(tried, key=lambda attempt: attempt[0])
         # if a setting differs, such as an eps, the distance of the outputs exceeds the limit even for the right pairing
-        if least < _NEAR and len(closest.pairs) == len(source.layers) == len(target.layers):
+        if least_apart < _NEAR and len(closest.pairs) == len(source.layers) == len(
+            target.layers
+        ):
             # only the first sentence, because the others are advice
             why = str(error).partition(". ")[0]
             doubt = f"not compared: which layer is which; the outputs are closest with this pairing, but {why}"
@@ -116,7 +122,9 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
     # the first pairing is kept unless the forced one is better: the forced one may be wrong about layers with equal
     # inputs
     forced_apart, computed = _try(runs, forced.pairs, values[0])
-    return likeliest if forced_apart >= likely_apart else forced._replace(with_values=computed)
+    return (
+        first_result if forced_apart >= first_apart else forced._replace(with_values=computed)
+    )
 
 
 def _try(runs: Runs, pairs: Pairs, values_of: Values) -> tuple[float, ModelRun]:

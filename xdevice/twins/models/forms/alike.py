@@ -49,16 +49,16 @@ def _without_ties(twin: Twin, other: Twin) -> Twin:
     model, and a multiplication by the embedding's weight in the other."""
     forms = twin.forms(twin.layers)
     # how many layers of each form this model has in excess of the other model
-    more = Counter(forms)
-    more.subtract(other.forms(other.layers))
+    excess = Counter(forms)
+    excess.subtract(other.forms(other.layers))
     # the `id`s of the variables of earlier layers
     earlier: set[int] = set()
     remaining = []
     for layer, form in zip(twin.layers, forms, strict=True):
         variables = {id(twin.variables[part.name]) for part in layer.parts}
         # a layer that is tied in both models stays in both
-        if variables <= earlier and more[form] > 0:
-            more[form] -= 1
+        if variables <= earlier and excess[form] > 0:
+            excess[form] -= 1
         else:
             remaining.append(layer)
         earlier |= variables
@@ -169,7 +169,7 @@ def _with_stacks(twin: Twin, other: Twin) -> Twin:
     stacks = []
     for kind in layouts.RECURRENT:
         ours, theirs = (
-            [layer for layer in one.layers if layer.kind == kind] for one in (twin, other)
+            [layer for layer in model.layers if layer.kind == kind] for model in (twin, other)
         )
         stacks += _stacks(twin, ours, list(map(_depth, theirs)))
     return twin.joined([(stack, _as_one_layer(stack)) for stack in stacks])

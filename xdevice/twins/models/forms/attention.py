@@ -137,20 +137,20 @@ def _by_names(linear: list[Layer]) -> Iterator[Group]:
             if parent_of(other.path) == parent:
                 by_role.setdefault(_role(other), []).append(other)
         # if one module has two queries, as for two attentions, it is unclear which belongs to which key
-        only = {role: layers[0] for role, layers in by_role.items() if len(layers) == 1}
+        unique = {role: layers[0] for role, layers in by_role.items() if len(layers) == 1}
         roles = next(
-            (roles for roles in (_SEPARATE, _HALF_FUSED) if only.keys() >= set(roles)), ()
+            (roles for roles in (_SEPARATE, _HALF_FUSED) if unique.keys() >= set(roles)), ()
         )
         if not roles:
             continue
-        inputs = [only[role] for role in roles]
+        inputs = [unique[role] for role in roles]
         last = max(map(linear.index, inputs))
         # a module around the attention may own the output layer, such as BERT's `attention.output.dense`
-        following = [
+        next_layers = [
             other for other in linear[last + 1 : last + 2] if _is_in_block(other, layer)
         ]
         # there is one output layer, or none if the next linear layer is in another block
-        for output in [only["out"]] if "out" in only else following:
+        for output in [unique["out"]] if "out" in unique else next_layers:
             yield [*inputs, output]
 
 
@@ -158,15 +158,19 @@ def _by_shapes(twin: Twin, linear: list[Layer]) -> Iterator[Group]:
     """Yields pairs of consecutive linear layers of one block that may be an attention. The shape of the first layer (or
     its shape and name) suggests that this layer computes query, key and value. The second layer is the output layer."""
     for first, output in pairwise(linear):
-        # the numbers of outputs and inputs of both layers: `width` and `wide` are the width of the model, and `inner`
-        # is the width of all heads together. (0, 0) stands for a layer whose weight is in another form, as under a
-        # weight norm
-        (rows, width), (wide, inner) = (
+        # the numbers of outputs and inputs of both layers: in an attention, the outputs of the second layer are as wide
+        # as the model again, and its inputs as wide as all heads together. (0, 0) stands for a layer whose weight is in
+        # another form, as under a weight norm
+        (rows, model_width), (output_width, heads_width) = (
             twin.shapes(layer).get("weight", (0, 0)) for layer in (first, output)
         )
         # grouped queries have fewer keys than queries, so the rows are not three times the width
-        is_named = rows > inner and not _FUSED_WORDS.isdisjoint(_words(first))
-        if wide == width and (rows == 3 * inner or is_named) and _is_in_block(output, first):
+        is_named = rows > heads_width and not _FUSED_WORDS.isdisjoint(_words(first))
+        if (
+            output_width == model_width
+            and (rows == 3 * heads_width or is_named)
+            and _is_in_block(output, first)
+        ):
             yield [first, output]
 
 
@@ -257,7 +261,8 @@ def _attention(twin: Twin, group: Group, rows: Sequence[int]) -> Layer:
     ]
     for role, bias in _lone_biases(twin, group).items():
         parts.append(Part(bias.parts[0].name, (f"{role}_proj.bias",), layouts.SAME))
-    # the path of the attention is the path of the innermost module around all of its layers
+    # the path of the attention is the path of the innermost module around all of its layers: the names with which the
+    # paths of all layers begin. `levels` has, for each level of modules, the names in these paths
     levels = zip(*(parent_of(layer.path).split(".") for layer in group), strict=False)
     shared = takewhile(lambda names: len(set(names)) == 1, levels)
     layer = Layer(".".join(names[0] for names in shared), layouts.ATTENTION, tuple(parts), {})

@@ -196,7 +196,7 @@ def with_biases(twin: Twin, other: Twin) -> Twin:
     names = {layer.parts[-1].name for layer in joined.values()}
     twin = twin.with_layers([joined.get(id(layer), layer) for layer in twin.layers])
     return twin._replace(
-        singles=[one for one in twin.singles if one.parts[0].name not in names]
+        singles=[layer for layer in twin.singles if layer.parts[0].name not in names]
     )
 
 
@@ -215,14 +215,20 @@ def with_kinds(twin: Twin, other: Twin) -> Twin:
     has exactly that many more layers of the new kind."""
     for rewrite in (_as_linear, _as_single):
         ours, theirs = (
-            Counter(one.signatures([*one.layers, *one.singles])) for one in (twin, other)
+            Counter(model.signatures([*model.layers, *model.singles]))
+            for model in (twin, other)
         )
         layers, singles = [], []
         for layer in twin.layers:
             new = rewrite(twin, layer)
-            own, form = twin.signature(layer), twin.signature(new or layer)
-            # with any other count, it would be unclear which of the layers to rewrite
-            if new is None or theirs[own] or ours[own] != theirs[form] - ours[form]:
+            old_form, new_form = twin.signature(layer), twin.signature(new or layer)
+            # kept if the kind cannot be changed (`new` is None), or if the other model has layers of the old form. With
+            # any other count, it would be unclear which of the layers to rewrite
+            if (
+                new is None
+                or theirs[old_form]
+                or ours[old_form] != theirs[new_form] - ours[new_form]
+            ):
                 layers.append(layer)
             elif new.kind == "same":
                 singles.append(new)
@@ -311,8 +317,8 @@ def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str
     taken = {*sure, *sure.values()}
     sure |= {
         path: path
-        for path, form in ours.items()
-        if path not in taken and theirs.get(path) == form
+        for path, shape in ours.items()
+        if path not in taken and theirs.get(path) == shape
     }
     # first by their complete shapes, because axes of length 1 distinguish more tensors; this adds pairs to `sure`, and
     # what remains in doubt is paired in the second call
@@ -338,10 +344,16 @@ def _pair_alike(
     in_order: dict[str, str] = {}
     likely: dict[str, str] = {}
     # only tensors of the same shape can be mistaken for one another
-    for form in dict.fromkeys(ours.values()):
-        source_paths = [path for path, own in ours.items() if own == form and path not in sure]
+    for shape in dict.fromkeys(ours.values()):
+        source_paths = [
+            path
+            for path, shape_of_path in ours.items()
+            if shape_of_path == shape and path not in sure
+        ]
         target_paths = [
-            path for path, own in theirs.items() if own == form and path not in sure.values()
+            path
+            for path, shape_of_path in theirs.items()
+            if shape_of_path == shape and path not in sure.values()
         ]
         pairs = dict(zip(source_paths, target_paths, strict=False))
         if len(source_paths) == len(target_paths) and not crossings(source_paths, target_paths):
