@@ -50,9 +50,10 @@ def detect() -> tuple[str, int]:
     from xdevice.contract.accelerators import choose
 
     current = _current()
-    # a plugin hides the built-in accelerators from `_current`, so they are counted too; the
-    # dict ensures that each name occurs only once
-    counts = {name: _count(name) for name in dict.fromkeys(filter(None, (current, *_BUILT_IN)))}
+    # a plugin hides the built-in accelerators from `_current`, so they are counted too
+    names = _BUILT_IN if current is None else (current, *_BUILT_IN)
+    # a dict, because `current` may also be one of the built-in accelerators
+    counts = {name: _count(name) for name in dict.fromkeys(names)}
     # XDEVICE_ACCELERATOR may choose an accelerator other than the current one
     name = (
         choose("torch", [name for name, count in counts.items() if count], words, current)
@@ -76,21 +77,24 @@ def words(name: str) -> frozenset[str]:
 def waiter(name: str) -> Callable[[int], None] | None:
     """Returns a function that waits for all work on a device of the type `name`. The function's
     argument is the index of the device. Returns None if PyTorch has no such function."""
-    vendor = getattr(getattr(torch, name, None), "synchronize", None)
+    vendor_wait = getattr(getattr(torch, name, None), "synchronize", None)
     # MPS has only one device, and its function has no argument for an index
-    if name == "mps" and vendor is not None:
-        return lambda index: vendor()
+    if name == "mps" and vendor_wait is not None:
+        return lambda index: vendor_wait()
     # `torch.accelerator` waits only for the current accelerator; for a built-in accelerator it
     # would wait a second time
-    shared = None if name in _BUILT_IN or name != _current() else torch.accelerator.synchronize
-    calls = [call for call in (vendor, shared) if call is not None]
+    has_generic_wait = name not in _BUILT_IN and name == _current()
+    generic_wait = torch.accelerator.synchronize if has_generic_wait else None
+    waits = [wait for wait in (vendor_wait, generic_wait) if wait is not None]
 
-    def wait(index: int) -> None:
-        for call in calls:
-            call(index)
+    def wait_with_all(index: int) -> None:
+        for wait in waits:
+            wait(index)
 
     # if the vendor's function is the only one, it is returned itself, which saves a call
-    return vendor if calls == [vendor] else wait if calls else None
+    if waits == [vendor_wait]:
+        return vendor_wait
+    return wait_with_all if waits else None
 
 
 @cache

@@ -98,8 +98,8 @@ def is_alias(new: torch.Tensor, x: torch.Tensor) -> bool:
     `x`. Returns False if `new` or `x` has no memory of its own that could be compared."""
     if new is x:
         return True
-    both = type(new), type(x)
-    if x.is_meta or not all(map(is_plain, both)) or any(map(_stands_in, both)):
+    types = type(new), type(x)
+    if x.is_meta or not all(map(is_plain, types)) or any(map(_stands_in, types)):
         return False
     # a tensor without elements has no memory to share, and two devices may use the same address
     return x.numel() > 0 and new.device == x.device and new.data_ptr() == x.data_ptr()

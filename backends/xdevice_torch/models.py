@@ -109,12 +109,12 @@ def _attribute_tensors(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
     move more than its parameters and buffers. Yields a (name, tensor) pair for each tensor in these attributes."""
     for path, module in model.named_modules():
         if _own_apply(type(module)) is not _APPLY:
-            own = {name: value for name, value in vars(module).items() if name not in _KEPT}
-            # the names from `_tensors` begin with a dot, which is removed
-            yield from (
-                ((f"{path}." if path else "") + name[1:], x)
-                for name, x in _tensors(own, "", ".")
-            )
+            attributes = {
+                name: value for name, value in vars(module).items() if name not in _KEPT
+            }
+            for name, x in _tensors(attributes, path, "."):
+                # the path of the model itself is "", so its names begin with a dot
+                yield name.removeprefix("."), x
 
 
 def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -149,11 +149,11 @@ def move(model: Any, native: torch.device) -> Any:
                 setattr(module, name, first)
         return moved
     _refuse_outside_of_state(model)
-    states = [(state, key, x) for state in _states(model) for key, x in state.items()]
+    entries = [(state, key, x) for state in _states(model) for key, x in state.items()]
     # everything is checked before the first tensor moves
-    for _, key, x in states:
+    for _, key, x in entries:
         _refuse_unknown(key, x)
-    for state, key, x in states:
+    for state, key, x in entries:
         state[key] = _moved(x, native)
     for group in model.param_groups:
         # a learning rate may be a tensor. On the host it works with parameters on any device,
@@ -182,12 +182,12 @@ def copied(model: Module, native: torch.device) -> Any:
     `UnsupportedError` if PyTorch cannot copy or move the module."""
     _refuse_script(model, native)
     # `deepcopy` uses the object in its memo, if there is one, instead of copying the original
-    results = {id(x): x.detach().clone() for x in _results(model)}
+    memo = {id(x): x.detach().clone() for x in _results(model)}
     try:
         # otherwise the copies of TorchScript's tensors would be results of recorded operations,
         # and could not be trained
         with torch.no_grad():
-            twin = copy.deepcopy(model, results)
+            twin = copy.deepcopy(model, memo)
     except (TypeError, RuntimeError) as error:
         raise UnsupportedError(
             f"torch cannot copy this {type(model).__name__} ({error}); build a second model, and load the values "
@@ -223,12 +223,12 @@ def _results(model: Module) -> Iterator[torch.Tensor]:
     for module in model.modules():
         # parameters are never results, and each submodule is handled in an iteration of its
         # own, but a buffer may be a result
-        own = {
+        attributes = {
             name: value
             for name, value in vars(module).items()
             if name not in _KEPT or name == "_buffers"
         }
-        yield from (x for _, x in _tensors(own, "") if not x.is_leaf)
+        yield from (x for _, x in _tensors(attributes, "") if not x.is_leaf)
 
 
 def _refuse_script(model: Module, native: torch.device) -> None:
@@ -352,8 +352,8 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
     # "state" and "param_groups" are moved; a learning rate in "defaults" may be a tensor, but
     # need not move
     names = ("state", "param_groups", "defaults")
-    own = {name: value for name, value in vars(optimizer).items() if name not in names}
-    for x in leaves(own):
+    attributes = {name: value for name, value in vars(optimizer).items() if name not in names}
+    for x in leaves(attributes):
         if isinstance(x, torch.Tensor | torch.optim.Optimizer) and id(x) not in parameters:
             raise UnsupportedError(
                 f"torch cannot move this {type(optimizer).__name__}, because it stores an object of type "

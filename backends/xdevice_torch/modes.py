@@ -49,11 +49,12 @@ def _exit_mode(mode: Mode) -> None:
     the modes inside `mode` are exited first and entered again afterwards."""
     stack = dispatch_modes()
     # compares by identity, because a user's mode may define `__eq__`
-    inner = stack[next(i for i, other in enumerate(stack) if other is mode) + 1 :]
+    position = next(i for i, active in enumerate(stack) if active is mode)
+    inner_modes = stack[position + 1 :]
     # calls the methods of the base class, because the `__enter__` and `__exit__` of a user's
     # mode may do more
-    for other in reversed(inner):
-        _DispatchMode.__exit__(other, None, None, None)
+    for inner in reversed(inner_modes):
+        _DispatchMode.__exit__(inner, None, None, None)
     mode.__exit__(None, None, None)
-    for other in inner:
-        _DispatchMode.__enter__(other)
+    for inner in inner_modes:
+        _DispatchMode.__enter__(inner)

@@ -121,15 +121,15 @@ class TorchReplicas(Replicas):
         """Returns the sum of tensors on one device, or their mean if `mean` is True, in the dtype of the first tensor.
         The tensors are added in the given order. 16-bit floats are added as float32. Wide unsigned integers, which
         PyTorch cannot add, are added as signed integers."""
-        rest = iter(tensors)
-        first = next(rest)
+        remaining = iter(tensors)
+        first = next(remaining)
         dtype = _SIGNED.get(first.dtype, first.dtype)
         # a copy, because `add_up` adds the other tensors to it in place; it is float32 for
         # 16-bit floats, because these would be rounded after each addition
         start = _viewed_as(dtype, first).to(
             torch.float32 if dtype in _SHORT else dtype, copy=True
         )
-        total: torch.Tensor = add_up(start, (_viewed_as(dtype, x) for x in rest), mean)
+        total: torch.Tensor = add_up(start, (_viewed_as(dtype, x) for x in remaining), mean)
         return _viewed_as(first.dtype, total.to(dtype))
 
     def all_reduce(self, tensors: list[torch.Tensor], mean: bool) -> list[torch.Tensor]:

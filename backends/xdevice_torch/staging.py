@@ -118,16 +118,16 @@ class _Move(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, native: torch.device) -> torch.Tensor:
         """Returns a copy of `x` on the device `native`. PyTorch makes the copy if the ring refuses it."""
-        ctx.back = x.device
-        through = _through_ring(x.detach(), native)
-        return x.detach().to(native) if through is None else through
+        ctx.source_device = x.device
+        staged = _through_ring(x.detach(), native)
+        return x.detach().to(native) if staged is None else staged
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         """Returns the gradient of `x`, on the device of `x`, and None as the gradient of `native`."""
         (grad,) = grads
-        through = moved(grad, ctx.back)
-        return grad.to(ctx.back) if through is None else through, None
+        staged = moved(grad, ctx.source_device)
+        return grad.to(ctx.source_device) if staged is None else staged, None
 
 
 def _through_ring(source: torch.Tensor, native: torch.device) -> torch.Tensor | None:
@@ -197,7 +197,7 @@ class _OfModules(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Calls `func`, or copies a large tensor through the ring if `func` moves it."""
-        through = None
+        staged = None
         # handles only `x.to(device, None, False)`, which is how `Module.to` calls it; with a
         # dtype or a memory format PyTorch must do more
         if (
@@ -207,8 +207,8 @@ class _OfModules(TorchFunctionMode):
             and not any(args[2:])
         ):
             # the two arguments are the tensor and the device
-            through = moved(*args[:2])
-        return func(*args, **(kwargs or {})) if through is None else through
+            staged = moved(*args[:2])
+        return func(*args, **(kwargs or {})) if staged is None else staged
 
 
 # many tensors
@@ -228,9 +228,9 @@ def sent(
 
     `move` is called for tensors that are large, not dense or not on the host. When this function returns, all tensors
     have been read, so the caller may overwrite page-locked tensors."""
-    *first, last = tensors
+    *earlier, last = tensors
     try:
-        copies = [x.cuda(gpu, non_blocking=True) if _is_small(x) else move(x) for x in first]
+        copies = [x.cuda(gpu, non_blocking=True) if _is_small(x) else move(x) for x in earlier]
         if _is_small(last):
             # the last copy waits for all copies, which takes half as long as stream.synchronize()
             return [*copies, last.cuda(gpu)]

@@ -84,7 +84,9 @@ def _entries(x: Any) -> Iterator[tuple[str, Any]]:
 def _leaves(library: ModuleType, x: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the path and the tensor of each tensor that moves with the collection `x`. Yields nothing if `x` is a
     non-tensor entry. `name` is the path to `x`, and `library` is the module tensordict."""
-    for path, inner in () if library.is_non_tensor(x) else _entries(x):
+    if library.is_non_tensor(x):
+        return
+    for path, inner in _entries(x):
         if isinstance(inner, torch.Tensor):
             yield name + path, inner
         else:
@@ -100,7 +102,9 @@ def _hidden(
     # a non-tensor entry is wrapped in an object whose attribute `data` is the entry
     if not is_inside and library.is_non_tensor(x):
         x, is_inside = x.data, True
-    for path, inner in [("", x)] if isinstance(x, torch.Tensor) else _entries(x):
+    # the non-tensor entry may be a tensor itself, which is then its only content
+    entries = [("", x)] if isinstance(x, torch.Tensor) else _entries(x)
+    for path, inner in entries:
         if is_inside and isinstance(inner, torch.Tensor):
             yield name + path, inner
         elif not isinstance(inner, torch.Tensor):
@@ -110,11 +114,13 @@ def _hidden(
 def _refuse_left_behind(library: ModuleType, x: Any, native: torch.device) -> None:
     """Raises `ContainerError` if a tensor in a non-tensor entry of a collection is not on `native`, the target device.
     The library would not move this tensor."""
-    left = next((path for path, leaf in _hidden(library, x) if leaf.device != native), None)
-    if left is not None:
+    left_path = next(
+        (path for path, leaf in _hidden(library, x) if leaf.device != native), None
+    )
+    if left_path is not None:
         raise ContainerError(
-            f"{left} of this {type(x).__qualname__} is in an entry that is not a tensor, so the tensor would not be "
-            f"moved; make that entry a TensorDict, or move the tensor separately"
+            f"{left_path} of this {type(x).__qualname__} is in an entry that is not a tensor, so the tensor would not "
+            f"be moved; make that entry a TensorDict, or move the tensor separately"
         )
 
 
@@ -137,9 +143,10 @@ def _rebuilt(library: ModuleType, old: Any, inside: dict[str, Any]) -> Any:
     ):
         return {key: x.data if library.is_non_tensor(x) else x for key, x in inside.items()}
     tensors = [x for x in inside.values() if not library.is_non_tensor(x)]
-    # below, the first tensor stands for all: a collection refuses an entry whose first axes differ
-    # from its batch size, and moves each entry to its own device if it has one
-    # a part of a batch, or several batches joined, differs only in the length of the first axis
+    # below, the first tensor stands for all tensors, because a collection refuses an entry whose
+    # first axes differ from its batch size, and moves each entry to its own device if it has one.
+    # The new tensors, such as a part of a batch, differ from the old ones only in the length of
+    # the first axis
     size = (
         [*tensors[0].shape[:1], *old.batch_size[1:]]
         if tensors and old.batch_size
@@ -163,8 +170,8 @@ def _locked_as(old: Any, new: Any) -> Any:
     # locking a collection also locks all its inner collections
     if old.is_locked:
         return new.lock_()
-    for before, after in zip(_collections(old), _collections(new), strict=True):
-        _locked_as(before, after)
+    for old_inner, new_inner in zip(_collections(old), _collections(new), strict=True):
+        _locked_as(old_inner, new_inner)
     return new
 
 

@@ -38,37 +38,38 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
     functions do nothing. Raises `LaunchError` if the program has created a default group with different ranks or on
     only some of the ranks."""
     is_initialized = dist.is_initialized()
-    own_group = (
+    # this rank's place in the default group that the program has created
+    own_place = (
         f"rank {dist.get_rank()} of {dist.get_world_size()}" if is_initialized else "none"
     )
-    # every rank compares the answers of all ranks, so that all of them raise the error; a rank
+    # every rank compares the places of all ranks, so that all of them raise the error; a rank
     # that continued would wait for the others
-    answers = group.exchange(own_group)
+    places = group.exchange(own_place)
     expected = [f"rank {rank} of {group.size}" for rank in range(group.size)]
     is_cuda = native.type == "cuda"
     # FSDP and DTensor create tensors on the current GPU, but NCCL accepts only tensors on `native`
     scope = torch.cuda.device(native) if is_cuda else nullcontext()
-    if is_initialized and answers == expected:
+    if is_initialized and places == expected:
         return NativeGroup(scope, lambda: None, lambda: None)
-    if answers != ["none"] * group.size:
-        texts = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(answers))
+    if places != ["none"] * group.size:
+        texts = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(places))
         raise LaunchError(
             f"this program has called init_process_group itself, but not with the ranks of this world ({texts}); "
             f"call init_process_group on every rank with the ranks of this world, or let native_group() call it"
         )
-    before = os.environ.get(_INTERFACE)
+    is_unset = _INTERFACE not in os.environ
     # listens on loopback (lo on Linux, lo0 on macOS) only if all ranks are on one machine, because
     # ranks on another machine could not reach it
-    if before is None and group.local_size == group.size:
-        os.environ.update(
-            (_INTERFACE, name) for _, name in socket.if_nameindex() if name in ("lo", "lo0")
-        )
+    if is_unset and group.local_size == group.size:
+        for _, interface in socket.if_nameindex():
+            if interface in ("lo", "lo0"):
+                os.environ[_INTERFACE] = interface
 
     def restore() -> None:
         """Unsets the environment variable GLOO_SOCKET_IFNAME if it was not set before the group was created. Otherwise
         later groups of the program would also listen on the interface in this variable. The variable is not unset
         before the group ends, because each call of `new_group` in the program reads the variable."""
-        if before is None:
+        if is_unset:
             os.environ.pop(_INTERFACE, None)
 
     try:

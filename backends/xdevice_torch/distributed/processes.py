@@ -171,8 +171,8 @@ class TorchEngine(Engine):
         """Starts to sum the tensors `x` of all ranks. Returns a function that waits for the
         sum, divides the sum by `divisor`, and returns the result."""
         buffer = self._buffer(x)
-        # NCCL's mean multiplies by 1 / size, which gives the same result as a division only if
-        # size is a power of two
+        # whether NCCL itself computes the mean. It multiplies by 1 / size, which gives the same
+        # result as a division only if size is a power of two
         is_mean = buffer.is_cuda and divisor == self.size and self.size & (self.size - 1) == 0
         # True: the backward pass continues while NCCL sums
         options = _options(dist.AllreduceOptions, "mean" if is_mean else "sum", True)
@@ -203,8 +203,8 @@ class TorchEngine(Engine):
 
     @torch.no_grad()
     def unpack(self, x: torch.Tensor, tensors: list[torch.Tensor]) -> bool:
-        """Writes the elements of `x` to `tensors`, and returns True. `x` is a vector like the result of
-        `pack(tensors)`."""
+        """Writes the elements of `x` to `tensors`. `x` is a vector like the result of `pack(tensors)`. Returns True,
+        which tells the caller that all tensors are written."""
         parts = x.split([tensor.numel() for tensor in tensors])
         shaped = [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
         # `_copy_each` runs one kernel for all tensors, but refuses lazy conjugates and negatives
@@ -277,11 +277,13 @@ class TorchEngine(Engine):
         """Returns a C-contiguous tensor with the values of `x`, in a dtype that gloo and NCCL can sum. Copies `x` only
         if necessary."""
         if x.dtype in _SUMMED_AS:
-            # `view_as_real` raises an error for a lazy conjugate
-            buffer = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
-            # the bits of uint64 are interpreted as int64, because a sum of int64 has the same
-            # bits (`refusal` excludes max and min)
-            if x.dtype is torch.uint64:
+            buffer = x
+            if x.is_complex():
+                # `view_as_real` raises an error for a lazy conjugate
+                buffer = torch.view_as_real(x.resolve_conj())
+            elif x.dtype is torch.uint64:
+                # the bits of uint64 are interpreted as int64, because a sum of int64 has the same
+                # bits (`refusal` excludes max and min)
                 buffer = x.view(torch.int64)
             return self._to_engine_device(buffer.to(_SUMMED_AS[x.dtype])).contiguous()
         return self._to_engine_device(x.resolve_neg()).contiguous()

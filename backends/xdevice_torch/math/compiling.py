@@ -329,12 +329,13 @@ class Recorder(Mode):
     def require_no_backward(self) -> None:
         """Raises `UnsupportedError` if the function has called `backward()`. This method stores gradients in tensors,
         but the program would not store them."""
-        wrote = any(x.grad is not None for x in self.arguments)
+        has_gradients = any(x.grad is not None for x in self.arguments)
         for x in self.outside:
-            # the user's tensor must not keep a symbol as its gradient
             if type(x.grad) is Symbol:
-                x.grad, wrote = None, True
-        if wrote:
+                has_gradients = True
+                # the user's tensor must not keep a symbol as its gradient
+                x.grad = None
+        if has_gradients:
             raise self._refuse(
                 f"backward() {_WHILE_COMPILED}",
                 "compute the gradients with xdevice.math.value_and_grad",
@@ -347,15 +348,19 @@ class Recorder(Mode):
         adds to the program the operation that returns a view with the new shape (`unsqueeze`).
         Returns the changed symbol. Raises `UnsupportedError` if there is no such operation, or
         if the argument was not created by the function."""
-        symbol, (name, _, overload) = args[0], func.__name__.partition(".")
+        symbol = args[0]
+        name, _, overload = func.__name__.partition(".")
         # the overload has the same name in both operations, except in `transpose`, where its
         # name is "int"
         view = getattr(
             getattr(_aten, name.removesuffix("_")),
             "int" if func is _aten.transpose_.default else overload,
         )
-        is_own = type(symbol) is Symbol and not any(symbol is x for x in self.arguments)
-        if not is_own or _schema(view).returns[0].alias_info is None:
+        is_created_here = type(symbol) is Symbol and not any(
+            symbol is x for x in self.arguments
+        )
+        # without `alias_info`, the operation of this name does not return a view
+        if not is_created_here or _schema(view).returns[0].alias_info is None:
             raise self._refuse(
                 f"changing the shape of a tensor in place ({func}) {_WHILE_COMPILED}",
                 "create a new tensor",
@@ -377,8 +382,8 @@ class Recorder(Mode):
         name = func.overloadpacket.__name__
         # either the function of `torch` or the C++ function of this overload; neither chooses
         # an overload in Python
-        own = getattr(torch, name) if not kwargs and name in _QUICK else _native(func)
-        return f"{self._source_of(own)}({', '.join(arguments)})"
+        called = getattr(torch, name) if not kwargs and name in _QUICK else _native(func)
+        return f"{self._source_of(called)}({', '.join(arguments)})"
 
     def _source_of(self, x: Any) -> str:
         """Returns the source code of an argument in the program: a variable, a literal, or the
@@ -448,14 +453,13 @@ class Recorder(Mode):
                 self._last_use[x.variable] = len(self._lines)
                 self._lines.append(f"{x.variable}.requires_grad_({x.requires_grad})")
                 original.requires_grad_(x.requires_grad)
-        sources, values = (
-            zip(*map(self._result_source, results), strict=True) if results else ((), ())
-        )
+        # before the loop below, because `_result_source` removes returned variables from `_last_use`
+        sources_and_values = [self._result_source(x) for x in results]
+        sources = [source for source, _ in sources_and_values]
+        lines = [f"    {line}" for line in self._lines]
         # sets each variable to None after its last use, so that memory is freed as it is in the function itself
-        free = [""] * len(self._lines)
         for variable, i in self._last_use.items():
-            free[i] += f"; {variable} = None"
-        lines = [f"    {line}{freed}" for line, freed in zip(self._lines, free, strict=True)]
+            lines[i] += f"; {variable} = None"
         # a tensor that is passed twice has one variable, but the parameters of `program` must
         # have different names, so only the first parameter has the name of the variable. The
         # order is reversed so that `first_indices` contains the first index of each argument
@@ -469,7 +473,7 @@ class Recorder(Mode):
         )
         # the constants are the global variables of the program
         exec(code, self._constants)
-        return list(values), self._constants["program"]
+        return [value for _, value in sources_and_values], self._constants["program"]
 
     def _result_source(self, x: torch.Tensor) -> tuple[str, torch.Tensor]:
         """Returns the source code for a result of the function in the program, and the value of the result in this

@@ -79,7 +79,7 @@ class TorchGradients(Gradients):
             ]
         else:
             inputs = [*map(_require_grad, map(_detach, leaves))]
-        loss, rest = call(inputs)
+        loss, extras = call(inputs)
         # a loss that was not recorded does not depend on any input, and autograd would raise an error
         gradients = (
             self._gradients(loss, inputs, flows_on)
@@ -87,13 +87,11 @@ class TorchGradients(Gradients):
             else [None] * len(inputs)
         )
         if flows_on:
-            return loss, gradients, rest
-        # `rest` is detached too; an empty list is returned as it is
-        return (
-            loss.detach(),
-            gradients,
-            rest and [x.detach() if isinstance(x, torch.Tensor) else x for x in rest],
-        )
+            return loss, gradients, extras
+        # the usual empty list is returned as it is, because a new list would take longer
+        if extras:
+            extras = [x.detach() if isinstance(x, torch.Tensor) else x for x in extras]
+        return loss.detach(), gradients, extras
 
     def stop_gradient(self, x: Any) -> Any:
         """Returns a tensor in the memory of `x` through which no gradient flows."""

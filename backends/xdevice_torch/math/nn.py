@@ -170,11 +170,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool
     # PyTorch accepts either a mask or `is_causal`, so the two are combined to one mask: `tril`
     # excludes the keys after each query
     if causal and mask is not None:
-        mask, causal = (
-            mask
-            & torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril(),
-            False,
-        )
+        pairs = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
+        mask, causal = mask & pairs.tril(), False
     return functional.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
 
 
@@ -210,8 +207,8 @@ def adam(
     # cloned, because the kernel writes to these tensors, and contiguous, because it ignores strides
     with torch.no_grad():
         p, m, v = (
-            [x.clone(memory_format=torch.contiguous_format) for x in each]
-            for each in (params, *means)
+            [x.clone(memory_format=torch.contiguous_format) for x in column]
+            for column in (params, *means)
         )
         # the kernel expects the number of steps including this one, as a float32 tensor for each
         # parameter. It only reads the gradients and these numbers, so the gradients are not cloned,

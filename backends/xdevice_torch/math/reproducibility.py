@@ -31,11 +31,11 @@ class TorchReproducibility(Reproducibility):
         """A block in which PyTorch chooses deterministic kernels. Yields a list with one line
         for each computation that remains nondeterministic. Restores the settings at the end."""
         cudnn = torch.backends.cudnn
-        before = (
+        modes_before = (
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
         )
-        flags = cudnn.deterministic, cudnn.benchmark
+        flags_before = cudnn.deterministic, cudnn.benchmark
         # for an operation without a deterministic kernel, PyTorch then raises an error instead
         # of a warning
         torch.use_deterministic_algorithms(True)
@@ -44,8 +44,8 @@ class TorchReproducibility(Reproducibility):
         try:
             yield _lacking()
         finally:
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-            cudnn.deterministic, cudnn.benchmark = flags
+            torch.use_deterministic_algorithms(modes_before[0], warn_only=modes_before[1])
+            cudnn.deterministic, cudnn.benchmark = flags_before
 
 
 def _lacking() -> list[str]:

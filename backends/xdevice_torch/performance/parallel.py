@@ -25,13 +25,14 @@ class TorchParallel(Parallel):
         """Reads this thread's gradient mode, autocast settings, default device and current GPU. Returns a function
         without arguments. In another thread, this function returns a context manager that applies the same state to
         that thread."""
-        grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        casts = [
+        is_recording, is_inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        # the arguments of each `torch.autocast` block that is active in this thread
+        autocasts = [
             (kind, torch.get_autocast_dtype(kind), torch.is_autocast_cache_enabled())
             for kind in ("cpu", self._gpu)
             if torch.is_autocast_enabled(kind)
         ]
-        place = torch.get_default_device()
+        default_device = torch.get_default_device()
         module: Any = getattr(torch, self._gpu, None)
         # each thread has a current GPU of its own. It is not read before CUDA is started, because
         # reading would start CUDA. A module without `is_initialized` is read in any case. Apple's
@@ -49,14 +50,14 @@ class TorchParallel(Parallel):
                     stack.enter_context(module.device(index))
                 # entered before the gradient mode is set, because inference mode changes the
                 # gradient mode too
-                if inference:
+                if is_inference:
                     stack.enter_context(torch.inference_mode())
-                stack.enter_context(torch.set_grad_enabled(grad))
-                for kind, dtype, cache in casts:
+                stack.enter_context(torch.set_grad_enabled(is_recording))
+                for kind, dtype, cache in autocasts:
                     stack.enter_context(torch.autocast(kind, dtype, cache_enabled=cache))
                 # the CPU is the default anyway, and a scope costs a few microseconds at every call
-                if place.type != "cpu":
-                    stack.enter_context(place)
+                if default_device.type != "cpu":
+                    stack.enter_context(default_device)
                 yield
 
         return state

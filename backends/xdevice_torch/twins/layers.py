@@ -356,8 +356,9 @@ def _module(path: str, module: Any) -> ops.Module:
     # only its own parameters, and not those of inner modules
     has_parameters = next(module.parameters(recurse=False), None) is not None
     hooks = *_pre_hooks(module).values(), *_hooks(module).values()
-    owned = *module.named_buffers(recurse=False), *vars(module).items()
-    tensors = [(name, x) for name, x in owned if isinstance(x, torch.Tensor)]
+    # parameters are in neither of the two, because PyTorch stores them in a dict of the module
+    attributes = *module.named_buffers(recurse=False), *vars(module).items()
+    tensors = [(name, x) for name, x in attributes if isinstance(x, torch.Tensor)]
     return ops.Module(path, module, _children(module), has_parameters, hooks, tensors)
 
 

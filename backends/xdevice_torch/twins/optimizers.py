@@ -47,7 +47,7 @@ def state_to_come(
         return {}
     states = _state_on_meta(optimizer, parameters, backend)
     # whether the step counters are on the device of their parameters
-    on_device = any(
+    is_step_on_device = any(
         group.get("fused") or group.get("capturable") for group in optimizer.param_groups
     )
     state = {}
@@ -56,7 +56,9 @@ def state_to_come(
             if isinstance(x, torch.Tensor):
                 # here the moments are on meta and the step counter is on the host, but in a
                 # fused or capturable optimizer the counter is on the device
-                device = p.device if x.is_meta or (key == "step" and on_device) else x.device
+                device = (
+                    p.device if x.is_meta or (key == "step" and is_step_on_device) else x.device
+                )
                 state[f"{number}.{key}"] = torch.zeros(x.shape, dtype=x.dtype, device=device)
     return state
 
@@ -182,10 +184,12 @@ class TorchOptimizers(Optimizers):
         for group in optimizer.param_groups:
             settings = _settings(optimizer, kind, group)
             for p in group["params"]:
+                # `state_dict()` numbers the parameters of all groups consecutively
                 number = len(parameters)
                 slots = [slot for slot in terms.SLOTS[kind] if terms.keeps(slot, settings)]
                 # SGD does not count its steps
-                slots += [terms.STEP] * (kind != "sgd")
+                if kind != "sgd":
+                    slots.append(terms.STEP)
                 state = {slot: f"{number}.{slot}" for slot in slots}
                 parameters.append(terms.Parameter(p, settings, state))
         return terms.Optimizer(

@@ -39,19 +39,19 @@ def take_for_cuda(
     mode = _Cuda(device, has_default)
     set_default = torch.set_default_device
     # typed as Any, so that type checkers allow assignments to the attributes of PyTorch
-    changed: Any = torch
+    untyped_torch: Any = torch
     # without `has_default`, PyTorch's own default device is set
     if has_default is None:
-        changed.set_default_device = lambda wanted: set_default(mode.resolved(wanted))
+        untyped_torch.set_default_device = lambda wanted: set_default(mode.resolved(wanted))
     else:
-        changed.set_default_device = mode.set_default
-    changed.cuda.is_available = changed.backends.cuda.is_built = lambda: True
-    own = getattr(torch, device.type)
+        untyped_torch.set_default_device = mode.set_default
+    untyped_torch.cuda.is_available = untyped_torch.backends.cuda.is_built = lambda: True
+    vgpu_module = getattr(torch, device.type)
     for name in _OWN:
-        setattr(changed.cuda, name, getattr(own, name))
+        setattr(untyped_torch.cuda, name, getattr(vgpu_module, name))
     for name in _COUNTS:
-        setattr(changed.cuda, name, getattr(torch.accelerator, name))
-    changed.cuda.current_device = lambda: device.index
+        setattr(untyped_torch.cuda, name, getattr(torch.accelerator, name))
+    untyped_torch.cuda.current_device = lambda: device.index
     # the mode is never exited, because suites choose "cuda" when they are imported, long before
     # a test runs
     mode.__enter__()  # type: ignore[no-untyped-call]
@@ -88,14 +88,13 @@ class _Cuda(TorchFunctionMode):
         result. `x.cuda(...)` becomes `x.to(device, ...)`."""
         # `x.cuda()` may have no argument in which "cuda" could be replaced, so it becomes `x.to(virtual GPU)`
         if function is torch.Tensor.cuda:
-            named = {
-                **(kwargs or {}),
-                **dict(zip(("device", "non_blocking"), args[1:], strict=False)),
-            }
+            # the first argument is the tensor; the order of these names is that of `cuda`, not that of `to`
+            positional = dict(zip(("device", "non_blocking"), args[1:], strict=False))
+            kwargs = {**(kwargs or {}), **positional}
             # `Module.cuda` passes None for the device
-            if named.get("device") is None:
-                named["device"] = self._device
-            function, args, kwargs = torch.Tensor.to, args[:1], named
+            if kwargs.get("device") is None:
+                kwargs["device"] = self._device
+            function, args = torch.Tensor.to, args[:1]
         named = {name: self.resolved(value) for name, value in (kwargs or {}).items()}
         # frame 1 belongs to the code that calls PyTorch: a test, to which the default device
         # may apply, or the library under test, to which it does not

@@ -479,13 +479,10 @@ def _wrapped(
     if isinstance(result, torch.Tensor):
         if id(result) in operands:
             return operands[id(result)]
-        is_shared = storages and result.layout is _STRIDED
-        return _marked_as(
-            result,
-            placed(
-                result, gpu, storages.get(id(result.untyped_storage())) if is_shared else None
-            ),
-        )
+        storage = None
+        if storages and result.layout is _STRIDED:
+            storage = storages.get(id(result.untyped_storage()))
+        return _marked_as(result, placed(result, gpu, storage))
     if type(result) in (list, tuple):
         return type(result)([_wrapped(item, gpu, operands, storages) for item in result])
     return result
@@ -508,15 +505,14 @@ def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
         return
     storage, memory = x.untyped_storage(), host.untyped_storage()
     memory_before = storage.host.untyped_storage()  # type: ignore[attr-defined]
-    # an operation may also allocate new memory for the same storage object
-    is_same = memory_before is memory and storage.data_ptr() == memory.data_ptr()
-    # the storage of `x` remains the same unless the operation has allocated new or more memory
-    set_data(
-        x,
-        placed(
-            host, x.device, storage if is_same and storage.nbytes() == memory.nbytes() else None
-        ),
+    # the storage of `x` remains the same unless the operation has allocated new or more memory,
+    # which it may also do for the same storage object
+    is_same = (
+        memory_before is memory
+        and storage.data_ptr() == memory.data_ptr()
+        and storage.nbytes() == memory.nbytes()
     )
+    set_data(x, placed(host, x.device, storage if is_same else None))
 
 
 set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
@@ -686,16 +682,17 @@ lacks its own kernel for the operation."""
 def _composed() -> Iterator[str]:
     """Yields the names, such as "add.Tensor", of the operations that PyTorch would compute with
     other operations, except operations that return views."""
-    for full in _operation_names():
+    # a full name is, for example, "aten::add.Tensor"
+    for full_name in _operation_names():
         # an operation that has a kernel for this device needs no other kernel
-        if not full.startswith("aten::") or _has_kernel(full, "PrivateUse1"):
+        if not full_name.startswith("aten::") or _has_kernel(full_name, "PrivateUse1"):
             continue
-        if any(_has_kernel(full, key) for key in _COMPOSED):
-            name, _, overload = full.partition(".")
+        if any(_has_kernel(full_name, key) for key in _COMPOSED):
+            name, _, overload = full_name.partition(".")
             returns = _schema_of(name, overload).returns
             # a result that shares memory with an argument but is not written is a view
             if not any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
-                yield full.removeprefix("aten::")
+                yield full_name.removeprefix("aten::")
 
 
 def _kernel_by_name(name: str) -> Callable[..., Any]:
