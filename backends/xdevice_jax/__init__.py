@@ -249,8 +249,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         if staging.is_put(array, native):
             return staging.put(np.asarray(array, dtype=dtype, order="C"), native)
         # `device_put` may return an alias of its argument, so it gets a copy to which nothing else refers
-        own = np.array(array, dtype=dtype, copy=True, order="C")
-        return jax.device_put(own, native)
+        copied = np.array(array, dtype=dtype, copy=True, order="C")
+        return jax.device_put(copied, native)
 
     def to_numpy(self, x: jax.Array) -> np.ndarray[Any, Any]:
         """Returns the values of an array as a NumPy array. Raises `UnsupportedError` for random
@@ -475,9 +475,9 @@ def _items(x: Any) -> dict[Any, Any]:
     among the values."""
     # JAX may order the children differently than the mapping, so the keys are read from JAX's paths. If the type was
     # registered without keys, numbers are used instead
-    children = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda inside: inside is not x)[
-        0
-    ]
+    children, _ = jax.tree_util.tree_flatten_with_path(
+        x, is_leaf=lambda inside: inside is not x
+    )
     return {
         getattr(path[0], "key", number): child for number, (path, child) in enumerate(children)
     }

@@ -56,11 +56,11 @@ class JaxReplicas(Replicas):
     def total(self, tensors: Iterable[jax.Array], mean: bool) -> jax.Array:
         """Returns the sum of arrays on one device, or their mean if `mean` is True, in the dtype of the first array.
         The arrays are added in the given order."""
-        rest = iter(tensors)
-        first = next(rest)
+        remaining = iter(tensors)
+        first = next(remaining)
         # sums of 16-bit floats would be rounded to 16 bits after each addition
         wide = "float32" if first.dtype.name in _SHORT else first.dtype
-        total: jax.Array = add_up(first.astype(wide), (x.astype(wide) for x in rest), mean)
+        total: jax.Array = add_up(first.astype(wide), (x.astype(wide) for x in remaining), mean)
         return total.astype(first.dtype)
 
     def all_reduce(self, tensors: list[jax.Array], mean: bool) -> list[jax.Array]:
@@ -94,8 +94,9 @@ def by_collectives(
     # 0-d arrays get an axis that can be spread
     shards = arrays if shape else [x.reshape(1) for x in arrays]
     reduce, sharding = _reduction(natives, mean)
-    spread = (len(natives) * shards[0].shape[0], *shards[0].shape[1:])
-    reduced = reduce(jax.make_array_from_single_device_arrays(spread, sharding, shards))
+    spread_shape = (len(natives) * shards[0].shape[0], *shards[0].shape[1:])
+    spread = jax.make_array_from_single_device_arrays(spread_shape, sharding, shards)
+    reduced = reduce(spread)
     # collected by device, so that the order in which JAX lists the shards does not matter
     by_device = {shard.device: shard.data for shard in reduced.addressable_shards}
     return [by_device[native] if shape else by_device[native].reshape(()) for native in natives]

@@ -46,10 +46,11 @@ def count(kind: str) -> int | None:
     # the setting lists the platforms that JAX may use, such as "cuda,cpu"; any platform other than CPU and TPU may have
     # GPUs
     wanted = jax.config.jax_platforms
-    if wanted and not (
-        set(wanted.split(",")) - _NO_GPU if kind == "gpu" else kind in wanted.split(",")
-    ):
-        return 0
+    if wanted:
+        platforms = set(wanted.split(","))
+        is_possible = platforms - _NO_GPU if kind == "gpu" else kind in platforms
+        if not is_possible:
+            return 0
     if kind == "cpu":
         return _cpus()
     # JAX can access TPUs only through this library

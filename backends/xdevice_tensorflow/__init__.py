@@ -502,11 +502,8 @@ def _keep_autograph_out() -> None:
     if _Rule is not None and private.has(
         "tensorflow.python.autograph.core.config.CONVERSION_RULES"
     ):
-        setattr(
-            _AUTOGRAPH,
-            _RULES,
-            (*map(_Rule, ("xdevice", __name__)), *getattr(_AUTOGRAPH, _RULES)),
-        )
+        own_rules = [_Rule(package) for package in ("xdevice", __name__)]
+        setattr(_AUTOGRAPH, _RULES, (*own_rules, *getattr(_AUTOGRAPH, _RULES)))
     # AutoGraph does not wrap errors that have this attribute
     XDeviceError.ag_pass_through = True  # type: ignore[attr-defined]
 

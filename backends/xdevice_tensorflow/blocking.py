@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 _blocked = Shared(per_thread=True)
+"""Counts the open `with backend.blocking():` blocks of each thread. The first block makes the operations of the thread
+synchronous, and the end of the last block restores the previous state."""
 
 
 def is_blocking() -> bool:

@@ -173,12 +173,8 @@ def _capturing(handles: set[int]) -> tuple[list[Any], bool]:
         for obj in candidates
         if isinstance(obj, _Trace) and not handles.isdisjoint(map(id, _captures(obj)))
     ]
-    return traces, any(
-        obj.function is trace
-        for obj in candidates
-        if isinstance(obj, _Stage)
-        for trace in traces
-    )
+    piped = [obj.function for obj in candidates if isinstance(obj, _Stage)]
+    return traces, any(function is trace for function in piped for trace in traces)
 
 
 def _captures(trace: Any) -> list[Any]:
@@ -228,8 +224,8 @@ def duplicate(model: Any, device: Device, backend: Models) -> Any:
     """Returns a copy of a model on `device` that shares no storage with the model. Raises
     `UnsupportedError` if the model cannot be copied."""
     private.require("models")
-    before = parts.variables(model)
-    for _, variable in before:
+    old_variables = parts.variables(model)
+    for _, variable in old_variables:
         _require_plain(variable, backend)
     try:
         # when an item is added to one of Keras's lists, the list registers the item with its
@@ -247,7 +243,7 @@ def duplicate(model: Any, device: Device, backend: Models) -> Any:
         raise _refusal(model, f"{type(error).__name__}: {error}", backend) from error
     # compares the numbers of variables, to check that nothing is lost: a class may store variables in
     # a way that this module does not support
-    if len(parts.variables(copied)) != len(before):
+    if len(parts.variables(copied)) != len(old_variables):
         raise _refusal(model, "the copy has a different number of variables", backend)
     return copied
 
@@ -372,6 +368,7 @@ def _keep_foreign(pairs: list[tuple[Any, Any]], memo: _Memo) -> None:
     for part, _ in pairs:
         for node in _nodes(part):
             for neighbour in (node, *node.parent_nodes):
+                # a layer that is itself a part is already in `memo`, with its copy
                 memo.setdefault(id(neighbour.operation), neighbour.operation)
 
 

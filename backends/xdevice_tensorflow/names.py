@@ -69,9 +69,9 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
     missed = [
         part for part in owned if isinstance(part, tf.Variable) and id(part) not in reached
     ]
-    return _unique(
-        [*named, *((names.get(id(part), part.name.partition(":")[0]), part) for part in missed)]
-    )
+    # without a Keras variable, the name is that of the `tf.Variable` itself, to which TensorFlow appends ":0"
+    named += [(names.get(id(part), part.name.partition(":")[0]), part) for part in missed]
+    return _unique(named)
 
 
 def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
@@ -173,7 +173,6 @@ def _name_without_number(layer: keras.Layer) -> str:
 def _unique(named: Iterable[_Named]) -> list[_Named]:
     """Returns the (name, object) pairs with unique names: if an earlier pair has the same name, a number is appended to
     the name."""
-
     taken: set[str] = set()
     unique = []
     for name, value in named:

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 # whether this TensorFlow has `_copy`; otherwise, `_copy` is an object that raises an error when
 # it is called
-_IS_THERE = private.has("tensorflow.__internal__.EagerTensor._copy")
+_HAS_COPY = private.has("tensorflow.__internal__.EagerTensor._copy")
 _copy = private["tensorflow.__internal__.EagerTensor._copy"]
 
 
 def moved(x: Any, native: str) -> Any:
     """Returns a copy of an eager tensor on the device `native`, such as "GPU:0". If this version of TensorFlow lacks
     `_copy`, uses `tf.identity`, and raises `UnsupportedError` for a tensor that `tf.identity` leaves on the host."""
-    if _IS_THERE:
+    if _HAS_COPY:
         return _copy(x, device_name=native)
     # `tf.identity` computes int32 and strings on the host, even in the scope of a GPU. In this
     # case, the call of the missing `_copy` raises an error that names it
@@ -44,13 +44,13 @@ def placed(kernel: Callable[..., Any]) -> Callable[..., Any]:
     the host."""
 
     @wraps(kernel)
-    def run(x: Any, *rest: Any) -> Any:
+    def run(x: Any, *others: Any) -> Any:
         """Returns the result of the kernel, computed on the device of `x` and stored there."""
         # traced tensors have no device
         if _is_one_device() or (place := getattr(x, "backing_device", None)) is None:
-            return kernel(x, *rest)
+            return kernel(x, *others)
         with tf.device(place):
-            result = kernel(x, *rest)
+            result = kernel(x, *others)
         return (
             result
             if getattr(result, "backing_device", place) == place

@@ -117,12 +117,12 @@ class TensorflowReplicas(Replicas):
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
         """Returns the sum of tensors on the same device or, if `mean` is True, their mean. The tensors are added on
         this device in the given order."""
-        rest = iter(tensors)
-        first = next(rest)
+        remaining = iter(tensors)
+        first = next(remaining)
         wide = tf.float32 if first.dtype in _SHORT else first.dtype
         place = self.device_of(first)
         with self.scope(place):
-            total = add_up(tf.cast(first, wide), (tf.cast(x, wide) for x in rest), mean)
+            total = add_up(tf.cast(first, wide), (tf.cast(x, wide) for x in remaining), mean)
             result = tf.stop_gradient(tf.cast(total, first.dtype))
         # int32 is added on the host, because its GPU kernel uses host memory
         return result if self.device_of(result) is place else self.move(result, place)

@@ -98,12 +98,11 @@ def moved(x: Any, device: Device, backend: Conversion) -> Any | None:
     copy = put(backend.to_numpy(x), device, backend) if place.kind == "cpu" else None
     if copy is None:
         return None
-
     # integers have no gradient that a tape could record
     if not x.dtype.is_floating:
         return copy
 
-    def back(gradient: Any) -> Any:
+    def moved_back(gradient: Any) -> Any:
         """Returns the gradient of the copy on the device of `x`. A symbolic gradient is
         returned unchanged."""
         # a symbolic gradient has no device, and TensorFlow copies it to where it is needed
@@ -114,7 +113,7 @@ def moved(x: Any, device: Device, backend: Conversion) -> Any | None:
     # `custom_gradient` passes the copy through an operation that runs on the device of the
     # scope
     with backend.scope(device):
-        return tf.custom_gradient(lambda x: (copy, back))(x)
+        return tf.custom_gradient(lambda x: (copy, moved_back))(x)
 
 
 def _size(x: Any) -> int:

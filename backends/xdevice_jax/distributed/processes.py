@@ -88,12 +88,14 @@ class JaxEngine(Engine):
         """Connects this process with the other processes of `group`, which must do the same at the same time."""
         super().__init__(f"jax:{name}", group)
         self._exchange = group.exchange
+        # whether this is the first world of the process: `close` ends `jax.distributed`, which cannot be started again
         self._is_first = _initialize(group)
         own_device = backend.to_native(group.device)
         # a mesh requires the devices on which the ranks compute, and only the rank itself knows its device
         numbers = group.exchange(str(own_device.id))
-        everywhere = {native.id: native for native in jax.devices(own_device.platform)}
-        self._natives = tuple(everywhere[int(number)] for number in numbers)
+        # inside `jax.distributed`, `jax.devices` also lists the devices of the other ranks
+        natives = {native.id: native for native in jax.devices(own_device.platform)}
+        self._natives = tuple(natives[int(number)] for number in numbers)
         # JAX connects the ranks in the first collective, which is run here so that the program's first call does not
         # have to wait for the connection
         self.all_reduce(backend.full((1,), 0, group.device, "float32"), "sum")
@@ -165,13 +167,14 @@ class JaxEngine(Engine):
             count = len(natives or self._natives)
             # an array on the host is first copied to this rank's GPU; a 0-d array gets an axis that can be
             # spread
-            part = _on(self._natives[self.rank], x if x.ndim else x.reshape(1))
-            whole = (count * part.shape[0], *part.shape[1:])
-            spread = function(jax.make_array_from_single_device_arrays(whole, sharding, [part]))
+            shard = _on(self._natives[self.rank], x if x.ndim else x.reshape(1))
+            spread_shape = (count * shard.shape[0], *shard.shape[1:])
+            spread = jax.make_array_from_single_device_arrays(spread_shape, sharding, [shard])
+            results = function(spread)
             # waits here, because this thread may hang if a peer has died; without this wait, the caller's thread would
             # hang
-            jax.block_until_ready(spread)
-            return jax.tree.map(lambda y: _own_part(y, x), spread)
+            jax.block_until_ready(results)
+            return jax.tree.map(lambda y: _own_part(y, x), results)
 
 
 def _own_part(y: jax.Array, x: jax.Array) -> jax.Array:
@@ -203,11 +206,11 @@ def _take_from_jax() -> Any:
     new state; its method `shutdown` ends these objects. JAX's exit hook must not find these objects. If a program ended
     while `close` was still waiting for another rank, the hook would shut them down again, and the process would end
     with SIGABRT."""
-    state_taken, state = _State(), _global_state
+    new_state = _State()
     for name in ("preemption_sync_manager", "client", "service"):
-        setattr(state_taken, name, getattr(state, name))
-        setattr(state, name, None)
-    return state_taken
+        setattr(new_state, name, getattr(_global_state, name))
+        setattr(_global_state, name, None)
+    return new_state
 
 
 def _initialize(group: Group) -> bool:
@@ -215,13 +218,13 @@ def _initialize(group: Group) -> bool:
     Raises `LaunchError` if JAX was already started, except for an earlier group of the same size and with the same
     ranks."""
     is_used = unstarted.is_started() or jax.distributed.is_initialized()
-    # each rank sends "1" if it has used JAX, otherwise "0"; rank 0 also sends a free address for the coordinator
-    answers = group.exchange(
-        f"{int(is_used)} {address(group.host, 0 if group.rank else free_port(group.host))}"
-    )
+    # each rank sends "1" if it has used JAX, otherwise "0", and an address. Only the address of rank 0, which runs the
+    # coordinator, is used
+    port = free_port(group.host) if group.rank == 0 else 0
+    answers = group.exchange(f"{int(is_used)} {address(group.host, port)}")
     _, _, coordinator = answers[0].partition(" ")
-    started = [rank for rank, text in enumerate(answers) if text.startswith("1")]
-    if not started:
+    started_ranks = [rank for rank, answer in enumerate(answers) if answer.startswith("1")]
+    if not started_ranks:
         # set explicitly, because the default differs between versions of JAX
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(
@@ -242,7 +245,7 @@ def _initialize(group: Group) -> bool:
     # wait for the others
     if "0" in group.exchange(str(int(has_same_rank))):
         raise LaunchError(
-            f"JAX has already been used on rank {', '.join(map(str, started))}, but it can connect to other "
+            f"JAX has already been used on rank {', '.join(map(str, started_ranks))}, but it can connect to other "
             f"processes only before it makes its first array; enter xdevice.distributed.processes() earlier, or "
             f"choose engine='torch:gloo'"
         )

@@ -41,51 +41,52 @@ def leave() -> None:
     """Ends the relay's connections to the service, which JAX has already left, but keeps the connections to JAX
     open."""
     _has_left.set()
-    for far in _to_service:
+    for connection in _to_service:
         # a connection that the service has already ended cannot be shut down again
         with suppress(OSError):
             # `close` would not wake up the thread that is waiting in `recv`
-            far.shutdown(socket.SHUT_RDWR)
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def _accept(listener: socket.socket, service: tuple[str, int]) -> None:
-    """Accepts JAX's connections in an endless loop, and connects each one to the service at the address `service`.
+    """Accepts JAX's connections in an endless loop, and makes a connection to the service at the address `service` for
+    each one.
     After `leave`, keeps JAX's new connections open without connecting them to the service."""
     open_sockets = []
     while True:
-        near, _ = listener.accept()
+        jax_side, _ = listener.accept()
         if _has_left.is_set():
             # Python would close a socket to which nothing refers, and JAX would notice that
-            open_sockets.append(near)
+            open_sockets.append(jax_side)
             continue
         try:
-            far = socket.create_connection(service)
+            service_side = socket.create_connection(service)
         except OSError:  # the service is not listening yet, so JAX will try again
-            near.close()
+            jax_side.close()
             continue
-        _to_service.append(far)
-        _start(_send, near, far)
-        _start(_receive, near, far)
+        _to_service.append(service_side)
+        _start(_send, jax_side, service_side)
+        _start(_receive, jax_side, service_side)
 
 
-def _send(near: socket.socket, far: socket.socket) -> None:
-    """Forwards the bytes from JAX (the connection `near`) to the service (the connection `far`) until JAX closes
-    `near`. Continues to read after the service has ended."""
+def _send(jax_side: socket.socket, service_side: socket.socket) -> None:
+    """Forwards the bytes from JAX (the connection `jax_side`) to the service (the connection `service_side`) until JAX
+    closes `jax_side`. Continues to read after the service has ended."""
     with suppress(OSError):
-        while data := near.recv(_CHUNK):
+        while data := jax_side.recv(_CHUNK):
             with suppress(OSError):  # the service has ended, which JAX must not notice
-                far.sendall(data)
-    for connection in (near, far):
+                service_side.sendall(data)
+    for connection in (jax_side, service_side):
         connection.close()
 
 
-def _receive(near: socket.socket, far: socket.socket) -> None:
-    """Forwards the bytes from the service (the connection `far`) to JAX (the connection `near`) until the service
-    ends."""
+def _receive(jax_side: socket.socket, service_side: socket.socket) -> None:
+    """Forwards the bytes from the service (the connection `service_side`) to JAX (the connection `jax_side`) until the
+    service ends."""
     with suppress(OSError):
-        # `near` stays open after the service has ended, because JAX would otherwise end this process
-        while data := far.recv(_CHUNK):
-            near.sendall(data)
+        # `jax_side` stays open after the service has ended, because JAX would otherwise end this process
+        while data := service_side.recv(_CHUNK):
+            jax_side.sendall(data)
 
 
 def _start(function: Callable[..., None], *arguments: Any) -> None:

@@ -34,6 +34,8 @@ class JaxCompiling(Compiling):
         """Returns a function that accepts a list of tensors, and returns the note and the tensors that `call` returns
         for this list. The note is a hashable object of the core, which the adapter only passes through. The returned
         function raises `DeviceMismatchError` for committed tensors on several devices."""
+        # `call` returns a pair of the note and the tensors. The note becomes the key of a dict, because jit returns the
+        # keys of a dict unchanged
         program: Callable[[list[Any]], dict[Any, list[Any]]] = jax.jit(
             lambda tensors: dict([call(tensors)])
         )
@@ -42,7 +44,6 @@ class JaxCompiling(Compiling):
             """Returns the note and the results for these tensors. At the first call with tensors of these shapes and
             dtypes, JAX compiles the program that computes the results."""
             try:
-                # jit returns the keys of a dict unchanged, so the note of `call` is returned as a key
                 return program(tensors).popitem()
             except ValueError as error:
                 # if the tensors are on one device, the user's function has raised this error

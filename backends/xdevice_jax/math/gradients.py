@@ -37,19 +37,20 @@ class JaxGradients(Gradients):
         def traced(inputs: list[Any]) -> tuple[Any, list[Any]]:
             """Calls `call`, and records in `depends_on_inputs` whether the loss depends on the inputs."""
             nonlocal depends_on_inputs
-            loss, rest = call(inputs)
+            loss, aux_leaves = call(inputs)
             # if the loss does not depend on these inputs (because it is a plain array, or a tracer of only an outer
             # gradient), the caller has made a mistake, which JAX would hide by returning zeros
             depends_on_inputs = isinstance(loss, jax.core.Tracer) and _trace(loss) is _trace(
                 inputs[0]
             )
-            return loss, rest
+            return loss, aux_leaves
 
-        (loss, rest), gradients = jax.value_and_grad(traced, has_aux=True)(leaves)
+        (loss, aux_leaves), gradients = jax.value_and_grad(traced, has_aux=True)(leaves)
         # the contract requires that all gradients are None if the loss does not depend on any leaf
         if not depends_on_inputs:
-            return loss, [None] * len(leaves), rest
-        return loss, [_on_device_of(x, g) for x, g in zip(leaves, gradients, strict=True)], rest
+            return loss, [None] * len(leaves), aux_leaves
+        gradients = [_on_device_of(x, g) for x, g in zip(leaves, gradients, strict=True)]
+        return loss, gradients, aux_leaves
 
     def stop_gradient(self, x: Any) -> Any:
         """Returns an array with the values of `x` through which no gradient flows."""

@@ -24,10 +24,8 @@ class JaxParallel(Parallel):
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         """Reads this thread's default device, precision of matrix products, and 64-bit setting. Returns a function that
         creates a context manager. In the block of the context manager, another thread has the same settings."""
-        place, precision = (
-            jax.config.jax_default_device,
-            jax.config.jax_default_matmul_precision,
-        )
+        default_device = jax.config.jax_default_device
+        precision = jax.config.jax_default_matmul_precision
         is_64_bit = jax.config.jax_enable_x64
 
         @contextmanager
@@ -36,7 +34,7 @@ class JaxParallel(Parallel):
             with ExitStack() as stack:
                 if jax.config.jax_enable_x64 != is_64_bit:
                     stack.enter_context(enable_x64(is_64_bit))
-                stack.enter_context(jax.default_device(place))
+                stack.enter_context(jax.default_device(default_device))
                 stack.enter_context(jax.default_matmul_precision(precision))
                 yield
 

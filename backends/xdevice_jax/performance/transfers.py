@@ -44,8 +44,8 @@ class JaxTransfers(Transfers):
                 if not isinstance(x, jax.Array):
                     return None
                 # the first of the devices to which something is copied
-                others = device.device_set - x.sharding.device_set
-                device = min(others or device.device_set, key=lambda native: native.id)
+                new_natives = device.device_set - x.sharding.device_set
+                device = min(new_natives or device.device_set, key=lambda native: native.id)
             # None for None, with which JAX leaves an array where it is
             return self.from_native(device)
 

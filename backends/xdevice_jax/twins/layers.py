@@ -193,19 +193,17 @@ def _recurrent_settings(module: Any) -> dict[str, object]:
     from PyTorch's. `reverse` is included only if the RNN reads the sequence from its end, which no unidirectional layer
     of PyTorch does."""
     cell = module.cell
-    functions = {
-        "activation": (cell.activation_fn, "tanh"),
-        "recurrent_activation": (cell.gate_fn, "sigmoid"),
-    }
-    names = {
-        key: (getattr(f, "__name__", str(f)), default)
-        for key, (f, default) in functions.items()
-    }
-    # no setting is needed for functions that PyTorch's cells have
-    changed = {key: name for key, (name, default) in names.items() if name != default}
+    settings = {**layouts.ONE_CELL, "batch_first": not module.time_major}
+    for key, function, of_pytorch in (
+        ("activation", cell.activation_fn, "tanh"),
+        ("recurrent_activation", cell.gate_fn, "sigmoid"),
+    ):
+        name = getattr(function, "__name__", str(function))
+        if name != of_pytorch:
+            settings[key] = name
     if module.reverse:
-        changed["reverse"] = True
-    return {**layouts.ONE_CELL, "batch_first": not module.time_major, **changed}
+        settings["reverse"] = True
+    return settings
 
 
 def _describe_equinox(module: Any) -> _Description | None:
@@ -261,7 +259,7 @@ def _layers(model: Any) -> Iterator[Layer]:
     # the prefix of the paths inside the cell of the last recurrent layer; None before the first recurrent layer
     cell_prefix = None
     for path, module in walk(model):
-        description = (_describe_nnx if is_nnx(module) else _describe_equinox)(module)
+        description = _describe_nnx(module) if is_nnx(module) else _describe_equinox(module)
         if description is None or (cell_prefix is not None and path.startswith(cell_prefix)):
             continue  # the linear layers of a cell belong to the recurrent layer
         # `walk` yields a module's contents directly after it, so the modules of the cell come next

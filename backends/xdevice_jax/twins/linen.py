@@ -63,8 +63,9 @@ def arrays(module: Any) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], 
     cells = _cells(groups)
     joined: set[str] = set()
     for path, leaves in groups.items():
-        owner, _, last = path.rpartition(".")
-        if _is_gate(last, cells.get(owner)):
+        # the layer may be inside a cell, the module at `owner`
+        owner, _, layer_name = path.rpartition(".")
+        if _is_gate(layer_name, cells.get(owner)):
             # all gates of a cell are yielded at the place of the first gate
             if owner not in joined:
                 yield from _joined(owner, cells[owner], groups)
@@ -101,27 +102,18 @@ def layers(module: Any) -> Iterator[Layer]:
     # the collections that the user has defined, in which names do not reveal the kind of a layer
     own_collections = module.variables.keys() - {*_COLLECTIONS, *_TEMPORARY}
     for path, leaves in groups.items():
-        owner, _, last = path.rpartition(".")
+        # the layer may be inside a cell or an attention, the module at `owner`
+        owner, _, layer_name = path.rpartition(".")
         if path.partition(".")[0] in own_collections:
             continue
-        if _is_gate(last, cells.get(owner)):
+        if _is_gate(layer_name, cells.get(owner)):
             # all gates of a cell are one layer
             if owner not in listed:
-                # an RNN stores its cell under the name "cell", and is the layer; a cell with another name is the layer
-                # itself
-                path = owner.removesuffix(".cell")
-                cell = "" if path == owner else "cell."
-                parts = tuple(
-                    part._replace(name=cell + part.name.removeprefix("cell."))
-                    for part in dialects.FLAX_CELLS[cells[owner]]
-                )
-                # a cell is one layer in one direction
-                settings = {"layers": 1, "bidirectional": False, "projection": 0}
-                yield Layer(path, cells[owner], parts, settings)
+                yield _cell_layer(owner, cells[owner])
             listed.add(owner)
-        elif last in _PROJECTIONS and _is_attention(owner, groups):
+        elif layer_name in _PROJECTIONS and _is_attention(owner, groups):
             # all four projections are one layer, which is yielded at the place of the query
-            if last == "query":
+            if layer_name == "query":
                 heads, size = leaves["kernel"]["kernel"].shape[1:]
                 yield Layer(
                     owner,
@@ -129,8 +121,22 @@ def layers(module: Any) -> Iterator[Layer]:
                     dialects.projections(heads, size, output="out"),
                     {},
                 )
-        elif kind := _kind_of(last, leaves):
+        elif kind := _kind_of(layer_name, leaves):
             yield Layer(path, kind, dialects.flax(kind, {}), {})
+
+
+def _cell_layer(path: str, kind: str) -> Layer:
+    """Returns the layer of the cell at `path`, whose kind is "lstm" or "gru"."""
+    # an RNN stores its cell under the name "cell", and is the layer; a cell with another name is the layer itself
+    layer_path = path.removesuffix(".cell")
+    prefix = "" if layer_path == path else "cell."
+    parts = tuple(
+        part._replace(name=prefix + part.name.removeprefix("cell."))
+        for part in dialects.FLAX_CELLS[kind]
+    )
+    # a cell is one layer in one direction
+    settings = {"layers": 1, "bidirectional": False, "projection": 0}
+    return Layer(layer_path, kind, parts, settings)
 
 
 def intercepting(

@@ -72,12 +72,13 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         if not any(self.characters):
             return
         private.require("virtual GPUs")
+        # pairs of a place (a module or class, and the name of its function) and the method that wraps this function
+        wrappers = [(_COMPILE, self._compiling), (_PLACE, self._placing)]
         if self.is_limited():
             self.count_memory()
-            for (owner, name), make in ((_EXECUTE, self._counting), (_FAST_PATH, _slow_path)):
-                setattr(owner, name, make(getattr(owner, name)))
-        setattr(*_COMPILE, self._compiling(getattr(*_COMPILE)))
-        setattr(*_PLACE, self._placing(getattr(*_PLACE)))
+            wrappers += [(_EXECUTE, self._counting), (_FAST_PATH, _slow_path)]
+        for place, wrap in wrappers:
+            setattr(*place, wrap(getattr(*place)))
         # the primitive that `jax.device_put` uses for copies
         _put.def_impl(self._placing(_put.impl))
 

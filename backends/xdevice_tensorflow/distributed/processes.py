@@ -121,7 +121,7 @@ class TensorflowEngine(Engine):
                 merge_op=_OPS[op],
                 final_op="Id",
                 ordering_token=[],
-                **self._call(_ALL, self.size),
+                **self._arguments(_ALL, self.size),
             )
             return self._done(_decoded(result, x, self._reduced_as))
 
@@ -134,7 +134,7 @@ class TensorflowEngine(Engine):
         with tf.device(self._native):
             sent = _encoded(x, self._moved_as)[tf.newaxis]
             result = tf.raw_ops.CollectiveGatherV2(
-                input=sent, ordering_token=[], **self._call(_ALL, self.size)
+                input=sent, ordering_token=[], **self._arguments(_ALL, self.size)
             )
             return self._done(
                 [_decoded(part, x, self._moved_as) for part in tf.unstack(result)]
@@ -157,9 +157,9 @@ class TensorflowEngine(Engine):
     def close(self) -> None:
         """Does nothing, because the cluster exists until the process ends."""
 
-    def _call(self, key: int, size: int) -> dict[str, Any]:
-        """Returns the arguments of the next collective in the group with this key; all collectives need these
-        arguments. `size` is the number of ranks in the group."""
+    def _arguments(self, key: int, size: int) -> dict[str, Any]:
+        """Counts one more collective in the group with this key, and returns the arguments that every collective needs.
+        `size` is the number of ranks in the group."""
         # counted for the process and not for the engine, because TensorFlow matches calls in
         # the cluster by this number, and the cluster stays when an engine is closed
         _calls[key] += 1
@@ -180,12 +180,12 @@ class TensorflowEngine(Engine):
         """Broadcasts in the group with this key, which has `size` ranks. Returns, on every rank, the tensor of the rank
         that passes True as `is_source`. On the other ranks, only the shape and dtype of `x` are used."""
         with tf.device(self._native):
-            sent, call = _encoded(x, self._moved_as), self._call(key, size)
+            sent, arguments = _encoded(x, self._moved_as), self._arguments(key, size)
             if is_source:
-                result = tf.raw_ops.CollectiveBcastSendV2(input=sent, **call)
+                result = tf.raw_ops.CollectiveBcastSendV2(input=sent, **arguments)
             else:
                 result = tf.raw_ops.CollectiveBcastRecvV2(
-                    shape=sent.shape, T=sent.dtype, **call
+                    shape=sent.shape, T=sent.dtype, **arguments
                 )
             return self._done(_decoded(result, x, self._moved_as))
 
@@ -234,12 +234,14 @@ def _join(group: Group, name: str, is_started: bool) -> None:
     # all ranks get the same answers, so either all return, all raise, or all continue
     if all(ready == "1" for ready, _, _ in answers):
         return
-    started = [str(rank) for rank, (_, has_run, _) in enumerate(answers) if has_run == "1"]
-    if started:
+    started_ranks = [
+        str(rank) for rank, (_, has_run, _) in enumerate(answers) if has_run == "1"
+    ]
+    if started_ranks:
         raise LaunchError(
-            f"TensorFlow has already been used on rank {', '.join(started)}, but it can connect to other processes "
-            f"only before it makes its first tensor; enter xdevice.distributed.processes() earlier, or choose "
-            f"engine='torch:gloo'"
+            f"TensorFlow has already been used on rank {', '.join(started_ranks)}, but it can connect to other "
+            f"processes only before it makes its first tensor; enter xdevice.distributed.processes() earlier, or "
+            f"choose engine='torch:gloo'"
         )
     cluster = tf.train.ClusterSpec(
         {"worker": [rank_address for _, _, rank_address in answers]}

@@ -127,7 +127,12 @@ bitwise_right_shift = _placed(tf.bitwise.right_shift)
 def _of_bits(function: Callable[..., Any], of_bool: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a kernel that calls `function` for integers, and `of_bool` for bool tensors,
     which TensorFlow's bitwise functions do not accept."""
-    return _placed(lambda x, *rest: (of_bool if x.dtype is tf.bool else function)(x, *rest))
+
+    @_placed
+    def kernel(x: Any, *others: Any) -> Any:
+        return of_bool(x, *others) if x.dtype is tf.bool else function(x, *others)
+
+    return kernel
 
 
 bitwise_and = _of_bits(tf.bitwise.bitwise_and, tf.logical_and)
@@ -175,11 +180,11 @@ def floor_divide(x1: Any, x2: Any) -> Any:
     error of TensorFlow's `floordiv`."""
     if not x1.dtype.is_floating:
         return tf.math.floordiv(x1, x2)
-    quotient, rest = x1 / x2, tf.truncatemod(x1, x2)
+    quotient, remainder = x1 / x2, tf.truncatemod(x1, x2)
     # `truncatemod` rounds the quotient towards 0. If the quotient is negative and not a whole
     # number, its floor is one less
-    is_one_less = (rest != 0) & ((rest < 0) != (x2 < 0))
-    floored = (x1 - rest) / x2 - tf.cast(is_one_less, x1.dtype)
+    is_one_less = (remainder != 0) & ((remainder < 0) != (x2 < 0))
+    floored = (x1 - remainder) / x2 - tf.cast(is_one_less, x1.dtype)
     # `quotient * 0` has the sign of the quotient
     floored = tf.where(floored == 0, quotient * 0, tf.round(floored))
     # the quotient by 0 is infinite or NaN, which the steps above would not preserve. Between its steps,

@@ -67,13 +67,12 @@ class TensorflowGradients(Gradients):
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 inputs = [_input(x) for x in leaves]
                 tape.watch(inputs)
-                loss, rest = call(inputs)
+                loss, aux_leaves = call(inputs)
             gradients = tape.gradient(loss, inputs)
-        return (
-            loss,
-            [_dense_gradient(g, x, self) for g, x in zip(gradients, leaves, strict=True)],
-            rest,
-        )
+        gradients = [
+            _dense_gradient(g, x, self) for g, x in zip(gradients, leaves, strict=True)
+        ]
+        return loss, gradients, aux_leaves
 
     def stop_gradient(self, x: Any) -> Any:
         """Returns a tensor with the values and the device of `x`. No gradient flows through the result."""

@@ -32,8 +32,8 @@ class TensorflowParallel(Parallel):
         """Reads this thread's current device, which a block of `tf.device` has set. Returns a function that creates a
         context manager. In the block of the context manager, another thread has the same device."""
         # the name is empty outside a block of `tf.device`
-        place = tf.__internal__.eager_context.get_device_name()
-        return (lambda: tf.device(place)) if place else nullcontext
+        device_name = tf.__internal__.eager_context.get_device_name()
+        return (lambda: tf.device(device_name)) if device_name else nullcontext
 
 
 MIXINS: Final = (TensorflowGraphs, TensorflowParallel, TensorflowPrefetch, TensorflowTransfers)

@@ -57,13 +57,13 @@ def _axis_setting(layer: Any, neighbours: Sequence[Any]) -> Settings:
     if axis is None:
         return {}
     # the channels are either on the second or on the last axis
-    ends = (1, len(shape) - 1)
+    ends = second, last = 1, len(shape) - 1
+    # whether `axis` is certainly not the axis of the channels
+    is_other = axis not in ends
+    # next to convolutions, the axis of the channels is that of the first convolution
     are_convs = bool(neighbours) and all(isinstance(op, pixels.CONVS) for op in neighbours)
-    # whether `axis` is certainly not the axis of the channels. Next to convolutions, that is the axis of the first
-    # convolution: ends[0] or ends[1]
-    is_other = axis not in ends or (
-        are_convs and axis != ends[not pixels.has_channels_first(neighbours[0])]
-    )
+    if are_convs:
+        is_other = axis != (second if pixels.has_channels_first(neighbours[0]) else last)
     # not for a PReLU, because its setting `axis` already describes its slopes (`_describe` in `layers`)
     if is_other and not isinstance(layer, kl.PReLU):
         return {"axis": axis}
@@ -106,13 +106,14 @@ def _neighbours(layer: Any, layers: Sequence[Any], graph: pixels.Graph) -> list[
     # a layer of a subclassed model is in no graph, so the order of definition is used
     else:
         index = next(number for number, other in enumerate(layers) if other is layer)
+        # the layers before are reversed, so that the nearest comes first
         sides = (_nearest(part) for part in (layers[:index][::-1], layers[index + 1 :]))
-    makers = (
-        [maker for maker in map(pixels.unwrapped, side) if isinstance(maker, pixels.MAKERS)]
-        for side in sides
-    )
-    # `makers` yields a list of the layers before, and a list of the layers after; return the first that is not empty
-    return next(filter(None, makers), [])
+    # first the layers before `layer`, then the layers after it
+    for side in sides:
+        makers = [op for op in map(pixels.unwrapped, side) if isinstance(op, pixels.MAKERS)]
+        if makers:
+            return makers
+    return []
 
 
 def _nearest(layers: Sequence[Any]) -> list[Any]:

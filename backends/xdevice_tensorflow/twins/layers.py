@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import inspect
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import keras
@@ -80,15 +79,13 @@ def _with_variable_names(
         present.append(part._replace(name=name))
     if not present:
         return None
-    # the name of a variable is the path of its layer, followed by `own_names` more names: the
-    # direction in a Bidirectional, the cell of a recurrent layer or the projection of an
-    # attention, and the variable's own name. The bools are added as 0 or 1
+    # the name of a variable is the path of its layer, followed by `own_names` more names
+    own_names = 1  # the variable's own name
+    if kind in (*layouts.RECURRENT, layouts.ATTENTION):
+        own_names += 1  # the cell of a recurrent layer, or the projection of an attention
+    if isinstance(layer, kl.Bidirectional):
+        own_names += 1  # the direction
     segments = present[0].name.split("/")
-    own_names = (
-        1
-        + (kind in (*layouts.RECURRENT, layouts.ATTENTION))
-        + isinstance(layer, kl.Bidirectional)
-    )
     return Layer(".".join(segments[:-own_names]), kind, tuple(present), settings)
 
 
@@ -227,23 +224,21 @@ def _transposed_padding(layer: Any) -> dict[str, object]:
     stride, dilation = (
         layouts.per_axis(value, axes) for value in (layer.strides, layer.dilation_rate)
     )
-    paddings = [
-        _padding_of_axis(layer.padding, *each)
-        for each in zip(layer.kernel_size, stride, dilation, sizes, strict=True)
-    ]
-    # None is possible only for "same". PyTorch has no numbers for an uneven cut, or for a cut
-    # that depends on the size of the input, so the string itself is the setting
-    if None in paddings:
-        return {"padding": layer.padding, "output_padding": tuple(size or 0 for size in sizes)}
-    # the pairs for the axes become two tuples; `filter` removes nothing, and is only for type
-    # checkers
-    return dict(
-        zip(
-            ("padding", "output_padding"),
-            zip(*filter(None, paddings), strict=True),
-            strict=True,
-        )
-    )
+    pairs = []
+    for arguments in zip(layer.kernel_size, stride, dilation, sizes, strict=True):
+        pair = _padding_of_axis(layer.padding, *arguments)
+        # None is possible only for "same". PyTorch has no numbers for an uneven cut, or for a cut
+        # that depends on the size of the input, so the string itself is the setting
+        if pair is None:
+            return {
+                "padding": layer.padding,
+                "output_padding": tuple(size or 0 for size in sizes),
+            }
+        pairs.append(pair)
+    return {
+        "padding": tuple(padding for padding, _ in pairs),
+        "output_padding": tuple(output_padding for _, output_padding in pairs),
+    }
 
 
 def _padding_of_axis(
@@ -374,12 +369,12 @@ def _describe_attention(layer: Any) -> _Description:
         settings["head_dim"] = (layer.key_dim, layer.value_dim)
     axes = layer.attention_axes
     # the usual axis, that of the sequence (1), is left out, because other frameworks have no such setting
-    settings |= (
-        {"attention_axes": tuple(axes)} if axes is not None and tuple(axes) != (1,) else {}
-    )
+    if axes is not None and tuple(axes) != (1,):
+        settings["attention_axes"] = tuple(axes)
     config = layer.get_config()
     for name in ("use_gate", "sliding_window"):  # Keras 3.0 does not have these settings yet
-        settings |= {name: config[name]} if config.get(name) else {}
+        if config.get(name):
+            settings[name] = config[name]
     parts = []
     for part in dialects.keras_attention(settings):
         # "attention_output.kernel", the name in files, is "output_dense/kernel" in the layer
@@ -433,32 +428,25 @@ def _describe_recurrent(layer: Any) -> _Description | None:
 def _describe_bidirectional(layer: Any) -> _Description | None:
     """Returns the kind, the parts and the settings of a Bidirectional. Returns None if `_describe_recurrent` cannot
     describe both of its layers, or if they are of different kinds."""
-    ahead = _describe_recurrent(layer.forward_layer)
-    behind = _describe_recurrent(layer.backward_layer)
-    if ahead is None or behind is None:
+    forward = _describe_recurrent(layer.forward_layer)
+    backward = _describe_recurrent(layer.backward_layer)
+    # the first item of a description is the kind
+    if forward is None or backward is None or forward[0] != backward[0]:
         return None
-    kind, forward, settings = ahead
-    second_kind, backward, second_settings = behind
-    if second_kind != kind:
-        return None
-    backward = tuple(
-        part._replace(
-            name=f"backward_layer/{part.name}", of=tuple(f"{name}_reverse" for name in part.of)
-        )
-        for part in backward
-    )
-    forward = tuple(part._replace(name=f"forward_layer/{part.name}") for part in forward)
-    # in other frameworks, both directions have the same settings. `go_backwards` is left out, because Keras's second
-    # layer always has it
-    second = {name: value for name, value in second_settings.items() if name != "go_backwards"}
-    # the settings of the second direction that differ from those of the first; None if the second has no such setting
-    others = {name: second.get(name) for name in dict.fromkeys((*settings, *second))}
-    others = {
-        f"{name} backwards": x
-        for name, x in others.items()
-        if not layouts.same_setting(settings.get(name), x)
-    }
-    return kind, tuple(chain(forward, backward)), {**settings, **others, "bidirectional": True}
+    kind, forward_parts, settings = forward
+    _, backward_parts, backward_settings = backward
+    parts = [part._replace(name=f"forward_layer/{part.name}") for part in forward_parts]
+    for part in backward_parts:
+        reverse_names = tuple(f"{name}_reverse" for name in part.of)
+        parts.append(part._replace(name=f"backward_layer/{part.name}", of=reverse_names))
+    # in other frameworks, both directions have the same settings, so a setting of the second direction is listed only
+    # if it differs. `go_backwards` is left out, because Keras's second layer always has it
+    differing = {}
+    for name in dict.fromkeys((*settings, *backward_settings)):
+        value = None if name == "go_backwards" else backward_settings.get(name)
+        if not layouts.same_setting(settings.get(name), value):
+            differing[f"{name} backwards"] = value
+    return kind, tuple(parts), {**settings, **differing, "bidirectional": True}
 
 
 def _recurrent_settings(layer: Any) -> dict[str, object]:
@@ -471,14 +459,16 @@ def _recurrent_settings(layer: Any) -> dict[str, object]:
         changed["nonlinearity"] = activation
     else:
         gate = getattr(layer.recurrent_activation, "__name__", str(layer.recurrent_activation))
-        changed |= {"activation": activation} if activation != "tanh" else {}
-        changed |= {"recurrent_activation": gate} if gate != "sigmoid" else {}
+        if activation != "tanh":
+            changed["activation"] = activation
+        if gate != "sigmoid":
+            changed["recurrent_activation"] = gate
     # Keras drops inputs and states with the same mask for all steps, but PyTorch's `dropout` works between layers
     dropped = {"dropout_of_inputs": layer.dropout, "recurrent_dropout": layer.recurrent_dropout}
     changed |= {name: value for name, value in dropped.items() if value}
     # with stateful=True, each batch begins with the state at the end of the previous batch
-    changed |= {"stateful": True} if layer.stateful else {}
-    return changed | ({"go_backwards": True} if layer.go_backwards else {})
+    changed |= {name: True for name in ("stateful", "go_backwards") if getattr(layer, name)}
+    return changed
 
 
 # the computations of layers
@@ -529,10 +519,10 @@ def _lines(model: Any) -> dict[int, str]:
                 break
             line.append(follower)
         lines.append(line)
-    # the model is a single chain from the input to the output
-    whole = len(lines) == 1
+    # whether the model is a single chain from the input to the output
+    is_chain = len(lines) == 1
     return {
-        id(op): ops.WHOLE if whole else f"line {number}"
+        id(op): ops.WHOLE if is_chain else f"line {number}"
         for number, line in enumerate(lines)
         for op in line
     }
@@ -600,14 +590,15 @@ def _merge_entry(path: str, layer: Any) -> Iterator[Layer]:
 def _arguments_entry(path: str, layer: Any) -> Iterator[Layer]:
     """Yields an entry that lists the keyword arguments with which a functional model calls a layer, such as a mask or
     training=True. Yields nothing if there are no keyword arguments."""
-    # tensors (arguments with a shape) are listed only if they are masks or states, because all other tensors are
-    # inputs; other arguments are listed unless they are false
-    arguments = {
-        f"{name}={value}" if not hasattr(value, "shape") else f"{name}=..."
-        for node in nodes_of(layer)
-        for name, value in node.arguments.kwargs.items()
-        if (("mask" in name or "state" in name) if hasattr(value, "shape") else value)
-    }
+    arguments = set()
+    for node in nodes_of(layer):
+        for name, value in node.arguments.kwargs.items():
+            # a tensor is listed only if it is a mask or a state, because all other tensors are inputs
+            if hasattr(value, "shape"):
+                if "mask" in name or "state" in name:
+                    arguments.add(f"{name}=...")
+            elif value:
+                arguments.add(f"{name}={value}")
     if arguments:
         yield ops.other(f"{path}()", layer, ", ".join(sorted(arguments)))
 

@@ -164,9 +164,8 @@ def orders(model: Any) -> dict[int, Order]:
     for layer in layers:
         # a layer in the graph may also be next to a reshape outside it, and a layer outside the
         # graph may be next to any reshape
-        for reshape in sorted(
-            outside if id(layer) in followed else reshapes + outside, key=_concerns_inputs
-        ):
+        candidates = outside if id(layer) in followed else reshapes + outside
+        for reshape in sorted(candidates, key=_concerns_inputs):
             if _may_be_next(layer, reshape):
                 by_id.setdefault(id(layer), _order(reshape, "judging by its size, "))
     return by_id
@@ -210,20 +209,18 @@ def graph_of(layers: list[Any]) -> Graph:
     these models, and is empty for subclassed models."""
     # maps the `id` of each Input to the models that begin with it: several models may begin
     # with the same Input
-    inputs: dict[int, list[Any]] = {}
+    models_by_input: dict[int, list[Any]] = {}
     for layer in filter(_is_model, layers):
         for tensor in layer.inputs:
-            inputs.setdefault(id(_history(tensor).operation), []).append(layer)
+            models_by_input.setdefault(id(_history(tensor).operation), []).append(layer)
 
     def before(op: Any) -> list[Any]:
         """Returns the ops whose outputs an op uses."""
         # the Input of an inner model stands for the model: the ops before the Input are those before the model
-        nodes = chain.from_iterable(nodes_of(owner) for owner in inputs.get(id(op), [op]))
-        return list(
-            chain.from_iterable(
-                _last_ops(parent.operation) for node in nodes for parent in node.parent_nodes
-            )
-        )
+        called = models_by_input.get(id(op), [op])
+        nodes = chain.from_iterable(map(nodes_of, called))
+        parents = chain.from_iterable(node.parent_nodes for node in nodes)
+        return list(chain.from_iterable(_last_ops(parent.operation) for parent in parents))
 
     ops: dict[int, Any] = {}
     following: dict[int, list[Any]] = {}
@@ -371,18 +368,18 @@ def size_of_image(layer: Any) -> tuple[int | None, ...]:
 def _is_as_built(layer: Any) -> bool:
     """Whether the layers before `layer` still return the shapes that Keras recorded when the model was built. A user
     may have changed a setting, such as a stride, since then."""
-    todo, visited = [layer], {id(layer)}
-    while todo:
-        for node in nodes_of(todo.pop()):
-            for op in (parent.operation for parent in node.parent_nodes):
-                if id(op) not in visited:
-                    visited.add(id(op))
-                    todo.append(op)
-                    # only models, and layers with a window, can change their shapes
-                    if (
-                        hasattr(op, "strides") or hasattr(op, "layers")
-                    ) and not _has_recorded_shapes(op):
-                        return False
+    waiting, visited = [layer], {id(layer)}
+    while waiting:
+        nodes = nodes_of(waiting.pop())
+        for op in [parent.operation for node in nodes for parent in node.parent_nodes]:
+            if id(op) in visited:
+                continue
+            visited.add(id(op))
+            waiting.append(op)
+            # only models, and layers with a window, can change their shapes
+            may_change = hasattr(op, "strides") or hasattr(op, "layers")
+            if may_change and not _has_recorded_shapes(op):
+                return False
     return True
 
 
@@ -441,14 +438,14 @@ def reached(op: Any, adjacent: Callable[[Any], Iterable[Any]], stops: set[int]) 
     visited: dict[int, Any] = {}
     waiting = list(adjacent(op))
     while waiting:
-        near = waiting.pop()
-        if id(near) in visited or id(near) in stops:
+        neighbour = waiting.pop()
+        if id(neighbour) in visited or id(neighbour) in stops:
             continue
-        visited[id(near)] = near
+        visited[id(neighbour)] = neighbour
         # the features beyond a layer that computes new features have nothing to do with the
         # reshape
-        if not isinstance(unwrapped(near), MAKERS):
-            waiting += adjacent(near)
+        if not isinstance(unwrapped(neighbour), MAKERS):
+            waiting += adjacent(neighbour)
     return list(visited.values())
 
 

@@ -79,7 +79,7 @@ class TorchGradients(Gradients):
             ]
         else:
             inputs = [*map(_require_grad, map(_detach, leaves))]
-        loss, extras = call(inputs)
+        loss, aux_leaves = call(inputs)
         # a loss that was not recorded does not depend on any input, and autograd would raise an error
         gradients = (
             self._gradients(loss, inputs, flows_on)
@@ -87,11 +87,11 @@ class TorchGradients(Gradients):
             else [None] * len(inputs)
         )
         if flows_on:
-            return loss, gradients, extras
-        # the usual empty list is returned as it is, because a new list would take longer
-        if extras:
-            extras = [x.detach() if isinstance(x, torch.Tensor) else x for x in extras]
-        return loss.detach(), gradients, extras
+            return loss, gradients, aux_leaves
+        # the list is empty unless the user's function also returns auxiliary output
+        if aux_leaves:
+            aux_leaves = [x.detach() if isinstance(x, torch.Tensor) else x for x in aux_leaves]
+        return loss.detach(), gradients, aux_leaves
 
     def stop_gradient(self, x: Any) -> Any:
         """Returns a tensor in the memory of `x` through which no gradient flows."""
