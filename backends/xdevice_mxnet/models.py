@@ -288,10 +288,11 @@ def _require_parameters(trainer: Any, native: Any) -> None:
 def _move_state_after(trainer: Any) -> None:
     """Moves the state of a Trainer to the devices on which its parameters are now."""
     contexts = [list(parameter.list_ctx()) for parameter in trainers.parameters(trainer)]
+    targets = [parameter_contexts[0] for parameter_contexts in contexts]
     # a Trainer has a single list of contexts for all its parameters. While only some of several
     # networks have been moved, the list remains unchanged
-    together = all(other == contexts[0] for other in contexts)
-    _move_state(trainer, [each[0] for each in contexts], contexts[0] if together else None)
+    are_together = all(parameter_contexts == contexts[0] for parameter_contexts in contexts)
+    _move_state(trainer, targets, contexts[0] if are_together else None)
 
 
 def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) -> None:

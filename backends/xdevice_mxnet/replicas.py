@@ -84,11 +84,12 @@ class MxnetReplicas(Replicas):
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
         """Returns the sum of arrays on the same device, or their mean if `mean` is True. The arrays are added in the
         given order; float16 is added as float32."""
-        rest = iter(tensors)
-        first = next(rest)
+        remaining = iter(tensors)
+        first = next(remaining)
         wide = "float32" if dtype_name(first.dtype) == "float16" else first.dtype
         with mx.util.np_shape(True), mx.autograd.pause():
             # the first `astype` copies even if the dtype stays the same, because `add_up` adds
             # in place
-            total = add_up(first.astype(wide), (x.astype(wide, copy=False) for x in rest), mean)
+            others = (x.astype(wide, copy=False) for x in remaining)
+            total = add_up(first.astype(wide), others, mean)
             return total.astype(first.dtype, copy=False)

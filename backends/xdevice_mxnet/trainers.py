@@ -64,9 +64,12 @@ def updater(trainer: Any) -> Any:
     # before its first step, a Trainer has no store; without a store, the Trainer updates the
     # parameters itself
     kvstore = store(trainer)
-    return (
-        _updater_of_store(kvstore) if isinstance(kvstore, mx.kvstore.KVStore) else None
-    ) or updaters(trainer)[0]
+    if isinstance(kvstore, mx.kvstore.KVStore):
+        # None if the store does not update the parameters
+        updater_of_store = _updater_of_store(kvstore)
+        if updater_of_store is not None:
+            return updater_of_store
+    return updaters(trainer)[0]
 
 
 def steps(optimizer: Any) -> dict[Any, int]:
@@ -74,8 +77,8 @@ def steps(optimizer: Any) -> dict[Any, int]:
     is the greatest of the counts that `optimizer` stores for different devices."""
     latest: dict[Any, int] = {}
     # the keys of the outer dict are the indices of devices
-    for of_device in counts(optimizer).values():
-        for index, count in of_device.items():
+    for device_counts in counts(optimizer).values():
+        for index, count in device_counts.items():
             latest[index] = max(count, latest.get(index, 0))
     return latest
 

@@ -48,10 +48,10 @@ class NumpyReplicas(Replicas):
     def total(self, tensors: Iterable[Array], mean: bool) -> Array:
         """Returns the sum of arrays, or their mean if `mean` is True, in the dtype of the first array. The arrays are
         added in the given order."""
-        rest = iter(tensors)
-        first = next(rest)
+        remaining = iter(tensors)
+        first = next(remaining)
         # a copy, because `add_up` adds the other arrays in place. 16-bit floats are added as
         # float32, because they would otherwise be rounded after each addition
         start = np.array(first, dtype="float32" if first.dtype.name in _SHORT else first.dtype)
-        total: Array = add_up(start, rest, mean)
+        total: Array = add_up(start, remaining, mean)
         return total.astype(first.dtype, copy=False)

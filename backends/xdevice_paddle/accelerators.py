@@ -31,16 +31,10 @@ def detect() -> tuple[str, int]:
                 device_name.partition(":")[0] == name for device_name in available
             )
     names = [name for name, count in counts.items() if count]
-    name = (
-        choose(
-            "paddle",
-            names,
-            words,
-            # Paddle's own types of devices take precedence over those of plugins
-            next((name for name in names if name in ("gpu", "xpu")), None),
-        )
-        or "gpu"
-    )
+    # Paddle's own types of devices take precedence over those of plugins
+    default = next((name for name in names if name in ("gpu", "xpu")), None)
+    # None if there are no devices
+    name = choose("paddle", names, words, default) or "gpu"
     # "gpu" is already a kind of device, and not a vendor-specific word
     if name != "gpu":
         devices.HARDWARE.add(name)

@@ -23,9 +23,9 @@ process. The last block to end, in any thread, restores the flag."""
 
 def _block() -> Callable[[], None]:
     """Sets the flag, and returns a function that restores its previous value."""
-    before = paddle.get_flags(_BENCHMARK)
+    flags_before = paddle.get_flags(_BENCHMARK)
     paddle.set_flags({_BENCHMARK: True})
-    return partial(paddle.set_flags, before)
+    return partial(paddle.set_flags, flags_before)
 
 
 class PaddleBlocking(Blocking):

@@ -114,10 +114,10 @@ class _Copy(paddle.autograd.PyLayer):  # type: ignore[misc]
         """Returns a copy of `x` on `place`, and adds a weak reference to `ctx` to the list
         `contexts`."""
         contexts.append(ref(ctx))  # Paddle releases the context in the first backward pass
-        ctx.source = x.place
+        ctx.source_place = x.place
         return plain(x, place)
 
     @staticmethod
     def backward(ctx: Any, gradient: paddle.Tensor) -> paddle.Tensor:
         """Returns the gradient of the copy, copied to the place of `x`."""
-        return copied(gradient, ctx.source)
+        return copied(gradient, ctx.source_place)

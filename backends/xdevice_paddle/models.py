@@ -33,7 +33,7 @@ def named_tensors(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
     if isinstance(model, paddle.nn.Layer):
         yield from model.named_parameters()
         # buffers without memory, such as one in an LSTM, have no device
-        yield from (buffer for buffer in model.named_buffers() if has_memory(buffer[1]))
+        yield from ((name, x) for name, x in model.named_buffers() if has_memory(x))
         return
     for kind, state in optimizers.state(model).items():
         for name, value in state.items():

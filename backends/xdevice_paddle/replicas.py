@@ -87,12 +87,12 @@ class PaddleReplicas(Replicas):
         """Returns the sum of tensors on one device, or their mean if `mean` is True, in the dtype of the first tensor.
         The tensors are added in the given order. Tensors with a dtype in `_ADDED_AS` are added in the wider dtype
         listed there."""
-        rest = iter(tensors)
-        first = next(rest)
+        remaining = iter(tensors)
+        first = next(remaining)
         wide = _ADDED_AS.get(dtype_name(first.dtype), first.dtype)
         with paddle.no_grad():
             # a copy, because `add_up` adds in place. Not made with clone(), which fails for empty
             # tensors in Paddle 2.6
             start = copying.plain(first.astype(wide), first.place)
-            total = add_up(start, (x.astype(wide) for x in rest), mean)
+            total = add_up(start, (x.astype(wide) for x in remaining), mean)
             return self._moved_if_elsewhere(total.astype(first.dtype), self.device_of(first))

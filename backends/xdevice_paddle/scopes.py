@@ -36,9 +36,9 @@ def scope(name: str) -> Iterator[None]:
     device of the process."""
     # locked, because no other thread may change the device after it is read and before it is set
     with _lock:
-        own = _Open(paddle.get_device())
+        opened = _Open(paddle.get_device())
         paddle.set_device(name)
-        _open.append(own)
+        _open.append(opened)
     try:
         yield
     finally:
@@ -46,16 +46,16 @@ def scope(name: str) -> Iterator[None]:
         # has to be restored
         if _lock is not None:
             with _lock:
-                _close(own)
+                _close(opened)
 
 
-def _close(own: _Open) -> None:
-    """Closes the scope `own`. If it is the most recent open scope, its device `before` becomes current again. Otherwise
-    the scope that was entered next takes over this device, and restores it later."""
-    position = _open.index(own)
+def _close(opened: _Open) -> None:
+    """Closes the scope `opened`. If it is the most recent open scope, its device `before` becomes current again.
+    Otherwise the scope that was entered next takes over this device, and restores it later."""
+    position = _open.index(opened)
     del _open[position]
     # true if no scope that was entered later is open
     if position == len(_open):
-        paddle.set_device(own.before)
+        paddle.set_device(opened.before)
     else:
-        _open[position].before = own.before
+        _open[position].before = opened.before

@@ -159,9 +159,9 @@ def _is_read(x: paddle.Tensor) -> bool:
     return x.place.is_gpu_place() and _is_plain(x, TO_HOST) and _is_possible()
 
 
-def _is_plain(x: paddle.Tensor, least: int) -> bool:
-    """Whether a tensor is dense and contiguous, and has at least `least` bytes."""
-    return x.is_dense() and size(x) >= least and x.is_contiguous()
+def _is_plain(x: paddle.Tensor, minimum: int) -> bool:
+    """Whether a tensor is dense and contiguous, and has at least `minimum` bytes."""
+    return x.is_dense() and size(x) >= minimum and x.is_contiguous()
 
 
 def _is_possible() -> bool:

@@ -44,8 +44,9 @@ def keep_out() -> None:
     for name, file in (("xdevice", errors.__file__), (__package__ or "", __file__)):
         # a stand-in and not the module itself, because Paddle also ignores every module that it
         # can reach from the module, which would include all of Paddle
-        stand_ins.append(ModuleType(name))
-        stand_ins[-1].__file__ = str(Path(file).with_name("__init__.py"))
+        stand_in = ModuleType(name)
+        stand_in.__file__ = str(Path(file).with_name("__init__.py"))
+        stand_ins.append(stand_in)
     paddle.jit.ignore_module(stand_ins)
     # `ignore_module` does not affect the tracer of bytecode, which to_static(full_graph=False)
     # uses

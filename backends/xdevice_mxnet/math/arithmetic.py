@@ -64,12 +64,13 @@ leave = semantics.leave
 def _with_numpy_semantics(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a kernel that first enables NumPy's semantics in this thread, unless they are already enabled, and then
     calls `function`."""
-    is_on, switch = mx.util.is_np_shape, semantics.require
+    # looked up here, and not at each call of the kernel
+    is_enabled, enable = mx.util.is_np_shape, semantics.require
 
     @wraps(function)
     def kernel(*arguments: Any) -> Any:
-        if not is_on():
-            switch()
+        if not is_enabled():
+            enable()
         return function(*arguments)
 
     return kernel
@@ -97,13 +98,13 @@ def _refusing_gradients(name: str, function: Callable[..., Any]) -> Callable[...
     the error."""
 
     @wraps(function)
-    def kernel(x: Any, *rest: Any) -> Any:
-        if mx.autograd.is_recording() and builtins.any(map(_is_recorded, (x, *rest))):
+    def kernel(x: Any, *others: Any) -> Any:
+        if mx.autograd.is_recording() and builtins.any(map(_is_recorded, (x, *others))):
             raise UnsupportedError(
                 f"mxnet cannot compute the gradient of {name}, and would use zeros instead; use another backend, or "
                 f"pass constants: xdevice.math.stop_gradient(x)"
             )
-        return function(x, *rest)
+        return function(x, *others)
 
     return kernel
 
@@ -126,14 +127,15 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
     on the device of its first argument."""
 
     @wraps(function)
-    def kernel(x: Any, *rest: Any) -> Any:
+    def kernel(x: Any, *others: Any) -> Any:
         # a list is used instead of `any`, because `any` is a kernel in this module
-        if [part for part in rest if isinstance(part, mx.nd.NDArray) and part.ctx != x.ctx]:
+        if [y for y in others if isinstance(y, mx.nd.NDArray) and y.ctx != x.ctx]:
             raise ValueError(
                 "the tensors are on different devices; move them to one device with xdevice.to_device"
             )
         values = (
-            part.asnumpy() if isinstance(part, mx.nd.NDArray) else part for part in (x, *rest)
+            value.asnumpy() if isinstance(value, mx.nd.NDArray) else value
+            for value in (x, *others)
         )
         with np.errstate(all="ignore"):
             return constant(np.asarray(function(*values)), x)
@@ -156,12 +158,10 @@ def _rearranging(function: Callable[..., Any]) -> Callable[..., Any]:
     of MXNet's functions refuse, and rearranges them as int8."""
 
     @wraps(function)
-    def kernel(x: Any, *rest: Any) -> Any:
-        return (
-            function(x, *rest)
-            if x.dtype != np.bool_
-            else function(x.astype("int8"), *rest).astype("bool")
-        )
+    def kernel(x: Any, *others: Any) -> Any:
+        if x.dtype == np.bool_:
+            return function(x.astype("int8"), *others).astype("bool")
+        return function(x, *others)
 
     return _with_numpy_semantics(kernel)
 
@@ -242,7 +242,7 @@ logical_xor = _for_bool_as_int8(_np.bitwise_xor)
 def _bitwise(of_bool: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a kernel that calls `of_bool` for bool tensors, and `own`, MXNet's own function, for integers."""
     return _with_numpy_semantics(
-        lambda x1, x2: (of_bool if x1.dtype == np.bool_ else own)(x1, x2)
+        lambda x1, x2: of_bool(x1, x2) if x1.dtype == np.bool_ else own(x1, x2)
     )
 
 
@@ -290,8 +290,8 @@ def round(x: Any) -> Any:
     """Returns the nearest whole numbers. A number halfway between two whole numbers is rounded to the even number."""
     # MXNet's own `round` does not round halves to the even neighbour, as the standard requires
     low = _np.floor(x)
-    rest = x - low
-    is_up = logical_or(rest > 0.5, logical_and(rest == 0.5, _np.mod(low, 2) != 0))
+    fraction = x - low
+    is_up = logical_or(fraction > 0.5, logical_and(fraction == 0.5, _np.mod(low, 2) != 0))
     # the result has the sign of x, because the result for -0.5 must be -0.0
     return _np.copysign(where(is_up, low + 1, low), x)
 
@@ -368,21 +368,19 @@ def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
     shape = x.shape  # read only once, because MXNet builds the tuple at each read
     # without elements, the sum is 0; while MXNet is recording, the result must depend on `x`
     if 0 in shape:
-        return (_recorded_sum_of_empty if mx.autograd.is_recording() else _sum_of_empty)(
-            x, axes, keepdims
-        )
+        is_recording = mx.autograd.is_recording()
+        sum_of_empty = _recorded_sum_of_empty if is_recording else _sum_of_empty
+        return sum_of_empty(x, axes, keepdims)
     # the sum of a 0-d array is a copy, because `sums.total` needs at least one axis
     if not shape:
         return copy(x)
     total = sums.total(x, shape, tuple(range(len(shape))) if axes is None else axes)
-    # `total` does not have the summed axes. If `keepdims` is True, they are added with the
-    # length 1; `axes` is not None in this case, because the core passes None only if `keepdims`
-    # is False
-    return (
-        total
-        if not keepdims
-        else total.reshape(tuple(1 if i in (axes or ()) else n for i, n in enumerate(shape)))
-    )
+    # `total` does not have the summed axes
+    if not keepdims:
+        return total
+    # they are added with the length 1. `axes` is not None here, because the core passes None only
+    # if `keepdims` is False
+    return total.reshape(tuple(1 if i in (axes or ()) else n for i, n in enumerate(shape)))
 
 
 _sum_of_empty = _reducing(_np.sum, 0)

@@ -110,13 +110,10 @@ class MxnetGradients(Gradients):
         inputs = list(map(arithmetic.copy, leaves))
         mx.autograd.mark_variables(inputs, [_empty_array(self.device_of(x), x) for x in inputs])
         with mx.autograd.record():
-            loss, rest = call(inputs)
+            loss, aux_leaves = call(inputs)
         gradients = _gradients(loss, inputs)
-        return (
-            loss.detach(),
-            gradients,
-            [x.detach() if isinstance(x, mx.nd.NDArray) else x for x in rest],
-        )
+        aux_leaves = [x.detach() if isinstance(x, mx.nd.NDArray) else x for x in aux_leaves]
+        return loss.detach(), gradients, aux_leaves
 
     def stop_gradient(self, x: Any) -> Any:
         """Returns an array that shares the memory of `x`, and through which no gradient flows."""

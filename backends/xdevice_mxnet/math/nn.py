@@ -113,11 +113,11 @@ def _for_empty_batches_too(kernel: Callable[..., Any]) -> Callable[..., Any]:
     and removes the result for this image."""
 
     @wraps(kernel)
-    def run(x: Any, *rest: Any) -> Any:
+    def run(x: Any, *others: Any) -> Any:
         if x.shape[0]:
-            return kernel(x, *rest)
+            return kernel(x, *others)
         blank = _np.zeros((1, *x.shape[1:]), dtype=x.dtype, ctx=x.ctx)
-        return kernel(_np.concatenate([x, blank]), *rest)[:0]
+        return kernel(_np.concatenate([x, blank]), *others)[:0]
 
     return run
 
@@ -176,13 +176,10 @@ def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     # a new array object that shares the memory, because threads must not share an array object,
     # as `sums.py` explains
     causal_mask = _causal_mask(*scores_shape[-2:], q.ctx).detach() if causal else None
-    visible = (
-        causal_mask
-        if mask is None
-        else mask
-        if causal_mask is None
-        else arithmetic.logical_and(mask, causal_mask)
-    )
+    if mask is None or causal_mask is None:
+        visible = causal_mask if mask is None else mask
+    else:
+        visible = arithmetic.logical_and(mask, causal_mask)
     if visible is not None:
         # the least finite number and not -inf, because with -inf the gradients of a query
         # without any key would be NaN

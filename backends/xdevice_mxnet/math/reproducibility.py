@@ -28,12 +28,12 @@ class MxnetReproducibility(Reproducibility):
     def deterministic(self) -> Iterator[list[str]]:
         """Opens a block in which MXNet chooses deterministic kernels. For this purpose, sets an environment variable
         that MXNet reads. Yields an empty list, because no kernel remains nondeterministic."""
-        before = os.environ.get(_VARIABLE)
+        value_before = os.environ.get(_VARIABLE)
         os.environ[_VARIABLE] = "1"
         try:
             yield []
         finally:
-            if before is None:
+            if value_before is None:
                 del os.environ[_VARIABLE]
             else:
-                os.environ[_VARIABLE] = before
+                os.environ[_VARIABLE] = value_before

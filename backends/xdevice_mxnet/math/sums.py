@@ -60,9 +60,8 @@ def _ones(n: int, dtype: Any, device: Any) -> Any:
     """Returns a vector of `n` ones, as a new object. A short vector shares its memory with the
     vectors of earlier calls."""
     # `__wrapped__` is the function without its cache
-    return (_cached_ones if n <= _LONGEST_CACHED else _cached_ones.__wrapped__)(
-        n, dtype, device
-    ).detach()
+    make = _cached_ones if n <= _LONGEST_CACHED else _cached_ones.__wrapped__
+    return make(n, dtype, device).detach()
 
 
 @lru_cache(32)

@@ -24,8 +24,9 @@ class _State:
         # MXNet stores independently of recording
         self._scope = mx.autograd.record if mx.autograd.is_recording() else mx.autograd.pause
         self._is_training = mx.autograd.is_training()
-        self._here = mx.current_context()
+        self._context = mx.current_context()
         self._semantics = semantics.Carried()
+        # the core calls this after the task, in the thread that has created this object
         self.rejoin = self._semantics.rejoin
 
     @contextmanager
@@ -33,8 +34,8 @@ class _State:
         """Opens a block in which this thread has the state."""
         # a new object, because a Context stores the context that it replaced, so two threads
         # cannot share a Context
-        here = mx.Context(self._here.device_type, self._here.device_id)
-        with self._semantics.entered(), here, self._scope(self._is_training):
+        context = mx.Context(self._context.device_type, self._context.device_id)
+        with self._semantics.entered(), context, self._scope(self._is_training):
             yield
 
 

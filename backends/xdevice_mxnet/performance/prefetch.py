@@ -43,4 +43,5 @@ class MxnetPrefetch(Replicas, Prefetch):
                 return mx.np.array(x, dtype=x.dtype, ctx=pinned).copyto(native)
             # an array that is on a GPU already needs no pinned memory. MXNet's engine makes this copy before
             # later writes to `x`
-            return (x if x.ctx.device_type == "gpu" else x.copyto(pinned)).copyto(native)
+            source = x if x.ctx.device_type == "gpu" else x.copyto(pinned)
+            return source.copyto(native)

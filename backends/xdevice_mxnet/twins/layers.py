@@ -253,7 +253,7 @@ class MxnetLayers(Operations):
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
         """Returns all layers of a model, including the layers without parameters, with their settings."""
-        return ops.read([_module(*each) for each in blocks(model)], layers, _TABLE)
+        return ops.read([_module(path, block) for path, block in blocks(model)], layers, _TABLE)
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
         """Returns the parameters that a layer of the kind `kind` may have, under Gluon's names."""

@@ -198,13 +198,11 @@ class MxnetOptimizers(Optimizers):
         parameters = trainers.parameters(optimizer)
         for index in {int(name.partition(".")[0]) for name in state}:
             # `load` has already written into the existing state, so only new state is added
-            # here. The second value, True, says that the new state is on the device of its
-            # parameter
+            # here
             if index not in updater.states:
-                updater.states[index], updater.states_synced[index] = (
-                    _new_state(optimizer, index),
-                    True,
-                )
+                updater.states[index] = _new_state(optimizer, index)
+                # True says that the state is on the device of its parameter
+                updater.states_synced[index] = True
                 for part, array in enumerate(trainers.arrays(updater.states[index])):
                     state[f"{index}.{part}"].copyto(array)
             # MXNet counts the steps of a parameter separately for each of its devices

@@ -55,22 +55,24 @@ def refuse_mixed_devices() -> None:
         return
 
     def invoke(
-        operator: Any, count: Any, handles: Any, outputs: Any, results: Any, *rest: Any
+        operator: Any, count: Any, handles: Any, outputs: Any, results: Any, *others: Any
     ) -> int:
         """Replaces `MXImperativeInvokeEx`, and checks the arrays before it calls `operator`. `handles` contains
         `count` operands. `results` contains the arrays of `out=`, and `outputs` contains the number of these arrays,
         which may be 0."""
         # the number of arrays in `out=`; MXNet would write into these arrays on any device.
         # `_obj` is the argument of `byref`
-        written = outputs._obj.value
+        written_count = outputs._obj.value
         # a single array cannot be on two devices
-        if count.value + written > 1:
-            arrays = [*handles[: count.value], *results._obj[:written]] if written else handles
+        if count.value + written_count > 1:
+            arrays = handles
+            if written_count:
+                arrays = [*handles[: count.value], *results._obj[:written_count]]
             places = _places(arrays)
             # `copyto` is an operator whose `out=` is the array on the other device
-            if len(places) > 1 and not (written and _is_copy(operator)):
+            if len(places) > 1 and not (written_count and _is_copy(operator)):
                 raise _mixed(f"operator {_name(operator)}", places)
-        return int(call(operator, count, handles, outputs, results, *rest))
+        return int(call(operator, count, handles, outputs, results, *others))
 
     invoke.refuses_mixed = True  # type: ignore[attr-defined]
     library.MXImperativeInvokeEx = invoke
@@ -94,16 +96,17 @@ def _with_gradients(call: Any, name: str, at: int) -> Any:
 
     `at` is the index of the gradients among the arguments that follow the arrays."""
 
-    def checked(count: int, arrays: Any, *rest: Any) -> int:
+    def checked(count: int, arrays: Any, *others: Any) -> int:
         """Replaces the function of MXNet's library, and returns its status."""
-        gradients = rest[at]
+        gradients = others[at]
         # MXNet passes a null pointer if no array has a gradient, and a null handle for each
         # array without a gradient
-        for i in range(0 if _is_null(gradients) else count):
-            places = _places([arrays[i], gradients[i]] if gradients[i] else [])
-            if len(places) > 1:
-                raise _mixed(name, places)
-        return int(call(count, arrays, *rest))
+        if not _is_null(gradients):
+            for i in range(count):
+                places = _places([arrays[i], gradients[i]]) if gradients[i] else []
+                if len(places) > 1:
+                    raise _mixed(name, places)
+        return int(call(count, arrays, *others))
 
     return checked
 
@@ -185,11 +188,10 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
         # not checked, because the check costs time
         if not any(self.characters):
             return
-        owner, name = _MAKE
-        setattr(owner, name, self._checking(getattr(owner, name)))
+        setattr(*_MAKE, self._checking(getattr(*_MAKE)))
         if self.is_limited():
-            ledger, (cls, end) = self.count_memory(), _END
-            delete = getattr(cls, end)
+            ledger = self.count_memory()
+            delete = getattr(*_END)
 
             def free(array: Any) -> None:
                 """Replaces `__del__` of MXNet's arrays."""
@@ -198,7 +200,7 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
                 ledger.drop(array.handle.value if array.handle is not None else None)
                 delete(array)
 
-            setattr(cls, end, free)
+            setattr(*_END, free)
 
     def lack_error(self, text: str) -> Exception:
         """Returns the error that is raised if a virtual GPU lacks a dtype, or has too little memory. `text` is its
@@ -236,7 +238,6 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
     def _virtual_gpu(self, native: Any) -> Device | None:
         """Returns the virtual GPU for an `mx.Context`, or None if the context is cpu(0) or page-locked memory. Raises
         `UnsupportedError` for a real GPU, and `DeviceNotFoundError` for a CPU device beyond the virtual GPUs."""
-
         if native.device_type == "gpu":
             raise self.unsupported(
                 f"the real device {native} while its GPUs are virtual",

@@ -224,16 +224,15 @@ def _store(group: Group) -> tuple[Any, int]:
     # in the second world
     pairs = group.size**2
     number = pairs * (1 + secrets.randbelow(2**31 // pairs - 1))
-    host, port_of_first, number_of_first = group.exchange(f"{group.host} {port} {number}")[
-        0
-    ].split()
+    answers = group.exchange(f"{group.host} {port} {number}")
+    # all ranks use the address and the number of rank 0
+    host, first_port, first_number = answers[0].split()
     if group.rank:
         # rank 0 needs a moment before it listens; a rank that connects too early loses 3 s
         time.sleep(0.2)
     seconds = max(1, int(group.timeout))
-    return _Store(host, int(port_of_first), group.rank == 0, group.size, seconds), int(
-        number_of_first
-    )
+    store = _Store(host, int(first_port), group.rank == 0, group.size, seconds)
+    return store, int(first_number)
 
 
 def _compact(x: paddle.Tensor) -> paddle.Tensor:

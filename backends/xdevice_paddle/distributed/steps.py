@@ -33,20 +33,21 @@ class PaddleSteps(Steps):
         of the variable and the gradient. Also counts the steps of optimizers. Returns a function that stops both."""
         # `times_written` needs the number of steps, because Paddle does not count the steps of its
         # optimizers as writes (3.3.1; no upstream issue known)
-        end, original = _watch.watch(variables, ready), getattr(*_apply)
+        stop_watching = _watch.watch(variables, ready)
+        original = getattr(*_apply)
 
         def step(*args: Any, **kwargs: Any) -> Any:
             """Counts the step, and calls Paddle's own method, which makes the step."""
             self._steps += 1
             return original(*args, **kwargs)
 
-        def put_back() -> None:
+        def stop() -> None:
             """Stops counting steps and watching gradients."""
             setattr(*_apply, original)
-            end()
+            stop_watching()
 
         setattr(*_apply, step)
-        return put_back
+        return stop
 
     def times_written(self, x: paddle.Tensor) -> int | None:
         """Returns a number that grows with each write into `x`, and with each step of any

@@ -110,18 +110,15 @@ class PaddleGradients(Gradients):
         flows_on = was_on and (nested or not all(map(_is_leaf, leaves)))
         with _no_change if was_on else paddle.enable_grad():
             inputs = _inputs(leaves, flows_on)
-            loss, rest = call(inputs)
+            loss, aux_leaves = call(inputs)
             gradients: list[Any] = [None] * len(inputs)
             # `paddle.grad` raises an error for a loss that does not depend on any of the inputs
             if not loss.stop_gradient:
                 gradients = _gradients(loss, inputs, flows_on, self)
         if flows_on:
-            return loss, gradients, rest
-        return (
-            loss.detach(),
-            gradients,
-            [x.detach() if isinstance(x, paddle.Tensor) else x for x in rest],
-        )
+            return loss, gradients, aux_leaves
+        aux_leaves = [x.detach() if isinstance(x, paddle.Tensor) else x for x in aux_leaves]
+        return loss.detach(), gradients, aux_leaves
 
     def stop_gradient(self, x: Any) -> Any:
         """Returns a tensor that shares the memory of `x`, and through which no gradient flows to

@@ -32,9 +32,9 @@ class PaddleReproducibility(Reproducibility):
             yield []
             return
         # the list is empty here too, because nothing else has to be set
-        before = paddle.get_flags(list(_FLAGS))
+        flags_before = paddle.get_flags(list(_FLAGS))
         paddle.set_flags(dict.fromkeys(_FLAGS, 1))
         try:
             yield []
         finally:
-            paddle.set_flags(before)
+            paddle.set_flags(flags_before)

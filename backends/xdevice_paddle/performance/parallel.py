@@ -62,31 +62,31 @@ class _InTurn:
         self._turn = threading.RLock()
         # locked while the number of open blocks changes
         self._counting = threading.Lock()
-        self._inside = 0
+        self._open_blocks = 0
         # Paddle's own function
-        self._plain: Any = None
+        self._original: Any = None
 
     def __enter__(self) -> None:
         with self._counting:
-            self._inside += 1
+            self._open_blocks += 1
             # the first block replaces the function, and the last one restores it
-            if self._inside == 1:
-                self._plain = getattr(*_GRADIENTS)
-                setattr(*_GRADIENTS, self._locked(self._plain))
+            if self._open_blocks == 1:
+                self._original = getattr(*_GRADIENTS)
+                setattr(*_GRADIENTS, self._locked(self._original))
 
     def __exit__(self, *_: object) -> None:
         with self._counting:
-            self._inside -= 1
-            if self._inside == 0:
-                setattr(*_GRADIENTS, self._plain)
+            self._open_blocks -= 1
+            if self._open_blocks == 0:
+                setattr(*_GRADIENTS, self._original)
 
-    def _locked(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function that calls `plain` in only one thread at a time."""
+    def _locked(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function that calls `original` in only one thread at a time."""
 
         def run_partial_grad(*args: Any, **kwargs: Any) -> Any:
             """Replaces Paddle's function: calls it when no other thread does, and returns the result."""
             with self._turn:
-                return plain(*args, **kwargs)
+                return original(*args, **kwargs)
 
         return run_partial_grad
 
@@ -105,7 +105,7 @@ class PaddleParallel(Parallel):
         manager. In the block of the context manager, another thread has the same settings, and `paddle.grad` runs in
         only one thread at a time."""
         private.require("parallel")
-        grad = paddle.is_grad_enabled()
+        is_recording = paddle.is_grad_enabled()
         tracer = _dygraph_tracer()
         amp = None if tracer is None else tuple(field(tracer) for field in _AMP_FIELDS)
 
@@ -115,7 +115,7 @@ class PaddleParallel(Parallel):
             # in a new thread, the current CUDA device is 0 until Paddle's current place is set
             # again
             paddle.set_device(paddle.get_device())
-            with _gradients_in_turn, _amp_settings(amp), paddle.set_grad_enabled(grad):
+            with _gradients_in_turn, _amp_settings(amp), paddle.set_grad_enabled(is_recording):
                 yield
 
         return state

@@ -60,12 +60,12 @@ def _samples(loader: paddle.io.DataLoader) -> Iterator[Any]:
     loader does not combine samples into batches."""
     is_iterable = isinstance(loader.dataset, paddle.io.IterableDataset)
     if not loader.auto_collate_batch:
-        yield from (
-            loader.dataset
-            if is_iterable
-            else map(loader.dataset.__getitem__, range(len(loader.dataset)))
-        )
+        if is_iterable:
+            yield from loader.dataset
+        else:
+            yield from map(loader.dataset.__getitem__, range(len(loader.dataset)))
         return
+    # None for a dataset that is read by indices
     samples = iter(loader.dataset) if is_iterable else None
     sampler: Any = loader.batch_sampler
     for indices in sampler:

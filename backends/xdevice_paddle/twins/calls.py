@@ -122,12 +122,11 @@ class PaddleCalls(Calls):
         training = [layer for layer in layers if layer.training]
         # a BatchNorm with use_global_stats=False uses the batch's statistics even in evaluation mode
         # (https://github.com/PaddlePaddle/Paddle/issues/56046), and updates its averages, which are restored below
-        averages = [
-            (x, x.clone())
-            for layer in layers
-            if isinstance(layer, BATCH_NORMS) and use_global_stats(layer) is False
-            for x in map(layer.state_dict(include_sublayers=False).get, AVERAGES)
-        ]
+        averages = []
+        for layer in layers:
+            if isinstance(layer, BATCH_NORMS) and use_global_stats(layer) is False:
+                own_state = layer.state_dict(include_sublayers=False)
+                averages += [(own_state[name], own_state[name].clone()) for name in AVERAGES]
         model.eval()
         try:
             yield

@@ -118,9 +118,7 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
                 part._replace(rule=layouts.flat(_setting(layer, "normalized_shape")))
                 for part in parts
             )
-        weight_norm = next(
-            (hook for hook in _pre_hooks(layer).values() if _is_weight_norm(hook)), None
-        )
+        weight_norm = _hook_of_weight(layer, weight_norm_hook.WeightNorm)
         if weight_norm is not None:
             # g has the length 1 along each axis over which |v| is summed, which are all axes except
             # `dim`. `NORM_NAMES[0]` contains the names of g and v
@@ -129,9 +127,7 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
                 layer.weight_v.shape[axis] if axis == weight_norm.dim else 1 for axis in axes
             ]
             parts = layouts.normed(parts, layouts.NORM_NAMES[0], shape, layer.weight_g.shape)
-        spectral_norm = next(
-            (hook for hook in _pre_hooks(layer).values() if _is_spectral_norm(hook)), None
-        )
+        spectral_norm = _hook_of_weight(layer, spectral_norm_hook.SpectralNorm)
         if spectral_norm is not None:
             parts = layouts.spectral(parts, layouts.SPECTRAL_NAMES[0])
             # the weight of a Linear is the transpose of PyTorch's weight, so its two axes are exchanged
@@ -164,14 +160,13 @@ def _has_channels_last(layer: Any) -> bool:
     return not (data_format.get(layer) or "NC").startswith("NC")
 
 
-def _is_weight_norm(hook: Any) -> bool:
-    """Whether a hook of a layer is Paddle's own hook that applies a weight norm to the parameter `weight`."""
-    return isinstance(hook, weight_norm_hook.WeightNorm) and hook.name == "weight"
-
-
-def _is_spectral_norm(hook: Any) -> bool:
-    """Whether a hook of a layer is Paddle's own hook that applies a spectral norm to the parameter `weight`."""
-    return isinstance(hook, spectral_norm_hook.SpectralNorm) and hook.name == "weight"
+def _hook_of_weight(layer: Any, cls: type) -> Any:
+    """Returns the hook of a layer that applies a norm to the parameter `weight`, or None if there is no such hook.
+    `cls` is Paddle's class of the hooks that apply this norm."""
+    hooks = _pre_hooks(layer).values()
+    return next(
+        (hook for hook in hooks if isinstance(hook, cls) and hook.name == "weight"), None
+    )
 
 
 def _batch_norm(path: str, layer: Any) -> Layer:
@@ -473,8 +468,9 @@ def _module(path: str, layer: Any) -> ops.Module:
     """Returns the description of a layer that `ops.read` needs to decide whether the layer's computation is known."""
     children = [child for child in _sub_layers(layer).values() if child is not None]
     hooks = *_pre_hooks(layer).values(), *_post_hooks(layer).values()
-    owned = *layer.named_buffers(include_sublayers=False), *vars(layer).items()
-    tensors = [(name, x) for name, x in owned if isinstance(x, paddle.Tensor)]
+    # parameters are in neither of the two, because Paddle stores them in a dict of the layer
+    attributes = *layer.named_buffers(include_sublayers=False), *vars(layer).items()
+    tensors = [(name, x) for name, x in attributes if isinstance(x, paddle.Tensor)]
     has_parameters = any(x is not None for x in layer.parameters(include_sublayers=False))
     return ops.Module(path, layer, children, has_parameters, hooks, tensors)
 

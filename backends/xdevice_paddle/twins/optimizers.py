@@ -103,11 +103,10 @@ def _settings(
     # Paddle's clips do not apply to parameters whose ParamAttr has need_clip=False
     if clip is not None and getattr(p, "need_clip", True):
         settings["clip"] = _clip(clip, backend)
-    decay_settings = (
-        _decoupled_decay if type(optimizer) is paddle.optimizer.AdamW else _coupled_decay
-    )
+    is_decoupled = type(optimizer) is paddle.optimizer.AdamW
+    read_decay = _decoupled_decay if is_decoupled else _coupled_decay
     # called before `settings` is used below, because `_decoupled_decay` may change the learning rate in it
-    decay = decay_settings(optimizer, p, group, settings, backend)
+    decay = read_decay(optimizer, p, group, settings, backend)
     return terms.settings(kind, **settings, **decay)
 
 
@@ -217,13 +216,9 @@ class PaddleOptimizers(Optimizers):
         states.accumulators_holder.set(stateless, {})
         states.opti_name_list.set(stateless, [])
         states.already_created.set(stateless, set())
+        parameters = enumerate(states.parameters_of(optimizer))
         states.make(
-            stateless,
-            [
-                p
-                for number, p in enumerate(states.parameters_of(optimizer))
-                if str(number) in numbers - existing
-            ],
+            stateless, [p for number, p in parameters if str(number) in numbers - existing]
         )
         return dict(states.variables(stateless))
 
@@ -254,15 +249,14 @@ class PaddleOptimizers(Optimizers):
         index of the parameter (see the top of this file). Raises `UnsupportedError` for a class that is not in
         `_KINDS`, for settings that no other framework has, and for an optimizer without parameters."""
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
-        groups = [
-            group for group in states.parameter_list(optimizer) if isinstance(group, dict)
-        ]
-        grouped = [(p, group) for group in groups for p in group["params"]]
-        parameters = []
+        listed = states.parameter_list(optimizer)
+        groups = [group for group in listed if isinstance(group, dict)]
         # an optimizer without groups lists the parameters themselves
-        for number, (p, group) in enumerate(
-            grouped or [(p, {}) for p in states.parameter_list(optimizer)]
-        ):
+        pairs = [(p, group) for group in groups for p in group["params"]] or [
+            (p, {}) for p in listed
+        ]
+        parameters = []
+        for number, (p, group) in enumerate(pairs):
             settings = _settings(optimizer, kind, p, group, self)
             parameters.append(
                 terms.Parameter(p, settings, _state_names(kind, p, number, settings))

@@ -47,7 +47,6 @@ the operands, but Paddle passes it copies of the operands on the host."""
 def refuse_mixed_devices() -> None:
     """Makes Paddle's operations refuse tensors of two virtual GPUs, until the process ends. To do so, replaces the
     functions and methods with which Paddle's Python code calls the operations."""
-
     for module in (private["paddle._C_ops"], private["paddle._legacy_C_ops"]):
         # a list, because the loop replaces items of the module's dict
         for name, call in list(vars(module).items()):
