@@ -160,7 +160,7 @@ def _has_channels_last(layer: Any) -> bool:
     return not (data_format.get(layer) or "NC").startswith("NC")
 
 
-def _hook_of_weight(layer: Any, cls: type) -> Any:
+def _hook_of_weight(layer: Any, cls: Any) -> Any:
     """Returns the hook of a layer that applies a norm to the parameter `weight`, or None if there is no such hook.
     `cls` is Paddle's class of the hooks that apply this norm."""
     hooks = _pre_hooks(layer).values()
