@@ -74,14 +74,10 @@ def detect() -> list[Any]:
     # a program may make the CPU its default, but `gpu:i` still refers to GPUs
     gpus = [name for name in candidates if name in _WORDS]
     default_gpu = default_platform if default_platform in candidates else next(iter(gpus), None)
-    name = (
-        None
-        if default_gpu is None
-        else choose(
-            "jax", list(candidates), lambda name: _WORDS.get(name, (name,)), default_gpu
-        )
-    )
-    return [] if name is None else jax.local_devices(backend=name)
+    if default_gpu is None:
+        return []
+    name = choose("jax", list(candidates), lambda name: _WORDS.get(name, (name,)), default_gpu)
+    return jax.local_devices(backend=name)
 
 
 def words(natives: Iterable[Any]) -> frozenset[str]:

@@ -492,7 +492,7 @@ def _give_copies_a_gradient() -> None:
         # RegisterGradient raises KeyError if a later TensorFlow already has a gradient for the
         # operation
         with suppress(KeyError):
-            tf.RegisterGradient(op)(lambda op, gradient: gradient)
+            tf.RegisterGradient(op)(lambda _, gradient: gradient)
 
 
 def _keep_autograph_out() -> None:

@@ -355,7 +355,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         # no `Device` represents a lazy device, so only a wait for all work can concern it
         if device is None:
             self._refuse_lazy()
-        for index in range(self._gpus) if device is None else (device.index,):
+        indices = range(self._gpus) if device is None else (device.index,)
+        for index in indices:
             if self._is_started(index):
                 self._wait(index)
 

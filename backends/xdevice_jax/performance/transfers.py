@@ -53,9 +53,12 @@ class JaxTransfers(Transfers):
         def describe_get(args: Any, kwargs: Any) -> Transfer | None:
             """Returns the record for a call of `jax.device_get`, or None if the call reads no array."""
             arrays = [x for x in jax.tree.leaves(args) if isinstance(x, jax.Array)]
-            # the record of the first array, with the bytes of all of them. `hooks` is set below, before any call
+            # `hooks` is set below, before any call
             first = hooks.read("device_get", arrays[0], explicit=True) if arrays else None
-            return first and first._replace(nbytes=sum(int(x.nbytes) for x in arrays))
+            if first is None:
+                return None
+            # the record of the first array, with the bytes of all arrays
+            return first._replace(nbytes=sum(int(x.nbytes) for x in arrays))
 
         with Hooks(self, report, lambda x: int(x.nbytes), source_of) as hooks:
             hooks.verbs()

@@ -140,8 +140,10 @@ def _with_gradients_passed(leaf: common.Leaf, returns_value: bool, original: Any
         def differentiated(*args: Any, **kwargs: Any) -> Any:
             """Returns the result of JAX's function, and passes each gradient in the result to `leaf`."""
             result = compute(*args, **kwargs)
-            # (value, gradients), (gradients, auxiliary output), or gradients alone
-            gradients = result[1] if returns_value else result[0] if has_aux else result
+            # the result is (value, gradients), (gradients, auxiliary output), or gradients alone
+            gradients = result
+            if returns_value or has_aux:
+                gradients = result[1 if returns_value else 0]
             values = (
                 args[argnums]
                 if isinstance(argnums, int)

@@ -173,10 +173,8 @@ def _padding(padding: Any, axes: int) -> object:
     per_axis = layouts.per_axis(padding, axes)
     if isinstance(per_axis, str):
         return per_axis
-    return layouts.sides(
-        [side for pad in per_axis for side in (pad if isinstance(pad, tuple) else (pad, pad))],
-        axes,
-    )
+    pairs = [pad if isinstance(pad, tuple) else (pad, pad) for pad in per_axis]
+    return layouts.sides([side for pair in pairs for side in pair], axes)
 
 
 def _attention_settings(module: Any) -> dict[str, object]:

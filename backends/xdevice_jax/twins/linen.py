@@ -181,10 +181,9 @@ def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
         return "batch_norm"
     if "scale" in names and names <= {"scale", "bias"}:
         # a group norm and a layer norm have the same parameters
-        is_group_norm = name.lower().startswith(("group", "gn"))
-        return (
-            "group_norm" if is_group_norm else "layer_norm" if "bias" in names else "rms_norm"
-        )
+        if name.lower().startswith(("group", "gn")):
+            return "group_norm"
+        return "layer_norm" if "bias" in names else "rms_norm"
     return ""
 
 

@@ -34,7 +34,8 @@ def operator(
     `operator("npi", "add", "scalar")` calls `_npi_add_scalar`. The family "nd" is not part of the name. If an argument
     is not an mx.np array, the function calls `own` instead. If `own` is None, it calls MXNet's public function whose
     name is the first word."""
-    fallback = own or getattr({"npx": mx.npx, "nd": mx.nd}.get(family, mx.np), words[0])
+    module = {"npx": mx.npx, "nd": mx.nd}.get(family, mx.np)
+    fallback = own or getattr(module, words[0])
     name = "_".join(words if family == "nd" else ("", family, *words))
     handle = ctypes.c_void_p()
     _check(library.NNGetOpHandle(name.encode(), byref(handle)))

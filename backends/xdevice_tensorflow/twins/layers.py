@@ -305,11 +305,7 @@ def _describe_group_norm(layer: Any) -> _Description:
     """Returns the kind, the parts and the settings of a GroupNormalization. If each channel is a group, it is called an
     instance norm in other frameworks."""
     # a layer created with groups=-1 has the number of channels as `groups` after it is built
-    channels = (
-        (layer.gamma if layer.gamma is not None else layer.beta).shape[0]
-        if layer.weights
-        else None
-    )
+    channels = layer.weights[0].shape[0] if layer.weights else None
     if layer.groups in (-1, channels):
         return _with_usual_parts("instance_norm", eps=layer.epsilon, running_stats=False)
     return _with_usual_parts("group_norm", eps=layer.epsilon, num_groups=layer.groups)
@@ -498,25 +494,22 @@ def _lines(model: Any) -> dict[int, str]:
     only by the next layer. A function, or a layer that is called more than once, is a separate line."""
     # the graph of a functional model shows which layer uses which output
     graph = pixels.graph_of(list(pixels.all_layers(model)))
-    # maps the `id` of an op to the only op that uses its output; there is no entry if several ops use it, or none
-    followers = {
-        id(op): after[0] for op in graph.ops if len(after := list(graph.after(op))) == 1
-    }
+    # maps the `id` of each layer to the next layer of its line; the last layer of a line has no entry
+    followers: dict[int, Any] = {}
+    for op in graph.ops:
+        after = list(graph.after(op))
+        # only one op uses the output of `op`, and this op uses no other output
+        is_followed = len(after) == 1 and len(list(graph.before(after[0]))) == 1
+        if is_followed and _is_layer(op) and _is_layer(after[0]):
+            followers[id(op)] = after[0]
+    ids_of_followers = set(map(id, followers.values()))
     lines: list[list[Any]] = []
     for op in graph.ops:
-        before = list(graph.before(op))
         # not the first op of its line: the loop below reaches it from the first op
-        if (
-            len(before) == 1
-            and followers.get(id(before[0])) is op
-            and _is_layer(op)
-            and _is_layer(before[0])
-        ):
+        if id(op) in ids_of_followers:
             continue
         line = [op]
-        while _is_layer(line[-1]) and (follower := followers.get(id(line[-1]))) is not None:
-            if not _is_layer(follower) or len(list(graph.before(follower))) != 1:
-                break
+        while (follower := followers.get(id(line[-1]))) is not None:
             line.append(follower)
         lines.append(line)
     # whether the model is a single chain from the input to the output
@@ -593,12 +586,12 @@ def _arguments_entry(path: str, layer: Any) -> Iterator[Layer]:
     arguments = set()
     for node in nodes_of(layer):
         for name, value in node.arguments.kwargs.items():
-            # a tensor is listed only if it is a mask or a state, because all other tensors are inputs
-            if hasattr(value, "shape"):
-                if "mask" in name or "state" in name:
-                    arguments.add(f"{name}=...")
-            elif value:
-                arguments.add(f"{name}={value}")
+            is_tensor = hasattr(value, "shape")
+            # a tensor is listed only if it is a mask or a state, because all other tensors are inputs; any other
+            # argument is listed unless it is false
+            is_listed = ("mask" in name or "state" in name) if is_tensor else value
+            if is_listed:
+                arguments.add(f"{name}={'...' if is_tensor else value}")
     if arguments:
         yield ops.other(f"{path}()", layer, ", ".join(sorted(arguments)))
 

@@ -37,26 +37,11 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
     If the program has already created a default group with the same ranks, that group is used, and the returned
     functions do nothing. Raises `LaunchError` if the program has created a default group with different ranks or on
     only some of the ranks."""
-    is_initialized = dist.is_initialized()
-    # this rank's place in the default group that the program has created
-    own_place = (
-        f"rank {dist.get_rank()} of {dist.get_world_size()}" if is_initialized else "none"
-    )
-    # every rank compares the places of all ranks, so that all of them raise the error; a rank
-    # that continued would wait for the others
-    places = group.exchange(own_place)
-    expected = [f"rank {rank} of {group.size}" for rank in range(group.size)]
     is_cuda = native.type == "cuda"
     # FSDP and DTensor create tensors on the current GPU, but NCCL accepts only tensors on `native`
     scope = torch.cuda.device(native) if is_cuda else nullcontext()
-    if is_initialized and places == expected:
+    if _exists(group):
         return NativeGroup(scope, lambda: None, lambda: None)
-    if places != ["none"] * group.size:
-        texts = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(places))
-        raise LaunchError(
-            f"this program has called init_process_group itself, but not with the ranks of this world ({texts}); "
-            f"call init_process_group on every rank with the ranks of this world, or let native_group() call it"
-        )
     is_unset = _INTERFACE not in os.environ
     # listens on loopback (lo on Linux, lo0 on macOS) only if all ranks are on one machine, because
     # ranks on another machine could not reach it
@@ -101,3 +86,27 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
             threading.Thread(target=_abort, daemon=True).start()
 
     return NativeGroup(scope, close, abort)
+
+
+def _exists(group: Group) -> bool:
+    """Whether the program has already created PyTorch's default group with the ranks of `group`, which all call this at
+    the same time. Raises `LaunchError` on all ranks if the program has created a default group with different ranks or
+    on only some of the ranks."""
+    # this rank's place in the default group that the program has created
+    own_place = (
+        f"rank {dist.get_rank()} of {dist.get_world_size()}"
+        if dist.is_initialized()
+        else "none"
+    )
+    # every rank compares the places of all ranks, so that all of them raise the error; a rank
+    # that continued would wait for the others
+    places = group.exchange(own_place)
+    if places == ["none"] * group.size:
+        return False
+    if places != [f"rank {rank} of {group.size}" for rank in range(group.size)]:
+        texts = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(places))
+        raise LaunchError(
+            f"this program has called init_process_group itself, but not with the ranks of this world ({texts}); "
+            f"call init_process_group on every rank with the ranks of this world, or let native_group() call it"
+        )
+    return True

@@ -47,16 +47,13 @@ class TorchSteps(Steps):
         for a model."""
         if not isinstance(optimizer, torch.optim.Optimizer):
             return ""
+        # sorted, because the ranks compare this string, and the order of a dict depends on how it
+        # was filled
+        groups = [sorted(group.items()) for group in optimizer.param_groups]
         return str(
             [
-                {
-                    name: _number(value)
-                    # sorted, because the ranks compare this string, and the order of a dict
-                    # depends on how it was filled
-                    for name, value in sorted(group.items())
-                    if name != "params"
-                }
-                for group in optimizer.param_groups
+                {name: _number(value) for name, value in group if name != "params"}
+                for group in groups
             ]
         )
 

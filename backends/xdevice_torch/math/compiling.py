@@ -461,13 +461,10 @@ class Recorder(Mode):
         for variable, i in self._last_use.items():
             lines[i] += f"; {variable} = None"
         # a tensor that is passed twice has one variable, but the parameters of `program` must
-        # have different names, so only the first parameter has the name of the variable. The
-        # order is reversed so that `first_indices` contains the first index of each argument
-        first_indices = {id(x): i for i, x in reversed([*enumerate(self.arguments)])}
-        names = [
-            x.variable if first_indices[id(x)] == i else f"_{i}"
-            for i, x in enumerate(self.arguments)
-        ]
+        # have different names, so only the first parameter has the name of the variable
+        names: list[str] = []
+        for i, x in enumerate(self.arguments):
+            names.append(f"_{i}" if x.variable in names else x.variable)
         code = "\n".join(
             [f"def program({', '.join(names)}):", *lines, f"    return [{', '.join(sources)}]"]
         )
