@@ -304,12 +304,12 @@ class Carried:
         """Opens a block in which the current thread has the carried semantics. At the end of the block, the thread's
         earlier semantics are restored."""
         thread, _here.thread = _here.thread, self._there
-        before = mx.util.set_np_shape(self._is_shape)
+        was_shape = mx.util.set_np_shape(self._is_shape)
         try:
             with mx.util.np_array(self._is_array):
                 yield
         finally:
-            mx.util.set_np_shape(before)
+            mx.util.set_np_shape(was_shape)
             _here.thread = thread
 
     def rejoin(self) -> None:

@@ -76,8 +76,8 @@ def _tensors(value: Any) -> Iterator[paddle.Tensor]:
     if isinstance(value, paddle.Tensor):
         yield value
     elif isinstance(value, dict | list | tuple):
-        for inside in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(inside)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(item)
 
 
 def move(model: Any, device: Device, backend: Models) -> None:

@@ -135,11 +135,11 @@ class PaddleStreams(Streams):
     def stream_scope(self, stream: Any) -> Iterator[None]:
         """While the block is open, the work of all threads is submitted to a stream."""
         # not with paddle.device.stream_guard, which may also change the default GPU of all threads
-        before = paddle.device.set_stream(stream)
+        previous_stream = paddle.device.set_stream(stream)
         try:
             yield
         finally:
-            paddle.device.set_stream(before)
+            paddle.device.set_stream(previous_stream)
 
     def stream_wait(self, stream: Any, event: Any) -> None:
         """Makes later work of a stream wait for an event; the host does not wait."""
@@ -189,5 +189,5 @@ class PaddleStreams(Streams):
         segmentation fault (3.3.1, built for the CPU). `what` is "streams" or "events", for the
         message."""
         if device.kind != "gpu" or self._gpu != "gpu":
-            how = "measure times with xdevice.Timer, and run tasks side by side with xdevice.parallel.run()"
-            raise self.unsupported(f"{what} on {device}", how)
+            advice = "measure times with xdevice.Timer, and run tasks side by side with xdevice.parallel.run()"
+            raise self.unsupported(f"{what} on {device}", advice)

@@ -58,7 +58,7 @@ def _block(waits: bool) -> Callable[[], None]:
         ):
             tf.test.experimental.sync_devices()
 
-    before = tf.config.experimental.get_synchronous_execution()
+    was_synchronous = tf.config.experimental.get_synchronous_execution()
     call_no_more = call_back(wait) if waits else None
     tf.config.experimental.set_synchronous_execution(True)
 
@@ -67,7 +67,7 @@ def _block(waits: bool) -> Callable[[], None]:
         block."""
         if call_no_more is not None:
             call_no_more()
-        tf.config.experimental.set_synchronous_execution(before)
+        tf.config.experimental.set_synchronous_execution(was_synchronous)
 
     return undo
 

@@ -115,12 +115,12 @@ def _children(thing: Any) -> Iterable[_Named]:
     """Returns the objects that a layer, module, list or dict contains directly, with unique
     names."""
     if isinstance(thing, keras.Layer):
-        own = [
+        own_variables = [
             (variable.name, variable)
             for variable in (*_trainable(thing), *_non_trainable(thing))
         ]
         layers = [(_name_without_number(layer), layer) for layer in parts.layers_in(thing)]
-        return _unique([*own, *layers, *_foreign(thing)])
+        return _unique([*own_variables, *layers, *_foreign(thing)])
     if isinstance(thing, dict):
         return [(str(key), value) for key, value in thing.items()]
     if isinstance(thing, list | tuple):

@@ -124,11 +124,11 @@ def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, dict | _MovingState):
-        for key, inside in value.items():
-            yield from _tensors(inside, f"{name}.{key}" if dot else f"{name}[{key!r}]")
+        for key, item in value.items():
+            yield from _tensors(item, f"{name}.{key}" if dot else f"{name}[{key!r}]")
     elif isinstance(value, list | tuple):
-        for number, inside in enumerate(value):
-            yield from _tensors(inside, f"{name}[{number}]")
+        for number, item in enumerate(value):
+            yield from _tensors(item, f"{name}[{number}]")
 
 
 def move(model: Any, native: torch.device) -> Any:
@@ -387,8 +387,8 @@ def _exported(x: Any) -> list[tuple[str, Any]]:
     dicts = {"state_dict": x.state_dict, "constants": x.constants}
     return [
         (f".{name}[{key!r}]", value)
-        for name, inside in dicts.items()
-        for key, value in inside.items()
+        for name, tensors in dicts.items()
+        for key, value in tensors.items()
     ]
 
 
@@ -478,11 +478,11 @@ class TorchModels(Models):
         from . import extra_state
 
         # extra state that is a tensor is listed if it can be loaded again
-        extra = [name for name in state if name.rpartition(".")[2] == extra_state.NAME]
-        lost = extra_state.lost(model, extra) if extra else None
-        if lost is not None:
+        extra_names = [name for name in state if name.rpartition(".")[2] == extra_state.NAME]
+        lost_name = extra_state.lost(model, extra_names) if extra_names else None
+        if lost_name is not None:
             raise self.unsupported(
-                f"listing {lost} of this model, because its module has no set_extra_state() to load it",
+                f"listing {lost_name} of this model, because its module has no set_extra_state() to load it",
                 "define this method in the module",
             )
         return state.items()

@@ -76,5 +76,5 @@ class TorchStreams(Streams):
         if device.kind == "gpu" and self._gpu in accelerators.STREAMS:
             return getattr(torch, self._gpu)
         where = "Apple MPS" if self._gpu == "mps" and device.kind == "gpu" else str(device)
-        how = "measure times with xdevice.Timer, and run tasks side by side with xdevice.parallel.run()"
-        raise self.unsupported(f"{what} on {where}", how)
+        advice = "measure times with xdevice.Timer, and run tasks side by side with xdevice.parallel.run()"
+        raise self.unsupported(f"{what} on {where}", advice)

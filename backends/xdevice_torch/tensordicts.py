@@ -135,14 +135,14 @@ def _items(x: Any) -> dict[str, Any]:
     return dict(x.items())
 
 
-def _rebuilt(library: ModuleType, old: Any, inside: dict[str, Any]) -> Any:
-    """Returns a collection like `old` with the entries `inside`, or a dict if not all entries are PyTorch tensors or
+def _rebuilt(library: ModuleType, old: Any, entries: dict[str, Any]) -> Any:
+    """Returns a collection like `old` with these entries, or a dict if not all entries are PyTorch tensors or
     collections. `library` is the module tensordict."""
     if not all(
-        isinstance(x, torch.Tensor) or library.is_tensor_collection(x) for x in inside.values()
+        isinstance(x, torch.Tensor) or library.is_tensor_collection(x) for x in entries.values()
     ):
-        return {key: x.data if library.is_non_tensor(x) else x for key, x in inside.items()}
-    tensors = [x for x in inside.values() if not library.is_non_tensor(x)]
+        return {key: x.data if library.is_non_tensor(x) else x for key, x in entries.items()}
+    tensors = [x for x in entries.values() if not library.is_non_tensor(x)]
     # below, the first tensor stands for all tensors, because a collection refuses an entry whose
     # first axes differ from its batch size, and moves each entry to its own device if it has one.
     # The new tensors, such as a part of a batch, differ from the old ones only in the length of
@@ -156,7 +156,7 @@ def _rebuilt(library: ModuleType, old: Any, inside: dict[str, Any]) -> Any:
     # no device either
     device = tensors[0].device if tensors and old.device is not None else old.device
     new = old.empty(batch_size=size, device=device)
-    for key, x in inside.items():
+    for key, x in entries.items():
         if library.is_non_tensor(x):
             new.set_non_tensor(key, x.data)
         else:

@@ -87,8 +87,10 @@ def _joined(
             groups[layouts.join(cell, gate.partition(".")[0])][array_name] for gate in gates
         ]
         # this is a new array, so the function that is yielded with it writes into the arrays of the gates
-        whole = jax.numpy.concatenate([holder[array_name] for holder in holders], axis=-1)
-        yield layouts.join(cell, name), whole, _writer_into(holders, array_name)
+        joined_array = jax.numpy.concatenate(
+            [holder[array_name] for holder in holders], axis=-1
+        )
+        yield layouts.join(cell, name), joined_array, _writer_into(holders, array_name)
 
 
 def layers(module: Any) -> Iterator[Layer]:

@@ -215,8 +215,8 @@ def _with_one_bias(own_variables: Iterable[Variable]) -> Iterator[Variable]:
         second.write(value[size:])
 
     # the joined variable has the name of the first array
-    whole = jax.numpy.concatenate([first.value, second.value])
-    yield from (*weights, Variable(first.name, whole, write))
+    joined_array = jax.numpy.concatenate([first.value, second.value])
+    yield from (*weights, Variable(first.name, joined_array, write))
 
 
 class JaxModels(Models):

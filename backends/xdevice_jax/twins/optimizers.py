@@ -45,8 +45,8 @@ def _rms(values: _Values) -> dict[str, object]:
     formula that no other framework has."""
     # with other values, the average is corrected or starts from another value, as in no other framework
     _require(values, bias_correction=False, initial_scale=0.0)
-    inside = values.get("eps_in_sqrt", True)
-    eps_enters = terms.INSIDE if inside else terms.ADDED
+    is_inside_root = values.get("eps_in_sqrt", True)
+    eps_enters = terms.INSIDE if is_inside_root else terms.ADDED
     return {
         "kind": "rmsprop",
         "alpha": values["decay"],

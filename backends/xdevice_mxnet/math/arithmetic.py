@@ -81,13 +81,13 @@ def _of_arrays_or_number(name: str) -> Callable[..., Any]:
     `name`."""
     # MXNet has two operators for each such function, such as `_npi_add` for two arrays, and
     # `_npi_add_scalar` for an array and a number
-    own = getattr(_np, name)
-    # `own` is called if an argument is not an mx.np array, such as an mx.nd array
-    of_number = operator("npi", name, "scalar", own=lambda x, scalar: own(x, scalar))
+    mxnet_function = getattr(_np, name)
+    # this function is called if an argument is not an mx.np array, such as an mx.nd array
+    of_number = operator("npi", name, "scalar", own=lambda x, scalar: mxnet_function(x, scalar))
 
     # called for arguments that the operator for two arrays does not accept
     def of_others(x1: Any, x2: Any) -> Any:
-        return of_number(x1, scalar=x2) if type(x2) is float else own(x1, x2)
+        return of_number(x1, scalar=x2) if type(x2) is float else mxnet_function(x1, x2)
 
     return _with_numpy_semantics(operator("npi", name, own=of_others))
 
@@ -239,10 +239,12 @@ logical_or = _for_bool_as_int8(_np.bitwise_or)
 logical_xor = _for_bool_as_int8(_np.bitwise_xor)
 
 
-def _bitwise(of_bool: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a kernel that calls `of_bool` for bool tensors, and `own`, MXNet's own function, for integers."""
+def _bitwise(
+    of_bool: Callable[..., Any], of_integers: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Returns a kernel that calls `of_bool` for bool tensors, and `of_integers`, MXNet's own function, for integers."""
     return _with_numpy_semantics(
-        lambda x1, x2: of_bool(x1, x2) if x1.dtype == np.bool_ else own(x1, x2)
+        lambda x1, x2: of_bool(x1, x2) if x1.dtype == np.bool_ else of_integers(x1, x2)
     )
 
 

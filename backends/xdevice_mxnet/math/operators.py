@@ -48,9 +48,9 @@ def operator(
         # MXNet creates the result, and sets the number and the addresses of the outputs
         input_count, outputs, output_count, types = len(arrays), _Handles(), c_int(), _Types()
         handles = (_Handle * input_count)(*[x.handle for x in arrays])
-        texts = _encoded_settings(tuple(settings), tuple(map(str, settings.values())))
+        encoded = _encoded_settings(tuple(settings), tuple(map(str, settings.values())))
         _check(library.MXImperativeInvokeEx(
-            handle, c_int(input_count), handles, byref(output_count), byref(outputs), *texts, byref(types)
+            handle, c_int(input_count), handles, byref(output_count), byref(outputs), *encoded, byref(types)
         ))  # fmt: skip
         return _Array(_Handle(outputs[0]))
 

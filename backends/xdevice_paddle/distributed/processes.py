@@ -203,15 +203,15 @@ class PaddleEngine(Engine):
 def _as_trainer(rank: int) -> Iterator[None]:
     """Opens a block in which the environment variable with the rank is set. Paddle reads this variable when a group is
     created, and in 2.6 also at each send and recv with NCCL."""
-    before = os.environ.get("PADDLE_TRAINER_ID")
+    value_before = os.environ.get("PADDLE_TRAINER_ID")
     os.environ["PADDLE_TRAINER_ID"] = str(rank)
     try:
         yield
     finally:
-        if before is None:
+        if value_before is None:
             del os.environ["PADDLE_TRAINER_ID"]
         else:
-            os.environ["PADDLE_TRAINER_ID"] = before
+            os.environ["PADDLE_TRAINER_ID"] = value_before
 
 
 def _store(group: Group) -> tuple[Any, int]:

@@ -38,13 +38,13 @@ def _amp_settings(state: tuple[Any, ...] | None) -> Iterator[None]:
     if state is None or tracer is None:
         yield
         return
-    before = [field(tracer) for field in _AMP_FIELDS]
+    values_before = [field(tracer) for field in _AMP_FIELDS]
     for field, value in zip(_AMP_FIELDS, state, strict=True):
         field.set(tracer, value)
     try:
         yield
     finally:
-        for field, value in zip(_AMP_FIELDS, before, strict=True):
+        for field, value in zip(_AMP_FIELDS, values_before, strict=True):
             field.set(tracer, value)
 
 

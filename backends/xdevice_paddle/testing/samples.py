@@ -169,9 +169,9 @@ def _with_settings() -> paddle.nn.Layer:
 def _on_cpu(make: Callable[[], Any]) -> Any:
     """Returns `make()`, called with the CPU as Paddle's current device."""
     # Paddle creates parameters on its current device, which by default is a GPU if there is one
-    before = paddle.get_device()
+    previous_device = paddle.get_device()
     paddle.set_device("cpu")
     try:
         return make()
     finally:
-        paddle.set_device(before)
+        paddle.set_device(previous_device)

@@ -69,13 +69,15 @@ def environment() -> Iterator[None]:
     Variables that the user has set are not changed. An empty variable is treated as not set, because Paddle passes
     empty variables on to child processes."""
     wanted = _variables()
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update({name: value for name, value in wanted.items() if not before[name]})
+    values_before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(
+        {name: value for name, value in wanted.items() if not values_before[name]}
+    )
     try:
         yield
     finally:
         # restored exactly, so that child processes do not inherit the variables
-        for name, value in before.items():
+        for name, value in values_before.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
@@ -204,7 +206,7 @@ def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
     the same thread. The functions for streams are left out, so that copies are synchronous. The remaining functions of
     the interface are left out because Paddle does not need them.
     """
-    done = page.success()
+    do_nothing = page.success()
     set_device, get_device = page.per_thread()
     # the values that the functions below copy to an address that Paddle passes
     count = page.keep(_words(n))
@@ -216,13 +218,13 @@ def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
     return {
         "set_device": set_device,
         "get_device": get_device,
-        "synchronize_device": done,
+        "synchronize_device": do_nothing,
         # each event is the number 1, because all work is synchronous, so there is nothing to record
         # or to wait for
         "create_event": page.call("memcpy", Argument(1), event, _WORD),
-        "record_event": done,
-        "destroy_event": done,
-        "synchronize_event": done,
+        "record_event": do_nothing,
+        "destroy_event": do_nothing,
+        "synchronize_event": do_nothing,
         "device_memory_allocate": page.call(
             "posix_memalign", Argument(1), _ALIGNMENT, Argument(2), is_status=True
         ),

@@ -81,9 +81,9 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
         # negative if too many bytes are allocated, because Paddle has already counted the new
         # tensor
         if usage.free is not None and usage.free < 0:
-            more = x.size * x.element_size()
+            size = x.size * x.element_size()
             raise self.memory_error(
-                out_of_memory(index, more, usage.total or 0, (usage.allocated or 0) - more)
+                out_of_memory(index, size, usage.total or 0, (usage.allocated or 0) - size)
             )
 
     def _moved_if_elsewhere(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:

@@ -530,16 +530,16 @@ def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
     """Yields entries for the layers of a model in the order of definition. For a layer with parameters, yields the
     entry in `layers`, followed by an entry for the activation. For a layer without parameters, yields a new entry."""
     # the `id`s of layers that the entry of another layer includes
-    done: set[int] = set()
+    included: set[int] = set()
     for path, layer in _names.layers(model):
-        if id(layer) in done:
+        if id(layer) in included:
             continue
         has_layers = bool(layers_in(layer))
         # a layer with parameters
         if path in layers:
             # the entry includes the layers inside, such as the four dense layers of an
             # attention
-            done |= {id(inner) for inner in pixels.all_layers(layer)}
+            included |= {id(inner) for inner in pixels.all_layers(layer)}
             yield layers[path]
             if _TABLE.is_rewritten(layer):
                 yield ops.own_code(path, layer)
@@ -673,12 +673,12 @@ def _with_axis(operation: Layer, layer: Any) -> Layer:
 def _follows_channels_last(layer: Any) -> bool:
     """Whether `layer` in a functional model is a convolution with the channels last, or takes the output of such a
     convolution as its first input."""
-    before = (
+    source = (
         layer
         if isinstance(layer, pixels.CONVS)
         else nodes_of(layer)[0].parent_nodes[0].operation
     )
-    return isinstance(before, pixels.CONVS) and before.data_format == "channels_last"
+    return isinstance(source, pixels.CONVS) and source.data_format == "channels_last"
 
 
 def _own_config(layer: Any) -> str:
@@ -813,11 +813,11 @@ class TensorflowLayers(Operations):
         # reversed, so that a shared variable keeps its first name
         names = {id(variable): name for name, variable in reversed(list(self.variables(model)))}
         # the `id`s of layers that the description of another layer includes
-        done: set[int] = set()
+        included: set[int] = set()
         orders, norms = pixels.orders(model), axis_settings(model)
         has_images = any(isinstance(layer, pixels.CONVS) for layer in pixels.all_layers(model))
         for layer in pixels.all_layers(model):
-            if id(layer) in done:
+            if id(layer) in included:
                 continue
             description = _describe(layer)
             if description is None:
@@ -833,7 +833,7 @@ class TensorflowLayers(Operations):
                 parts = _out_of_order(kind, parts, orders[id(layer)])
             # the descriptions of these layers include the layers inside them
             if isinstance(layer, kl.Bidirectional | kl.MultiHeadAttention):
-                done |= {id(inner) for inner in pixels.all_layers(layer)}
+                included |= {id(inner) for inner in pixels.all_layers(layer)}
             bound = _with_variable_names(layer, kind, parts, names, settings)
             if bound is not None:
                 yield bound

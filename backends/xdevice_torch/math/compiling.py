@@ -318,8 +318,8 @@ class Recorder(Mode):
     def undo(self) -> None:
         """Restores the arguments that the function has changed, and the state of the random generator, so that the
         function can be called again."""
-        for x, before in self._earlier_values.values():
-            x.copy_(before)
+        for x, earlier_values in self._earlier_values.values():
+            x.copy_(earlier_values)
         # the state is empty if it is not known because a CUDA graph is being recorded
         if self._has_drawn and self._random_at_start:
             _generator(self._inputs[0].device).set_state(
@@ -394,8 +394,8 @@ class Recorder(Mode):
             self._last_use[x.variable] = len(self._lines)
             return x.variable
         if type(x) in (list, tuple):
-            inside = "".join(f"{self._source_of(part)}, " for part in x)
-            return f"[{inside}]" if type(x) is list else f"({inside})"
+            items = "".join(f"{self._source_of(part)}, " for part in x)
+            return f"[{items}]" if type(x) is list else f"({items})"
         if type(x) in _LITERALS:
             return repr(x)
         if isinstance(x, torch.Tensor):

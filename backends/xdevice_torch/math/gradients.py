@@ -128,14 +128,14 @@ class TorchGradients(Gradients):
         """Returns a list with `rule(*row)` for each row of tensors. Records operations for
         gradients only if `nested` is True, which means that there is an outer gradient. If
         `writes` is True, `rule` writes to its arguments, so it is called with copies."""
-        before = torch.is_grad_enabled()
+        was_enabled = torch.is_grad_enabled()
         # an optimization step is recorded only inside an outer gradient
-        torch.set_grad_enabled(nested and before)
+        torch.set_grad_enabled(nested and was_enabled)
         try:
             # the rows are copied inside the block, so that the copies are recorded if the rule is recorded
             return [rule(*row) for row in (_copied(rows) if writes else rows)]
         finally:
-            torch.set_grad_enabled(before)
+            torch.set_grad_enabled(was_enabled)
 
 
 def _engine_gradients(

@@ -39,9 +39,9 @@ def _copied(x: torch.Tensor, native: torch.device) -> torch.Tensor:
     on_gpu = x.to(native, non_blocking=True)
     # the pinned memory belongs to the owner, who may overwrite it next, so it must be read
     # before this function returns; with `blocking`, the thread sleeps in the meantime
-    done = torch.cuda.Event(blocking=True)
-    done.record(torch.cuda.current_stream(native))
-    done.synchronize()
+    event = torch.cuda.Event(blocking=True)
+    event.record(torch.cuda.current_stream(native))
+    event.synchronize()
     return on_gpu
 
 

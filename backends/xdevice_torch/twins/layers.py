@@ -293,9 +293,9 @@ def _rms_norm(path: str, norm: Any) -> Layer:
 
 def _children(module: Any) -> list[Any]:
     """Returns the modules that are directly inside a module, including repetitions, which `named_children` omits."""
-    inside = module.named_modules(remove_duplicate=False)
+    named_modules = module.named_modules(remove_duplicate=False)
     # excludes the module itself, which comes first with an empty name, and modules that are deeper inside
-    return [child for name, child in inside if name and "." not in name]
+    return [child for name, child in named_modules if name and "." not in name]
 
 
 _hooks = private.field("torch.nn.Module._forward_hooks")

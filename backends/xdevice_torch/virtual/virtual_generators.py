@@ -26,12 +26,12 @@ def belongs_to_gpu(generator: torch.Generator) -> bool:
     return _address(generator) in _addresses
 
 
-def class_for(own: Any, name: str) -> Any:
-    """Returns the class that replaces `own`, PyTorch's `torch.Generator`. The class creates the
+def class_for(original: Any, name: str) -> Any:
+    """Returns the class that replaces `original`, PyTorch's `torch.Generator`. The class creates the
     generators of virtual GPUs (devices of the type `name`), and for other devices it creates
-    generators of the class `own`."""
+    generators of the class `original`."""
 
-    class Kind(type(own)):  # type: ignore[misc]
+    class GeneratorMeta(type(original)):  # type: ignore[misc]
         """The metaclass, which determines what a call of the class returns, and which objects
         are its instances."""
 
@@ -42,16 +42,16 @@ def class_for(own: Any, name: str) -> Any:
             # a program's subclass creates its own instances, whatever the device
             if place.type == name or cls is not Generator:
                 return super().__call__(place)
-            return own(device)
+            return original(device)
 
         def __instancecheck__(cls, value: object) -> bool:
             """Whether `isinstance(value, cls)` is True."""
             # programs also check `isinstance(x, torch.Generator)` for generators that PyTorch has created
             if cls is Generator:
-                return isinstance(value, own)
+                return isinstance(value, original)
             return bool(super().__instancecheck__(value))
 
-    class Generator(own, metaclass=Kind):  # type: ignore[misc]
+    class Generator(original, metaclass=GeneratorMeta):  # type: ignore[misc]
         """A generator of a virtual GPU. It uses the algorithm of the host's generator."""
 
         def __new__(cls, place: torch.device) -> Any:
@@ -63,7 +63,7 @@ def class_for(own: Any, name: str) -> Any:
                     f"a subclass of torch.Generator on {place} is not supported with virtual GPUs; "
                     "use torch.Generator itself"
                 )
-            generator: Any = own.__new__(cls)
+            generator: Any = original.__new__(cls)
             address = _address(generator)
             _addresses.add(address)
             # removed at the end, because a later generator of the host may have the same address

@@ -180,12 +180,12 @@ class _Module:
     @contextmanager
     def device(self, device: Any) -> Iterator[None]:
         """A block in which a device is this thread's current device."""
-        before = self.current_device()
+        previous = self.current_device()
         self.set_device(device)
         try:
             yield
         finally:
-            self._thread.index = before
+            self._thread.index = previous
 
     def synchronize(self, device: Any = None) -> None:
         """Only checks the device, because the host computes synchronously. Raises RuntimeError
@@ -241,11 +241,11 @@ def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
 
     def exchange(index: int) -> int:
         """Makes a device this thread's current device, and returns the index of the previous one."""
-        before = module.current_device()
+        previous = module.current_device()
         # -1 means no device, so nothing is changed
         if index >= 0:
             module.set_device(index)
-        return before
+        return previous
 
     return {
         "getDeviceIndex": module.current_device,
