@@ -355,8 +355,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         # no `Device` represents a lazy device, so only a wait for all work can concern it
         if device is None:
             self._refuse_lazy()
-        indices = range(self._gpus) if device is None else (device.index,)
-        for index in indices:
+        for index in range(self._gpus) if device is None else (device.index,):
             if self._is_started(index):
                 self._wait(index)
 

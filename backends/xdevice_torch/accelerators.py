@@ -83,8 +83,9 @@ def waiter(name: str) -> Callable[[int], None] | None:
         return lambda index: vendor_wait()
     # `torch.accelerator` waits only for the current accelerator; for a built-in accelerator it
     # would wait a second time
-    has_generic_wait = name not in _BUILT_IN and name == _current()
-    generic_wait = torch.accelerator.synchronize if has_generic_wait else None
+    generic_wait = None
+    if name not in _BUILT_IN and name == _current():
+        generic_wait = torch.accelerator.synchronize
     waits = [wait for wait in (vendor_wait, generic_wait) if wait is not None]
 
     def wait_with_all(index: int) -> None:

@@ -81,7 +81,10 @@ def test_other_shapes_and_joined_arrays_keep_what_is_known_of_their_rule():
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        ({"other[2:]": "places"}, "nothing at this path with rows to select; name an embedding"),
+        (
+            {"other[2:]": "places"},
+            "nothing at this path with rows to select; name an embedding",
+        ),
         ({"places[9:]": "places"}, "selects no rows of places, which has only 7 rows"),
         ({"places[1:]": "places"}, r"\(6, 4\) and \(5, 4\)"),
     ],
