@@ -608,9 +608,9 @@ def _gaps_without_code(sequence: Iterable[Layer], numbers: Mapping[str, int]) ->
     """Returns the gaps in which the model calls nothing except the layers of `sequence`. The result is a dict from the
     number of the pair before a gap to the number of the pair after the gap. `numbers` maps the path of a paired layer
     with parameters to the number of its pair."""
-    ends = {}
+    pair_after = {}
     # only for a model that consists of one line is it known that nothing is called before the first layer
-    before, line, is_certain = -1, WHOLE, True
+    pair_before, line, is_certain = -1, WHOLE, True
     for layer in sequence:
         # only between consecutive layers of the same line is nothing else called
         is_certain = is_certain and line != "" and layer.line == line and layer.kind != OTHER
@@ -621,12 +621,12 @@ def _gaps_without_code(sequence: Iterable[Layer], numbers: Mapping[str, int]) ->
         elif layer.parts:
             number = numbers[layer.path]
             if is_certain:
-                ends[before] = number
-            before, is_certain = number, True
+                pair_after[pair_before] = number
+            pair_before, is_certain = number, True
     # code may follow the last layer, unless the model consists of one line of layers only
     if is_certain and line == WHOLE:
-        ends[before] = len(numbers)
-    return ends
+        pair_after[pair_before] = len(numbers)
+    return pair_after
 
 
 def compare_gaps(
@@ -716,6 +716,7 @@ def _missing_layer(place: str, one: Layer | None, other: Layer | None) -> Settin
     """Returns the difference for a layer that only one of the two models has. `one` is the layer of the source and
     `other` the layer of the target; one of the two is None. `place` describes the place in the model, such as "after
     features.3"."""
+    # only an activation has a function; of any other layer, the difference says only that it is there
     texts = [
         "missing" if layer is None else layer.settings.get("function", "there")
         for layer in (one, other)

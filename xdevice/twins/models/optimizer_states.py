@@ -93,9 +93,10 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
         lines.append(
             f"groups: {ours} has {groups} of settings, but {theirs} has {len(their_groups)}; {how}"
         )
-    for number, (mine, its) in enumerate(pairs, start=1):
+    for number, (our_settings, their_settings) in enumerate(pairs, start=1):
         lines += [
-            f"group {number}: {line}" for line in _differences(ours, mine, theirs, its).values()
+            f"group {number}: {line}"
+            for line in _differences(ours, our_settings, theirs, their_settings).values()
         ]
     return list(dict.fromkeys(lines))
 

@@ -381,6 +381,7 @@ class Writer:
             # another parameter of the same array, which supplies the origin and the device
             sibling = next(values[name] for name in part.of if name in values)
             for name in lacking:
+                # a bias has one number for each row of the weight of the same projection
                 weight = values[name.replace(".bias", ".weight")].array
                 values[name] = sibling._replace(
                     array=np.zeros_like(weight, shape=weight.shape[:1])

@@ -67,14 +67,14 @@ def state_in(saved: Any, where: str) -> Found:
     # the states of optimizers are left out, because their moments have the names and shapes of the weights, and would
     # be treated as a second state
     parts = {key: part for key, part in parts.items() if not _OPTIMIZER.fullmatch(key)}
-    # `states` has the keys whose values are containers with nothing but tensors, and `direct` the keys whose values
-    # are tensors themselves
+    # `states` has the keys whose values are containers with nothing but tensors, and `direct_tensors` the keys whose
+    # values are tensors themselves
     states = {
         key: part.tensors
         for key, part in parts.items()
         if part.is_pure and part.tensors.keys() != {""}
     }
-    direct = {
+    direct_tensors = {
         key: part.tensors[""] for key, part in parts.items() if part.tensors.keys() == {""}
     }
     # all keys, including those of optimizers
@@ -83,9 +83,11 @@ def state_in(saved: Any, where: str) -> Found:
     if _PARAMS in states:
         return _with_collections(states, keys)
     # whether the values of some keys are something else, such as the state of an optimizer or a count
-    is_mixed = len(states) + len(direct) < len(keys)
+    is_mixed = len(states) + len(direct_tensors) < len(keys)
     # a 0-d tensor may be a count or a loss, so only a tensor with axes is treated as a weight
-    has_direct_weights = any(len(getattr(value, "shape", ())) for value in direct.values())
+    has_direct_weights = any(
+        len(getattr(value, "shape", ())) for value in direct_tensors.values()
+    )
     # the dict of a training program, with its only state under one key. The values of the other keys are not weights,
     # or are empty, as in {"ema": None}
     filled = {key: state for key, state in states.items() if state}
@@ -100,7 +102,7 @@ def state_in(saved: Any, where: str) -> Found:
         )
     # otherwise all these tensors together are one state, and their names begin with the keys. Tensors next to other
     # things, in a value that is not pure, are left out
-    state = direct | {
+    state = direct_tensors | {
         f"{key}.{name}": value
         for key, tensors in states.items()
         for name, value in tensors.items()
@@ -112,7 +114,7 @@ def state_in(saved: Any, where: str) -> Found:
             f"{where} contains no tensors: the value of {shown(key)} is of type "
             f"{type(dict(children).get(key)).__qualname__}; expected a dict of tensors by name"
         )
-    return Found(state, "", _others(keys, [*states, *direct]))
+    return Found(state, "", _others(keys, [*states, *direct_tensors]))
 
 
 def is_state(saved: Mapping[Any, Any]) -> bool:

@@ -157,6 +157,7 @@ def _by_forcing(
         with runs.lending(values_of(likely)):
             forced = find_counterparts(runs, guess, fixed)
     except StateError as error:
+        # a message has at most `MOST` characters
         raise StateError(
             f"{error}. {refusal}"[:MOST] if refusal is not None else str(error)
         ) from error

@@ -69,6 +69,7 @@ def _candidates(twin: Twin, kind: str) -> list[Layer]:
             new = declared_layer(dialects, path, kind, variables)
         except StateError:  # the shapes do not fit this kind
             continue
+        # the module must have a weight, and no variable that a layer of this kind lacks
         names = {part.of[0]: part.name for part in new.parts} if new is not None else {}
         if new is not None and "weight" in names and {*names.values()} == variables.keys():
             layers.append(new)
