@@ -38,7 +38,8 @@ def read(face: str, package: str, module: str, name: str) -> Any:
         if module == "."
         else getattr(import_module(module, package), name)
     )
-    # then `help`, pickles and tracebacks name the public module of a function
+    # `type(read)` is the type of functions: `help`, pickles and tracebacks then name a function's public
+    # module
     if type(value) is type(read):
         value.__module__ = face
     setattr(sys.modules[face], name, value)

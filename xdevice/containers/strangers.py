@@ -112,13 +112,14 @@ class Stranger:
         `target`. The error says that the object's tensors would stay behind, and how to fix this. `path` is the path to
         the object in its container."""
         places = [place for _, place in self.places()]
-        somewhere = "tensors" if places else "models"
-        where = next(
-            (f"tensors on {place}" for place in places if place is not target), somewhere
+        contents = "tensors" if places else "models"
+        # if there is a tensor on another device, the error names that device
+        contents = next(
+            (f"tensors on {place}" for place in places if place is not target), contents
         )
         return ContainerError(
             f"{path} is an object of type {type(self.x).__qualname__}, which xdevice does not know; it contains "
-            f"{where}, which would stay behind; {self.remedy('or pass move=... to say how it moves', not is_copy)}"
+            f"{contents}, which would stay behind; {self.remedy('or pass move=... to say how it moves', not is_copy)}"
         )
 
     def remedy(self, other: str, is_move: bool) -> str:
@@ -330,8 +331,9 @@ def _is_variable(backend: Backend, model: Any) -> bool:
     """Whether a model is itself one variable, such as a `tf.Variable`. Returns False if the model has not been built,
     or its variables cannot be listed."""
     try:
-        # the name of the only variable is "" then; "no" is the default for a model without variables
-        return next(iter(backend.variables(model)), ("no",))[0] == ""
+        name, _ = next(iter(backend.variables(model)), ("no variables", None))
+        # the name of the only variable is "" then
+        return name == ""
     except (NotBuiltError, UnsupportedError):
         return False
 

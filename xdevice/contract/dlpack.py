@@ -210,6 +210,7 @@ def _release() -> None:
     """Runs in the releasing thread. Once an importer is done with its memory, removes its entry from `_in_use`, which
     releases the capsule in the entry."""
     while True:
+        # `get` waits for the next importer that is done
         _in_use.pop(id(_no_longer_used.get()), None)
 
 

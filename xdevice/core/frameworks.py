@@ -86,7 +86,8 @@ def list_imported() -> list[Known]:
     return [
         framework
         for framework in KNOWN[:-1]
-        # the value None blocks the import of a module, so a module with this value is not imported
+        # the value None blocks the import of a module, so a module with this value is not imported; nor is
+        # a framework in whose place another package was imported
         if sys.modules.get(framework.modules[0]) is not None
         and stand_in(framework.modules[0]) is None
     ]

@@ -102,13 +102,15 @@ class Batches:
         """Yields the batches in the original order. All tensors are split before the first batch is yielded."""
         if not self._sizes:
             return
-        # `split` requires lengths that add up to the number of all rows; `dropped` is the
-        # number of rows that `drop_last` leaves out
+        lengths = list(self._sizes)
+        # `split` requires lengths that add up to the number of all rows, so the rows that
+        # `drop_last` leaves out are split off too
         dropped = self._length - sum(self._sizes)
-        lengths = [*self._sizes, *[dropped] * bool(dropped)]
-        parts = [operand.backend.split(operand.value, lengths) for operand in self._operands]
+        if dropped:
+            lengths.append(dropped)
+        split = [operand.backend.split(operand.value, lengths) for operand in self._operands]
         for i in range(len(self._sizes)):
-            yield rebuilt(self._arrays, self._operands, [part[i] for part in parts])
+            yield rebuilt(self._arrays, self._operands, [tensors[i] for tensors in split])
 
     def _shuffled(self, order: np.ndarray[Any, Any]) -> Iterator[Any]:
         """Yields the batches, with the rows in the order of the indices `order`. Each batch is copied when the loop

@@ -661,14 +661,11 @@ def conv2d(
     """
     layers, x = _layers_and_tensor(x, "conv2d")
     kernel = layers.checks.tensor_of_kinds(kernel, REAL_FLOATING, "conv2d")
-    strides, paddings = (
-        _ints("conv2d", "stride", stride, least=1),
-        _ints("conv2d", "padding", padding, least=0),
-    )
-    images, filters = (
-        _shape_with_axes("x", x, _IMAGES, "conv2d"),
-        _shape_with_axes("kernel", kernel, _KERNELS, "conv2d"),
-    )
+    strides = _ints("conv2d", "stride", stride, least=1)
+    paddings = _ints("conv2d", "padding", padding, least=0)
+    # the shapes of the images and of the kernel
+    images = _shape_with_axes("x", x, _IMAGES, "conv2d")
+    filters = _shape_with_axes("kernel", kernel, _KERNELS, "conv2d")
     if not _may_be_equal(images[1:2], filters[1:2]):
         raise ShapeError(
             f"conv2d: x has {images[1]} channels in its shape {images}, but the kernel of shape {filters} expects "
@@ -757,10 +754,10 @@ class _Layers(Functions):
 
     def __init__(self, checks: Checks) -> None:
         super().__init__(checks)
-        own = self.backend.nn()
-        self.kernels = by_hand.with_missing_kernels(own)
+        adapter = self.backend.nn()
+        self.kernels = by_hand.with_missing_kernels(adapter)
         # an adapter that has its own `gelu` does not need the kernel `erf`
-        self.has_erf = hasattr(own, "gelu") or hasattr(own, "erf")
+        self.has_erf = hasattr(adapter, "gelu") or hasattr(adapter, "erf")
         self.ends = self.kernels.ends
         """The adapter's kernel that reads the least and the greatest index; None if the adapter has no such
         kernel."""
@@ -1015,6 +1012,7 @@ def _normalized(
         # an argument that was left out
         if argument is None:
             continue
+        # `x` was checked by the caller; the kernel gets the others as checked tensors too
         if name != "x":
             arguments[name] = argument = layers.checks.tensor_of_kinds(
                 argument, REAL_FLOATING, function
@@ -1068,8 +1066,8 @@ def _may_be_equal(shape: tuple[int | None, ...], other: tuple[int | None, ...]) 
     return shape == other or (
         len(shape) == len(other)
         and all(
-            size is None or target is None or size == target
-            for size, target in zip(shape, other, strict=True)
+            size is None or other_size is None or size == other_size
+            for size, other_size in zip(shape, other, strict=True)
         )
     )
 
@@ -1081,9 +1079,9 @@ def _shape_with_axes(
     `ShapeError` if `x` has a different number of axes, or if an axis other than the batch has the length 0. `what` and
     `function` are the names of the argument `x` and of the function to show in the error message."""
     shape = shape_of(x)
-    # only a batch may be empty. If the first axis is the batch, the comparison is True, which
-    # means 1 as an index, so the slice leaves out the size of the batch
-    if len(shape) != len(names) or 0 in shape[names[0] == "batch" :]:
+    # only a batch may be empty
+    not_empty = shape[1:] if names[0] == "batch" else shape
+    if len(shape) != len(names) or 0 in not_empty:
         raise ShapeError(
             f"{function}: {what} must have the shape ({', '.join(names)}), not {shape}"
         )

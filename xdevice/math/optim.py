@@ -61,8 +61,8 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
         >>> sorted(xdevice.optim.init(xdevice.optim.adam, params))
         ['mean', 'square', 'step']
     """
-    parts = _PARTS.get(rule)
-    if parts is None:
+    keys = _STATE_KEYS.get(rule)
+    if keys is None:
         raise ArgumentError(
             f"init expects one of the optimizers in xdevice.optim, not {shown(rule)}"
         )
@@ -70,8 +70,8 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
     # parameter itself
     rows = Rows("params", flatten(params))
     state = {
-        part: rows.rebuilt(rows.applied(lambda p: array_namespace(p).zeros_like(p)))
-        for part in parts
+        key: rows.rebuilt(rows.applied(lambda p: array_namespace(p).zeros_like(p)))
+        for key in keys
     }
     first = rows.leaves[0]
     xp = array_namespace(first)
@@ -218,14 +218,14 @@ def adagrad(
     return _step(adagrad, params, grads, state, lambda rows: rows.applied(rule))
 
 
-_PARTS: Final = {
+_STATE_KEYS: Final = {
     sgd: ("momentum",),
     adam: ("mean", "square"),
     adamw: ("mean", "square"),
     rmsprop: ("square",),
     adagrad: ("square",),
 }
-"""For each optimizer, the names of the containers in its state, in the order of the arguments of its rule."""
+"""For each optimizer, the keys of the containers in its state, in the order of the arguments of its rule."""
 
 
 def _adam(
@@ -285,8 +285,9 @@ def _adam(
         # if the adapter has a kernel, a single call updates all parameters. `rows.kernel`
         # returns the kernel only for float32 rows on one device, so the rate for the first
         # parameter is right for all of them
-        kernel, p = rows.kernel("adam"), rows.leaves[0]
+        kernel = rows.kernel("adam")
         if kernel is not None:
+            p = rows.leaves[0]
             result = kernel(_moved_to_device_of(state["step"], p), rate_for(p), betas, eps)
             # the kernel returns NotImplemented for tensors that it cannot compute
             if result is not NotImplemented:
@@ -305,7 +306,7 @@ def _step(
 ) -> tuple[Any, dict[str, Any]]:
     """Returns the new parameters and state after a step of `optimizer`. `params`, `grads` and `state` are the
     arguments of `optimizer`. `step_rows` is a function that accepts the rows, and returns a list with the new
-    parameter and the new parts of the state for each row. A row consists of a parameter, its gradient and its parts
+    parameter and the new tensors of the state for each row. A row consists of a parameter, its gradient and its tensors
     of the state. Raises `ArgumentError` for the state of another optimizer, and the errors of `update`."""
     _require_state(optimizer, state)
     # runs outside compilers such as torch.compile, which could not compile the walk over
@@ -322,22 +323,24 @@ def _step_eagerly(
 ) -> tuple[Any, dict[str, Any]]:
     """Returns the result of `_step`, which has the same arguments. `_step` runs this function outside compilers,
     because a compiler such as torch.compile could not compile the walk over containers."""
-    parts, walk = _PARTS[optimizer], flatten(params)
+    keys = _STATE_KEYS[optimizer]
+    walk = flatten(params)
     with ScopesRemoved(backend_of(walk)):
-        rows = Rows("params", walk, grads=grads, **{part: state[part] for part in parts})
-        new_params, *new_parts = zip(*step_rows(rows), strict=True)
-        # the parts of the state need no checks, so `rows.rebuilt` is not used, which compares
+        rows = Rows("params", walk, grads=grads, **{key: state[key] for key in keys})
+        # the results of all rows, column by column: the new parameters, and the tensors for each key of
+        # the state
+        new_params, *columns = zip(*step_rows(rows), strict=True)
+        # the tensors of the state need no checks, so `rows.rebuilt` is not used, which compares
         # new parameters with the old parameters
-        result = {
-            part: rows.tree.rebuilt(leaves)
-            for part, leaves in zip(parts, new_parts, strict=True)
+        new_state = {
+            key: rows.tree.rebuilt(leaves) for key, leaves in zip(keys, columns, strict=True)
         }
-        return rows.rebuilt(new_params), {"step": state["step"] + 1, **result}
+        return rows.rebuilt(new_params), {"step": state["step"] + 1, **new_state}
 
 
 def _require_state(optimizer: Callable[..., Any], state: Any) -> None:
     """Raises `ArgumentError` unless `state` is a state of this optimizer."""
-    if not isinstance(state, dict) or set(state) != {"step", *_PARTS[optimizer]}:
+    if not isinstance(state, dict) or set(state) != {"step", *_STATE_KEYS[optimizer]}:
         name = optimizer.__name__
         raise ArgumentError(
             f"{name} expects a state from xdevice.optim.init(xdevice.optim.{name}, params), not {shown(state)}"

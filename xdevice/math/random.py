@@ -677,7 +677,9 @@ def _fans(shape: tuple[int | Sequence[int], ...], what: str) -> tuple[int, int]:
         raise ShapeError(
             f"random.{what} expects the shape (inputs, outputs), or (O, C, height, width) for a kernel, not {sizes}"
         )
+    # a kernel has its outputs (O) first
     inputs, outputs = sizes if len(sizes) == 2 else (sizes[1], sizes[0])
+    # the number of elements of a filter's window
     window = 1 if len(sizes) == 2 else sizes[2] * sizes[3]
     return max(inputs * window, 1), max(outputs * window, 1)
 

@@ -160,9 +160,11 @@ def places(x: Any, name: str) -> Iterator[Location]:
                 place,
                 "" if stranger.moves else hint,
             )
-        # models in the object may hold tensors that their frameworks do not list; an object
-        # that moves itself also moves these tensors
-        for part in stranger.parts if not stranger.moves else ():
+        # an object that moves itself also moves the tensors below
+        if stranger.moves:
+            continue
+        # models in the object may hold tensors that their frameworks do not list
+        for part in stranger.parts:
             if part.kind == "model":
                 for inner, place in WholeModel(part.backend, part.value).unlisted_places():
                     yield (

@@ -110,6 +110,7 @@ class WholeModel:
         """Adds a `_Holding` for the attributes of a model that contain tensors or models, if there are any. Models in
         the attributes are added to `models`, unless they are listed already or contain the whole model. `name` is the
         path to the model that is searched."""
+        # `filter` leaves out the empty names of the model itself
         attributes = [
             _Attribute(".".join(filter(None, (name, path, key))), vars(part), key, value)
             for path, part, framework_keys in backend.attributes_of(model)
@@ -239,7 +240,9 @@ class WholeModel:
                 if owner.device_of(value) is target:
                     continue
             away.add(id(value))
-        for holding in self._holdings if away else ():
+        if not away:
+            return
+        for holding in self._holdings:
             holding.tree.check_rebuilding(away)
 
     def _move_unlisted(self, moved: Any, target: Device, is_copy: bool) -> None:
@@ -448,7 +451,8 @@ def _update_in_place(old: Any, new: Any) -> Any:
     case, `old` is returned. Otherwise `new` is returned. The same applies at every level of nesting."""
     if type(old) is not type(new) or type(old) not in (list, dict):
         return new
-    for key in range(len(old)) if type(old) is list else list(old):
+    keys = range(len(old)) if type(old) is list else list(old)
+    for key in keys:
         merged = _update_in_place(old[key], new[key])
         if merged is not old[key]:
             old[key] = merged

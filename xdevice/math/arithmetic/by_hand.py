@@ -19,12 +19,14 @@ from .checks import shape_of
 from .namespace import array_namespace, checks_of
 
 
-def with_missing_kernels(own: Any) -> Any:
-    """Returns a namespace with the kernels of the adapter module `own`. If `own` lacks a kernel in `BY_HAND`, the
+def with_missing_kernels(adapter: Any) -> Any:
+    """Returns a namespace with the kernels of the module `adapter`. If that module lacks a kernel in `BY_HAND`, the
     kernel comes from this module, compiled if the adapter has a function `compiled`."""
-    kernels = SimpleNamespace(**OPTIONAL | {name: getattr(own, name) for name in dir(own)})
+    defined = {name: getattr(adapter, name) for name in dir(adapter)}
+    # what the adapter defines replaces the defaults in `OPTIONAL`
+    kernels = SimpleNamespace(**OPTIONAL | defined)
     for name, settings in BY_HAND.items():
-        if not hasattr(own, name):
+        if name not in defined:
             # the function with that name in this module; `kernels` becomes its argument `nn`
             kernel = partial(globals()[name], kernels)
             setattr(
@@ -59,7 +61,9 @@ def _causal_mask(q: Any, k: Any) -> Any:
     i-th. Raises `UnsupportedError` if a length is unknown while a function is traced."""
     import numpy
 
-    checks, lengths = checks_of(q, "attention"), (shape_of(q)[-2], shape_of(k)[-2])
+    checks = checks_of(q, "attention")
+    # the number of queries, and the number of keys
+    lengths = shape_of(q)[-2], shape_of(k)[-2]
     if None in lengths:
         raise checks.backend.unsupported(
             "causal attention on a sequence whose length is unknown while a function is traced",

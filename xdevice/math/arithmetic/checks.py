@@ -46,9 +46,9 @@ def _with_defaults(kernels: Any) -> Any:
     """Returns an object with the kernels of an adapter, and the default for each name in `OPTIONAL` that the adapter
     does not define. The kernels in `WIDER` are wrapped: for a dtype that the framework does not support, they compute
     in a wider dtype."""
-    own = {name: getattr(kernels, name) for name in dir(kernels)}
+    defined = {name: getattr(kernels, name) for name in dir(kernels)}
     # the names that the adapter defines override the defaults
-    completed = SimpleNamespace(**OPTIONAL | own)
+    completed = SimpleNamespace(**OPTIONAL | defined)
     for name, wider in completed.WIDER.items():
         setattr(completed, name, _widening(kernels, name, wider))
     return completed
@@ -62,10 +62,10 @@ def _widening(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable
     kernel = getattr(kernels, function)
     # the index of the argument whose dtype is looked up, the first operand: 1 for `where`,
     # because its argument 0 is the condition
-    first = int(function == "where")
+    first_operand = 1 if function == "where" else 0
 
     def computed(*arguments: Any) -> Any:
-        dtype = arguments[first].dtype
+        dtype = arguments[first_operand].dtype
         name = dtype_name(dtype)
         wide_dtype = wider.get(name)
         # the framework supports this dtype itself
@@ -123,8 +123,8 @@ class Checks:
         self.may_be_sparse: set[type] = set()
         """Those types in `tensor_types` whose tensors may be sparse, so that each tensor must be checked."""
         # an adapter without gradients inherits the default method of the contract, which raises
-        own = getattr(backend.value_and_grad, "__func__", None)
-        self.has_gradients = own is not Gradients.value_and_grad
+        method = getattr(backend.value_and_grad, "__func__", None)
+        self.has_gradients = method is not Gradients.value_and_grad
         self.xp: Any = None
         """The namespace that consists of these kernels, for functions that call other functions of the namespace,
         such as those of `linalg`. `Namespace` sets this attribute."""
@@ -552,13 +552,14 @@ def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
         # the lengths other than 1 must be equal; None is an unknown length, which matches any
         # length
         others = {length for length in sizes if length != 1}
-        if len(others - {None}) > 1:
+        known_lengths = others - {None}
+        if len(known_lengths) > 1:
             raise ShapeError(
                 f"the shapes {', '.join(map(str, shapes))} cannot be broadcast together; counted from the end, lengths "
                 "must be equal or 1"
             )
-        # a known length is preferred to None; if all lengths are 1, the result is 1
-        result.append(next(iter(sorted(others, key=lambda length: length is None)), 1))
+        # the first of these: the known length, None, or, if all lengths are 1, the 1 at the end
+        result.append([*known_lengths, *others, 1][0])
     return tuple(result)
 
 

@@ -47,38 +47,40 @@ def hypot(checks: Checks, x1: Any, x2: Any) -> Any:
     # the adapter's own kernels, without the wrappers of `WIDER`, which would look up the dtype
     # at each call. The wrappers are not needed, because these tensors are floats, and no
     # adapter in this repository has a float dtype in `WIDER`
-    own, name = checks.backend.namespace(), checks.dtype_of(x1)
-    one, zero, infinity = (own.number(value, name, x1) for value in (1.0, 0.0, math.inf))
-    is_infinite = own.logical_or(own.isinf(x1), own.isinf(x2))
-    x1, x2 = own.abs(x1), own.abs(x2)
+    kernels, name = checks.backend.namespace(), checks.dtype_of(x1)
+    one, zero, infinity = (kernels.number(value, name, x1) for value in (1.0, 0.0, math.inf))
+    is_infinite = kernels.logical_or(kernels.isinf(x1), kernels.isinf(x2))
+    x1, x2 = kernels.abs(x1), kernels.abs(x2)
     # large * sqrt((small / large) ** 2 + 1), because the squares themselves might overflow or
     # become 0. `where` is used instead of `maximum` and `minimum`, because for two equal
     # numbers, the gradients of both functions may flow to the first number only
-    is_less = own.less(x1, x2)
-    large, small = own.where(is_less, x2, x1), own.where(is_less, x1, x2)
+    is_less = kernels.less(x1, x2)
+    large, small = kernels.where(is_less, x2, x1), kernels.where(is_less, x1, x2)
     # a divisor of 0 is replaced by 1, because 0 / 0 would be NaN
-    ratio = own.divide(small, own.where(own.greater(large, zero), large, one))
-    length = own.multiply(large, own.sqrt(own.add(own.square(ratio), one)))
-    return own.where(is_infinite, infinity, length)
+    ratio = kernels.divide(small, kernels.where(kernels.greater(large, zero), large, one))
+    length = kernels.multiply(large, kernels.sqrt(kernels.add(kernels.square(ratio), one)))
+    return kernels.where(is_infinite, infinity, length)
 
 
 def logaddexp(checks: Checks, x1: Any, x2: Any) -> Any:
     """Returns log(exp(x1) + exp(x2)) for each pair of elements, without overflow."""
     # the adapter's own kernels, without the wrappers of `WIDER`, for the same reason as in
     # `hypot`
-    own, name = checks.backend.namespace(), checks.dtype_of(x1)
-    half, zero = own.number(0.5, name, x1), own.number(0.0, name, x1)
-    are_equal = own.equal(x1, x2)
-    large, small = own.maximum(x1, x2), own.minimum(x1, x2)
+    kernels, name = checks.backend.namespace(), checks.dtype_of(x1)
+    half, zero = kernels.number(0.5, name, x1), kernels.number(0.0, name, x1)
+    are_equal = kernels.equal(x1, x2)
+    large, small = kernels.maximum(x1, x2), kernels.minimum(x1, x2)
     # the result is large + log(1 + exp(small - large)). For equal numbers the difference is
     # computed from zeros, because a difference of two infinities would make the gradients NaN
-    difference = own.subtract(
-        own.where(are_equal, zero, small), own.where(are_equal, zero, large)
+    difference = kernels.subtract(
+        kernels.where(are_equal, zero, small), kernels.where(are_equal, zero, large)
     )
     # for equal numbers, `mean` is used instead of `maximum`, so that half of the gradient flows
     # to each number
-    mean = own.add(own.multiply(x1, half), own.multiply(x2, half))
-    return own.add(own.where(are_equal, mean, large), own.log1p(own.exp(difference)))
+    mean = kernels.add(kernels.multiply(x1, half), kernels.multiply(x2, half))
+    return kernels.add(
+        kernels.where(are_equal, mean, large), kernels.log1p(kernels.exp(difference))
+    )
 
 
 def nonzero(checks: Checks, x: Any) -> tuple[Any, ...]:

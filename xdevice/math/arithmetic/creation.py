@@ -226,8 +226,9 @@ def arange(
             checks, first + step * numpy.arange(count, dtype="float64"), name, device
         )
     # the first and the last integer must fit into the dtype
-    for value in (first, first + step * (count - 1)) if count else ():
-        dtypes.require_fits(value, name)
+    if count:
+        dtypes.require_fits(first, name)
+        dtypes.require_fits(first + step * (count - 1), name)
     return _tensor_of(checks, numpy.arange(first, first + step * count, step), name, device)
 
 
@@ -320,10 +321,10 @@ def _along_axes(checks: Checks, *arguments: Any) -> list[Any]:
     *tensors, axes, shape = arguments
     # the shape to which each vector is reshaped, in which all other axes have the length 1
     ones = (1,) * len(shape)
-    rows = [with_lengths(ones, axis, shape[axis]) for axis in axes]
-    pairs = zip(tensors, rows, strict=True)
+    narrow_shapes = [with_lengths(ones, axis, shape[axis]) for axis in axes]
     return [
-        checks.kernels.broadcast_to(checks.kernels.reshape(x, row), shape) for x, row in pairs
+        checks.kernels.broadcast_to(checks.kernels.reshape(x, narrow_shape), shape)
+        for x, narrow_shape in zip(tensors, narrow_shapes, strict=True)
     ]
 
 

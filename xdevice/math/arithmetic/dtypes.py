@@ -182,16 +182,16 @@ def _common_integer(low: str, high: str) -> str:
     all values of both. Raises `DTypeError` if there is no such dtype."""
     if kind_of(low) == kind_of(high):
         return high
-    # the bits of the unsigned and of the signed dtype; a signed dtype needs twice as many bits
-    # as an unsigned dtype
-    bits = _bits(low if kind_of(low) == "u" else high)
-    signed = _bits(high if kind_of(low) == "u" else low)
-    # there is no signed integer of 128 bits
-    if bits == 64:
+    is_low_unsigned = kind_of(low) == "u"
+    unsigned_bits = _bits(low if is_low_unsigned else high)
+    signed_bits = _bits(high if is_low_unsigned else low)
+    # a signed dtype needs twice as many bits as an unsigned dtype, and there is no signed integer of
+    # 128 bits
+    if unsigned_bits == 64:
         raise DTypeError(
             f"{low} and {high} have no common integer dtype; cast one of the tensors with xp.astype(x, xp.int64)"
         )
-    return f"int{max(signed, 2 * bits)}"
+    return f"int{max(signed_bits, 2 * unsigned_bits)}"
 
 
 def _bits(name: str) -> int:

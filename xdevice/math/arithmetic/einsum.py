@@ -101,20 +101,9 @@ def _explicit_subscripts(
             f"einsum: {text!r} describes {len(terms)} tensors, but the call has {len(shapes)}; write one term for "
             "each tensor, with commas between them"
         )
-    # the axes of `...` get letters that do not occur in the subscripts; `ellipsis_axes`
-    # contains the number of these axes for each operand
+    # the axes of `...` get letters that do not occur in the subscripts
     unused_letters = [letter for letter in ascii_letters if letter not in text]
-    ellipsis_axes = [
-        len(shape) - len(term.replace("...", ""))
-        for term, shape in zip(terms, shapes, strict=True)
-    ]
-    for term, shape, count in zip(terms, shapes, ellipsis_axes, strict=True):
-        if count < 0 or (count and "..." not in term):
-            raise ShapeError(
-                f"einsum: {term!r} in {text!r} does not match the axes of a tensor of shape {shape}; write a letter "
-                "for each axis, or '...' for several"
-            )
-    # no count is negative here, and the count of a term without `...` is 0
+    ellipsis_axes = _count_ellipsis_axes(text, terms, shapes)
     most_ellipsis_axes = max(ellipsis_axes)
     if most_ellipsis_axes > len(unused_letters):
         raise ArgumentError(
@@ -131,12 +120,9 @@ def _explicit_subscripts(
     # without "->", the result has the axes of `...`, followed by the letters that occur once,
     # in alphabetical order
     if not arrow:
+        letters = sorted(set(all_letters) - set(ellipsis_letters))
         result = ellipsis_letters + "".join(
-            sorted(
-                x
-                for x in set(all_letters)
-                if all_letters.count(x) == 1 and x not in ellipsis_letters
-            )
+            [letter for letter in letters if all_letters.count(letter) == 1]
         )
     elif most_ellipsis_axes and "..." not in result:
         raise ArgumentError(
@@ -149,6 +135,24 @@ def _explicit_subscripts(
         )
     _require_lengths(text, terms, shapes)
     return terms, result
+
+
+def _count_ellipsis_axes(
+    text: str, terms: Sequence[str], shapes: Sequence[tuple[int, ...]]
+) -> list[int]:
+    """Returns, for each operand, the number of axes that `...` stands for, which is 0 for a term without `...`.
+    `terms` contains the term of each operand, `shapes` contains its shape, and `text` is the user's subscripts, which
+    the error quotes. Raises `ShapeError` if a term does not match its shape."""
+    counts = []
+    for term, shape in zip(terms, shapes, strict=True):
+        count = len(shape) - len(term.replace("...", ""))
+        if count < 0 or (count and "..." not in term):
+            raise ShapeError(
+                f"einsum: {term!r} in {text!r} does not match the axes of a tensor of shape {shape}; write a letter "
+                "for each axis, or '...' for several"
+            )
+        counts.append(count)
+    return counts
 
 
 def _require_lengths(

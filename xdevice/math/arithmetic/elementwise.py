@@ -262,8 +262,8 @@ def _bound(checks: Checks, value: Any, name: str) -> Any:
             return value
         # torch.clamp refuses a number that is too large for the dtype, so an infinity with the
         # same sign replaces the number
-        above = abs(value) > dtypes.float_limits(name).max
-        return math.copysign(math.inf if above else value, value)
+        is_too_large = abs(value) > dtypes.float_limits(name).max
+        return math.copysign(math.inf if is_too_large else value, value)
     value = checks.tensor(value, "clip")
     if dtypes.kind_of(checks.dtype_of(value)) != kind:
         raise DTypeError(

@@ -75,15 +75,16 @@ def _product(checks: Checks, x1: Any, x2: Any) -> Any:
     together."""
     # vectors become matrices, because the frameworks treat products of vectors and stacks of
     # matrices differently
-    kernels, vectors = checks.kernels, (len(x1.shape) == 1, len(x2.shape) == 1)
-    x1 = kernels.expand_dims(x1, 0) if vectors[0] else x1
-    x2 = kernels.expand_dims(x2, 1) if vectors[1] else x2
+    kernels = checks.kernels
+    is_vector1, is_vector2 = len(x1.shape) == 1, len(x2.shape) == 1
+    x1 = kernels.expand_dims(x1, 0) if is_vector1 else x1
+    x2 = kernels.expand_dims(x2, 1) if is_vector2 else x2
     # called for its error only
     broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
     result = kernels.matmul(x1, x2)
     ndim = len(result.shape)
-    # the axes that were added to vectors above; as a factor, a bool in `vectors` is 0 or 1
-    added_axes = (ndim - 2,) * vectors[0] + (ndim - 1,) * vectors[1]
+    # the axes that were added to vectors above; a tuple times False is the empty tuple
+    added_axes = (ndim - 2,) * is_vector1 + (ndim - 1,) * is_vector2
     return kernels.squeeze(result, added_axes) if added_axes else result
 
 

@@ -201,12 +201,12 @@ def _axis_by_axis(
     `_transformed`. `_STEPS` names a separate transform for the last axis. This axis is processed first, because the
     input of `rfft` must be real. For `irfftn`, it is processed last, because the output of `irfft` is real."""
     along_last, along_others = _STEPS[function]
-    *steps, (_, length, axis) = [
-        (along_others, *pair) for pair in zip(lengths, axes, strict=True)
-    ]
-    steps.insert(len(steps) if along_last == "irfft" else 0, (along_last, length, axis))
-    for step, n, axis in steps:
-        x = _transformed(checks, x, step, (n,), (axis,), norm)
+    *others, last = zip(lengths, axes, strict=True)
+    # each step consists of a transform, a length and an axis
+    steps = [(along_others, *pair) for pair in others]
+    steps.insert(len(steps) if along_last == "irfft" else 0, (along_last, *last))
+    for transform, length, axis in steps:
+        x = _transformed(checks, x, transform, (length,), (axis,), norm)
     return x
 
 

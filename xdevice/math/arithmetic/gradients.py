@@ -329,12 +329,14 @@ def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
     )
 
 
-def two_backends(name: str, backend: Backend, other: str, owner: Backend) -> ArgumentError:
+def two_backends(
+    name: str, backend: Backend, other_name: str, other_backend: Backend
+) -> ArgumentError:
     """Returns the error for two tensors of different backends. The tensor called `name` belongs to `backend`, and the
-    tensor called `other` belongs to `owner`."""
+    tensor called `other_name` belongs to `other_backend`."""
     return ArgumentError(
-        f"{name} belongs to {backend.name}, but {other} belongs to {owner.name}; convert one of them with "
-        f"xdevice.convert(x, {backend.name!r})"
+        f"{name} belongs to {backend.name}, but {other_name} belongs to {other_backend.name}; convert one of them "
+        f"with xdevice.convert(x, {backend.name!r})"
     )
 
 

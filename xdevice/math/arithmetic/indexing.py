@@ -207,10 +207,10 @@ def _last_of_each(
     import numpy as np
 
     # for each position, the index of its last occurrence in `positions`: NumPy writes in order,
-    # so the last index remains
-    winners = np.full(int(positions.max()) + 1, -1)
-    winners[positions] = np.arange(positions.size)
-    kept = np.sort(winners[winners >= 0])
+    # so the last index remains, and -1 where there is none
+    last_indices = np.full(int(positions.max()) + 1, -1)
+    last_indices[positions] = np.arange(positions.size)
+    kept = np.sort(last_indices[last_indices >= 0])
     return positions[kept], value_positions[kept]
 
 
@@ -302,10 +302,10 @@ def _is_int(part: Any) -> bool:
 def _sliced(checks: Checks, x: Any, parts: tuple[Any, ...]) -> Any:
     """Returns `x[parts]`, where `parts` consists of slices, ints, None and `...`. Calls at most one kernel for each
     part. Raises `IndexError` for too many parts, and for an int out of range."""
-    # `others` is the number of axes for which there is no part; the ellipsis covers these axes
-    named = sum(part is not None and part is not ... for part in parts)
-    others = len(x.shape) - named
-    if others < 0 or sum(part is ... for part in parts) > 1:
+    indexed_axes = sum(part is not None and part is not ... for part in parts)
+    # the number of axes for which there is no part; the ellipsis covers these axes
+    other_axes = len(x.shape) - indexed_axes
+    if other_axes < 0 or sum(part is ... for part in parts) > 1:
         raise IndexError(
             f"x[...] on a tensor of shape {shape_of(x)} accepts at most one index for each axis and one "
             f"ellipsis, not {shown(parts)}"
@@ -317,9 +317,9 @@ def _sliced(checks: Checks, x: Any, parts: tuple[Any, ...]) -> Any:
         elif part is not ...:
             x = _sliced_along(checks, x, axis, part)
         # the next part belongs to the axis after those that this part covers. An ellipsis
-        # covers `others` axes. An int removes its axis, so the number of the next axis stays
+        # covers `other_axes` axes. An int removes its axis, so the number of the next axis stays
         # the same
-        axis += others if part is ... else int(not _is_int(part))
+        axis += other_axes if part is ... else int(not _is_int(part))
     return x
 
 

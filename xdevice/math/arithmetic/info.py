@@ -79,10 +79,10 @@ class Info:
     ) -> dict[str, Any]:
         """Returns a dict with the dtypes of the given kinds that the device supports, by name. If `kind` is None, the
         dict contains all kinds; if `device` is None, the default device is used."""
-        # None is replaced by two kinds that together include every dtype of the standard
-        kinds = (
-            ("bool", "numeric") if kind is None else (kind,) if isinstance(kind, str) else kind
-        )
+        # these two kinds together include every dtype of the standard
+        kinds = ("bool", "numeric") if kind is None else kind
+        if isinstance(kinds, str):
+            kinds = (kinds,)
         names = [
             name
             for name in self._names_on(device)

@@ -87,10 +87,8 @@ slogdet = _of_square("slogdet", SlogdetResult._make)
 
 def eig(checks: Checks, x: Any, /) -> EigResult:
     """Returns the eigenvalues and the eigenvectors of square matrices, as complex numbers."""
-    kernel, x = (
-        _factorization_kernel(checks, "eig"),
-        _as_matrices(checks, x, "eig", is_square=True),
-    )
+    kernel = _factorization_kernel(checks, "eig")
+    x = _as_matrices(checks, x, "eig", is_square=True)
     # the matrix is cast to complex numbers, because the eigenvalues of a real matrix may be
     # complex
     return EigResult(*kernel(checks.cast(x, _COMPLEX[checks.dtype_of(x)])))
@@ -118,17 +116,17 @@ def solve(checks: Checks, x1: Any, x2: Any, /) -> Any:
     other than floats and complex numbers, `DeviceMismatchError` for tensors on different devices, and
     `UnsupportedError` if the adapter has no such kernel."""
     x1, x2 = checks.operands_on_one_device("linalg.solve", FLOATING, x1, x2)
-    kernel, x1 = (
-        _factorization_kernel(checks, "solve"),
-        _as_matrices(checks, x1, "solve", is_square=True),
-    )
-    shapes = shape_of(x1), shape_of(x2)
+    kernel = _factorization_kernel(checks, "solve")
+    x1 = _as_matrices(checks, x1, "solve", is_square=True)
+    shape1, shape2 = shape_of(x1), shape_of(x2)
     # the standard treats x2 as a vector only if it has one dimension; NumPy before 2.0 has a
     # different rule
-    is_vector = len(shapes[1]) == 1
-    if not shapes[1] or shapes[1][-1 if is_vector else -2] != shapes[0][-1]:
+    is_vector = len(shape2) == 1
+    # the elements of a vector are its rows
+    rows_axis = -1 if is_vector else -2
+    if not shape2 or shape2[rows_axis] != shape1[-1]:
         raise ShapeError(
-            f"linalg.solve expects x2 with as many rows as x1, but x2 has shape {shapes[1]} and x1 {shapes[0]}"
+            f"linalg.solve expects x2 with as many rows as x1, but x2 has shape {shape2} and x1 {shape1}"
         )
     x2 = checks.xp.expand_dims(x2, axis=1) if is_vector else x2
     # both are broadcast to stacks of the same shape, because not all kernels do this themselves
@@ -200,7 +198,9 @@ def _as_matrices(checks: Checks, x: Any, function: str, is_square: bool = False)
 
 def matrix_power(checks: Checks, x: Any, n: int, /) -> Any:
     """Returns square matrices to the power of the int `n`. If `n` is negative, returns powers of the inverses."""
-    x, n = _as_matrices(checks, x, "matrix_power", is_square=True), index(n)
+    x = _as_matrices(checks, x, "matrix_power", is_square=True)
+    # `index` also accepts NumPy's ints, but no floats
+    n = index(n)
     # the result is the identity, even for a matrix without an inverse; it is a matrix of ones
     # in which only the diagonal remains
     if n == 0:
@@ -211,9 +211,9 @@ def matrix_power(checks: Checks, x: Any, n: int, /) -> Any:
 def _power(checks: Checks, x: Any, n: int) -> Any:
     """Returns the matrix `x` to the power of `n`, which is at least 1. Uses repeated squaring, which needs about
     log2(n) products."""
-    matmul, result = checks.xp.matmul, None
-    # `result` is the product of those powers of `x` whose bits in n are 1; None means the
-    # identity
+    matmul = checks.xp.matmul
+    # the product of those powers of `x` whose bits in n are 1; None means the identity
+    result = None
     while n > 1:
         if n % 2:
             result = x if result is None else matmul(result, x)
@@ -292,8 +292,8 @@ def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     x1, x2 = checks.operands_on_one_device("linalg.cross", NUMERIC, x1, x2)
     # a negative axis must exist in the tensor with fewer dimensions. It remains negative,
     # because the numbers of dimensions may differ
-    shorter = min(len(x1.shape), len(x2.shape))
-    axis_index = checks.axis(axis, shorter, "linalg.cross") - shorter if axis < 0 else axis
+    ndim = min(len(x1.shape), len(x2.shape))
+    axis_index = checks.axis(axis, ndim, "linalg.cross") - ndim if axis < 0 else axis
     lengths = [
         shape_of(x)[checks.axis(axis_index, len(x.shape), "linalg.cross")] for x in (x1, x2)
     ]
@@ -340,15 +340,15 @@ def trace(checks: Checks, x: Any, /, *, offset: int = 0, dtype: Any = None) -> A
 def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """Returns a norm of matrices. `ord` is 'fro', 'nuc', 1, -1, 2, -2, inf or -inf. Raises `ArgumentError` for any
     other `ord`, and `ShapeError` or `DTypeError` if `x` does not consist of matrices of floats or complex numbers."""
-    xp, x = checks.xp, _as_matrices(checks, x, "matrix_norm")
+    xp = checks.xp
+    x = _as_matrices(checks, x, "matrix_norm")
     if ord == "fro":
         return _euclidean_norm(checks, x, (-2, -1), keepdims, "matrix_norm")
     # the greatest or the least sum of a column (1) or of a row (inf)
     if ord in (1, -1, math.inf, -math.inf):
-        axis = -2 if abs(ord) == 1 else -1
-        sums = xp.sum(xp.abs(x), axis=axis, keepdims=True)
-        # -3 - axis is the other one of the last two axes: -1 for -2, and -2 for -1
-        result = (xp.max if ord > 0 else xp.min)(sums, axis=-3 - axis, keepdims=True)
+        summed_axis, compared_axis = (-2, -1) if abs(ord) == 1 else (-1, -2)
+        sums = xp.sum(xp.abs(x), axis=summed_axis, keepdims=True)
+        result = (xp.max if ord > 0 else xp.min)(sums, axis=compared_axis, keepdims=True)
         return result if keepdims else xp.squeeze(result, axis=(-2, -1))
     # the other norms are computed from the singular values
     reduce = {"nuc": xp.sum, 2: xp.max, -2: xp.min}.get(ord)
@@ -365,7 +365,8 @@ def vector_norm(
 ) -> Any:
     """Returns the norm of order `ord` of the vectors along the axes. If `axis` is None, returns the norm of all
     elements."""
-    xp, x = checks.xp, checks.tensor_of_kinds(x, FLOATING, "linalg.vector_norm")
+    xp = checks.xp
+    x = checks.tensor_of_kinds(x, FLOATING, "linalg.vector_norm")
     if ord == 2:
         return _euclidean_norm(checks, x, axis, keepdims, "vector_norm")
     magnitudes = xp.abs(x)

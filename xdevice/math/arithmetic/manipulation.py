@@ -26,13 +26,14 @@ def broadcast_to(checks: Checks, x: Any, /, shape: Sequence[int]) -> Any:
     """Returns `x`, broadcast to the given shape. Raises `ShapeError` if `x` cannot be broadcast to that shape."""
     x = checks.tensor(x, "broadcast_to")
     target = _sizes(shape, "broadcast_to")
-    shape = shape_of(x)
-    pairs = zip(reversed(shape), reversed(target), strict=False)
+    old = shape_of(x)
+    # broadcasting aligns shapes at the last axis
+    pairs = zip(reversed(old), reversed(target), strict=False)
     # None is a length that is unknown while a function is traced; it may match
     fits = [length in (1, None, new) for length, new in pairs]
-    if len(shape) > len(target) or not all(fits):
+    if len(old) > len(target) or not all(fits):
         raise ShapeError(
-            f"broadcast_to: a tensor of shape {shape} cannot be broadcast to the shape {target}"
+            f"broadcast_to: a tensor of shape {old} cannot be broadcast to the shape {target}"
         )
     return checks.kernels.broadcast_to(x, target)
 
@@ -313,13 +314,14 @@ def tile(checks: Checks, x: Any, repetitions: Sequence[int], /) -> Any:
     # axis. Adapters therefore need no kernel `tile`
     shape = (1,) * (ndim - len(shape)) + shape
     times = (1,) * (ndim - len(times)) + times
-    wide = checks.kernels.reshape(x, tuple(part for length in shape for part in (1, length)))
-    wide = checks.kernels.broadcast_to(
-        wide, tuple(part for pair in zip(times, shape, strict=True) for part in pair)
-    )
-    return checks.kernels.reshape(
-        wide, tuple(n * length for n, length in zip(times, shape, strict=True))
-    )
+    pairs = [*zip(times, shape, strict=True)]
+    # for the shape (2, 3), repeated 4 and 5 times: (1, 2, 1, 3), (4, 2, 5, 3) and (8, 15)
+    with_new_axes = [size for length in shape for size in (1, length)]
+    broadcast = [size for pair in pairs for size in pair]
+    merged = [n * length for n, length in pairs]
+    wide = checks.kernels.reshape(x, tuple(with_new_axes))
+    wide = checks.kernels.broadcast_to(wide, tuple(broadcast))
+    return checks.kernels.reshape(wide, tuple(merged))
 
 
 # functions that join tensors
@@ -340,13 +342,11 @@ def concat(
     # apart from the axis, all shapes must be equal; a shape with an unknown length is accepted.
     # Equal shapes, the usual case, need only the first test
     distinct_shapes = {*shapes}
-    if (
-        len(distinct_shapes) > 1
-        and len(
-            {with_lengths(shape, axis_index) for shape in distinct_shapes if None not in shape}
-        )
-        > 1
-    ):
+    if len(distinct_shapes) > 1:
+        distinct_shapes = {
+            with_lengths(shape, axis_index) for shape in distinct_shapes if None not in shape
+        }
+    if len(distinct_shapes) > 1:
         raise ShapeError(
             f"concat: shapes may differ only along axis {axis}, but the tensors have the shapes {shown(shapes)}"
         )
@@ -441,7 +441,7 @@ def _summed_axes(
         [checks.axis(axis, ndim, "tensordot") for axis in named]
         for named, ndim in zip(axes, ndims, strict=True)
     )
-    if [shapes[0][a] for a in first] != [shapes[1][a] for a in second]:
+    if [shapes[0][axis] for axis in first] != [shapes[1][axis] for axis in second]:
         raise ShapeError(
             f"tensordot: the axes {first} of the shape {shapes[0]} do not match the axes {second} of {shapes[1]}; "
             "matching axes must be equally long"
@@ -455,8 +455,8 @@ def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     `axis` is not negative."""
     x1, x2 = checks.operands_on_one_device("vecdot", NUMERIC, x1, x2)
     shapes = shape_of(x1), shape_of(x2)
-    shorter = min(map(len, shapes))
-    axis_index = checks.axis(axis, shorter, "vecdot")
+    ndim = min(map(len, shapes))
+    axis_index = checks.axis(axis, ndim, "vecdot")
     # a non-negative `axis` would refer to two different axes of the broadcast result
     if axis >= 0 and len(shapes[0]) != len(shapes[1]):
         raise ShapeError(
@@ -464,7 +464,7 @@ def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
             "numbers of axes"
         )
     # the axis is made negative, because the tensors may have different numbers of axes
-    axis = axis_index - shorter
+    axis = axis_index - ndim
     lengths = shapes[0][axis], shapes[1][axis]
     if None not in lengths and lengths[0] != lengths[1]:
         raise ShapeError(

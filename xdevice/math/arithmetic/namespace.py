@@ -145,8 +145,8 @@ def _bound(name: str, function: Callable[..., Any], checks: Checks) -> Callable[
     # a wrong keyword
     signature = inspect.signature(function)
     _, *others = signature.parameters.values()
-    own = [parameter for parameter in others if parameter.kind is not parameter.VAR_KEYWORD]
-    bound.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+    visible = [parameter for parameter in others if parameter.kind is not parameter.VAR_KEYWORD]
+    bound.__signature__ = signature.replace(parameters=visible)  # type: ignore[attr-defined]
     return bound
 
 
@@ -184,14 +184,14 @@ def array_namespace(*xs: Any) -> Any:
     for x in xs:
         if x is None or type(x) in NUMBERS:
             continue
-        other = _lookup.find(x, "array_namespace")
-        if functions is not None and other is not functions:
+        functions_of_x = _lookup.find(x, "array_namespace")
+        if functions is not None and functions_of_x is not functions:
             name = functions.backend.name
             raise ArgumentError(
-                f"some tensors belong to {name}, others to {other.backend.name}; convert all tensors to one backend "
-                f"with xdevice.convert(x, {name!r})"
+                f"some tensors belong to {name}, others to {functions_of_x.backend.name}; convert all tensors to one "
+                f"backend with xdevice.convert(x, {name!r})"
             )
-        functions = other
+        functions = functions_of_x
     if functions is None:
         # no tensor among the arguments
         functions = _lookup.of(selection.current())

@@ -122,10 +122,8 @@ def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) 
     `DTypeError` if the indices are not integers, and `DeviceMismatchError` if they are on a different device from
     `x`."""
     kernels = checks.kernels
-    x, indices = (
-        checks.tensor(x, "take_along_axis"),
-        checks.tensor_of_kinds(indices, INTEGER, "take_along_axis"),
-    )
+    x = checks.tensor(x, "take_along_axis")
+    indices = checks.tensor_of_kinds(indices, INTEGER, "take_along_axis")
     checks.require_one_device("take_along_axis", x, indices)
     # both must have the same number of dimensions; apart from the axis, their shapes are
     # broadcast
@@ -307,12 +305,9 @@ def _insertion_points(checks: Checks, x1: Any, x2: Any, side: str) -> Any:
     name = checks.dtype_of(x1)
     if dtypes.kind_of(name) != "f":
         return kernels.searchsorted(x1, x2, side)
-    # infinity as a tensor, and masks that show which elements of `x1` and of `x2` are NaN
-    infinity, x1_is_nan, x2_is_nan = (
-        checks.number(math.inf, name, x1),
-        kernels.isnan(x1),
-        kernels.isnan(x2),
-    )
+    infinity = checks.number(math.inf, name, x1)
+    # masks of the elements that are NaN
+    x1_is_nan, x2_is_nan = kernels.isnan(x1), kernels.isnan(x2)
     positions = kernels.searchsorted(
         kernels.where(x1_is_nan, infinity, x1), kernels.where(x2_is_nan, infinity, x2), side
     )

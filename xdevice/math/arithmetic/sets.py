@@ -94,9 +94,10 @@ def _unique(
         "return_inverse": has_inverse,
         "return_counts": has_counts,
     }
-    parts = np.unique(values.ravel(), equal_nan=False, **wanted)
-    elements, *others = parts if isinstance(parts, tuple) else (parts,)
-    tensors = [checks.constant(part.ravel(), x) for part in others]
+    arrays = np.unique(values.ravel(), equal_nan=False, **wanted)
+    # NumPy returns a tuple only if more than the elements is wanted
+    elements, *others = arrays if isinstance(arrays, tuple) else (arrays,)
+    tensors = [checks.constant(array.ravel(), x) for array in others]
     # if NumPy returned the indices, the inverse follows them, so the index of the inverse is
     # `takes_elements`, which is 1 for True and 0 for False. The shape of the inverse differs
     # between versions of NumPy
@@ -106,4 +107,5 @@ def _unique(
         return [checks.constant(elements, x), *tensors]
     # in a reshape, -1 cannot be resolved if there are no elements
     elements = kernels.take(kernels.reshape(x, (-1,) if values.size else (0,)), tensors[0], 0)
-    return [elements, *tensors[0 if has_indices else 1 :]]
+    # the indices, the first of `tensors`, may have been needed only for the elements
+    return [elements, *(tensors if has_indices else tensors[1:])]

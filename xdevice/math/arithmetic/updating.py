@@ -93,22 +93,22 @@ class Rows:
         self.walk, self._name = walk, name
         self._backend, self.leaves = parameters(self.walk, name)
         columns = [self.leaves]
-        for other, container in others.items():
-            columns.append(self._column(other, flatten(container)))
+        for other_name, container in others.items():
+            columns.append(self._column(other_name, flatten(container)))
         tensors = [*chain(*columns)]
         # all tensors are checked together first, because they usually have the same type and
         # are on the same device
-        cls, *more = {*map(type, tensors)}
+        cls, *other_types = {*map(type, tensors)}
         self._is_together = (
-            not more
+            not other_types
             and cls in registry.probes
             and len(self._backend.devices_of(cls, tensors)) == 1
         )
         """Whether all tensors of all rows have the same type and are on the same device. This is False for symbols of
         a traced function, because they have no device."""
         if not self._is_together:
-            for other, leaves in zip(others, columns[1:], strict=True):
-                self._require_one_device(other, leaves)
+            for other_name, leaves in zip(others, columns[1:], strict=True):
+                self._require_one_device(other_name, leaves)
         self._rows = [*zip(*columns, strict=True)]
 
     @property
@@ -132,10 +132,11 @@ class Rows:
             else self._paired(name, Tree(None, walk=walk), leaves)
         )
 
-    def _paired(self, name: str, other: Tree, leaves: list[Any]) -> list[Any]:
-        """Returns the leaves of `other` in the order of the parameters, paired by their paths.
-        Raises `ContainerError` if a parameter or one of the leaves has no partner."""
-        paths, other_paths = self.tree.paths(), other.paths()
+    def _paired(self, name: str, tree: Tree, leaves: list[Any]) -> list[Any]:
+        """Returns `leaves`, the leaves of the container `tree`, in the order of the parameters, paired by their paths.
+        `name` is the container name to show in error messages. Raises `ContainerError` if a parameter or one of the
+        leaves has no partner."""
+        paths, other_paths = self.tree.paths(), tree.paths()
         by_path = dict(zip(other_paths, leaves, strict=True))
         for i, path in enumerate(paths):
             if path not in by_path:
@@ -143,12 +144,12 @@ class Rows:
                     f"{self._name}{self.tree.path(i)} has no {_item_word(name)}: {name} and {self._name} differ in "
                     "structure"
                 )
-        # every parameter has a partner here, so if `other` has more leaves than there are
+        # every parameter has a partner here, so if `tree` has more leaves than there are
         # parameters, one of these leaves has no partner
         if len(other_paths) > len(paths):
             i = next(i for i, path in enumerate(other_paths) if path not in paths)
             raise ContainerError(
-                f"{name}{other.path(i)} has no parameter: {self._name} and {name} differ in structure"
+                f"{name}{tree.path(i)} has no parameter: {self._name} and {name} differ in structure"
             )
         return [by_path[path] for path in paths]
 

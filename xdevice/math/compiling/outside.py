@@ -244,10 +244,8 @@ def is_constant(value: Any, program_packages: Container[str] = ()) -> bool:
             or isinstance(owner, type)
             or (isinstance(owner, ModuleType) and is_constant(owner, program_packages))
         )
-    module, name = (
-        getattr(value, "__module__", None) or cls.__module__,
-        getattr(value, "__name__", ""),
-    )
+    module = getattr(value, "__module__", None) or cls.__module__
+    name = getattr(value, "__name__", "")
     # a class or function that its module contains under the object's own name
     if (
         is_of_library(module, program_packages)
@@ -317,7 +315,10 @@ def _attributes(function: FunctionType | partial[Any]) -> list[Any]:
     """Returns a list of the names and values of a function's attributes. `__signature__` is omitted, because it
     follows from the code."""
     return [
-        part for item in vars(function).items() if item[0] != "__signature__" for part in item
+        name_or_value
+        for item in vars(function).items()
+        if item[0] != "__signature__"
+        for name_or_value in item
     ]
 
 
@@ -354,8 +355,11 @@ def _cell_value(cell: Any) -> Any:
 def _nested_codes(code: CodeType) -> list[CodeType]:
     """Returns a list of the code object `code`, and the code objects of all functions that are defined in it, at any
     depth."""
-    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return [code, *(nested for part in inner for nested in _nested_codes(part))]
+    codes = [code]
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            codes += _nested_codes(constant)
+    return codes
 
 
 def _variables_in(code: CodeType) -> set[str]:
@@ -416,5 +420,5 @@ def random_states() -> Any:
     if numpy is None:
         return random.getstate()
     # converted to bytes, because comparing arrays does not return a single bool
-    _, keys, *rest = numpy.random.get_state()
-    return random.getstate(), keys.tobytes(), rest
+    _, keys, *position = numpy.random.get_state()
+    return random.getstate(), keys.tobytes(), position

@@ -144,23 +144,25 @@ class _Arguments:
             raise ArgumentError(
                 "a compiled function needs at least one tensor among its arguments"
             )
-        # the values that containers have in addition to their items, such as attributes of a
-        # subclass of list; values that are also items are excluded
+        self.extras = self._find_extras()
+        """The values that containers have in addition to their items, with the paths of these values."""
+
+    def _find_extras(self) -> list[trees.Leaf]:
+        """Returns the values that containers have in addition to their items, such as attributes of a subclass of
+        list, and adds these values to `structure`. Values that are also items are left out. Raises `ArgumentError` for
+        a value that a program cannot contain."""
         extras = trees.Tree([*map(_extra_parts, _all_nodes(self.walk[0]))])
         self.structure.append(_structure(extras.root))
-        self.extras = [
-            leaf
-            for leaf in extras.named_leaves()
-            if id(leaf.value) not in {*map(id, self.walk[1])}
-        ]
-        """The values that containers have in addition to their items, with the paths of these values."""
-        for path, x in self.extras:
+        item_ids = {*map(id, self.walk[1])}
+        leaves = [leaf for leaf in extras.named_leaves() if id(leaf.value) not in item_ids]
+        for path, x in leaves:
             # a path begins with the index of a container, such as `[0]`, which is omitted in
             # the error
             _require_static(
                 f"apart from its items, an argument has {path[path.index(']') + 1 :]}, which", x
             )
             self.structure += _exact_key(x)
+        return leaves
 
     def _backend_and_tensor(self, x: Any) -> tuple[Backend | None, Any]:
         """Returns the backend of `x`, and `x` as a tensor. If `x` is a variable, this is the tensor in the variable. If
@@ -295,7 +297,7 @@ def _leaf_reader(node: Any) -> Callable[[Any, list[Any]], bool]:
         children: Any = x
         # a dict with the same keys in another order is treated as different, because leaves are
         # read in order
-        if type(x) is not cls or (len(x) != length if cls is not dict else [*x] != names):
+        if type(x) is not cls or ([*x] != names if cls is dict else len(x) != length):
             return True
         for child, read_child in zip(children if cls is not dict else children.values(), parts):  # noqa: B905  # of one length
             if read_child is None:
@@ -445,7 +447,8 @@ class _Program:
         changes a container or a variable, or draws random numbers."""
         args, kwargs = call = _Arguments(self._running.call).with_tensors(tensors)
         # the leaves of the arguments, and the states of random generators, before the call
-        before, random = trees.flatten(call)[1], random_states()
+        before = trees.flatten(call)[1]
+        states_before = random_states()
         result = self._function(*args, **kwargs)
         after = trees.flatten(call)[1]
         # the function changed a container among its arguments; a program would not repeat this
@@ -465,7 +468,7 @@ class _Program:
             )
         # the states are compared by value, so drawing is noticed wherever in the program it
         # happens
-        if random_states() != random:
+        if random_states() != states_before:
             raise self._backend.unsupported(
                 "compiling a function that draws random numbers: the numbers would be the same in every call",
                 "draw the numbers outside the function, and pass them as arguments",
