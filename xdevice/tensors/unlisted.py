@@ -451,8 +451,7 @@ def _update_in_place(old: Any, new: Any) -> Any:
     case, `old` is returned. Otherwise `new` is returned. The same applies at every level of nesting."""
     if type(old) is not type(new) or type(old) not in (list, dict):
         return new
-    keys = range(len(old)) if type(old) is list else list(old)
-    for key in keys:
+    for key in range(len(old)) if type(old) is list else list(old):
         merged = _update_in_place(old[key], new[key])
         if merged is not old[key]:
             old[key] = merged
